@@ -1,0 +1,81 @@
+//! The manager: a decode step of a batch, and a cold 32k prompt from tokens to block table.
+//!
+//! Guards: the per-step and per-request cost that a scheduler sees.
+#![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kvpool::{CacheManager, ExtraKeys, ManagerConfig, RequestRef};
+
+fn manager(num_blocks: usize) -> CacheManager {
+    CacheManager::new(ManagerConfig { num_blocks, ..ManagerConfig::default() }).unwrap()
+}
+
+/// One step: every request commits what it has and gets a token. Every 16th step crosses a block boundary and hashes.
+fn decode(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("decode_append");
+    for batch in [1usize, 256, 1024] {
+        group.throughput(Throughput::Elements(batch as u64));
+        group.bench_function(BenchmarkId::from_parameter(batch), |bencher| {
+            let mut manager = manager(1 << 19);
+            let names: Vec<_> = (0..batch).map(|i| format!("request-{i:06}")).collect();
+            let ids: Vec<_> = names.iter().map(|name| RequestRef::Str(name)).collect();
+            let admit = |manager: &mut CacheManager| {
+                for (i, name) in names.iter().enumerate() {
+                    // Lengths differ, so that boundaries are crossed by a sixteenth of the batch in each step.
+                    let prompt: Vec<u32> = (0..512 + i as u32 % 16).map(|t| t + 1000 * i as u32).collect();
+                    let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+                    manager.admit(name.as_str(), cursor).unwrap();
+                }
+            };
+            admit(&mut manager);
+            let tokens = vec![7; batch];
+            let mut steps = 0;
+            bencher.iter(|| {
+                steps += 1;
+                if steps % 4096 == 0 {
+                    // Start over before the pool is full; one step in 4,096.
+                    for name in &names {
+                        manager.release(name.as_str(), None).unwrap();
+                    }
+                    admit(&mut manager);
+                }
+                black_box(manager.append(&ids, &tokens, true).unwrap());
+            });
+        });
+    }
+    group.finish();
+}
+
+fn cold_prompt(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("prompt_32k");
+    let mut manager = manager(1 << 16);
+    let mut salt = 0u32;
+    group.bench_function("cold", |bencher| {
+        bencher.iter(|| {
+            salt += 1;
+            let tokens: Vec<u32> = (0..32_768).map(|i| i ^ (salt << 15)).collect();
+            let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+            manager.admit(1, cursor).unwrap();
+            manager.commit(1, tokens.len()).unwrap();
+            manager.release(1, None).unwrap();
+        });
+    });
+    let tokens: Vec<u32> = (0..32_768).collect();
+    group.bench_function("cached", |bencher| {
+        let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+        manager.admit(1, cursor).unwrap();
+        manager.commit(1, tokens.len()).unwrap();
+        manager.release(1, None).unwrap();
+        bencher.iter(|| {
+            let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+            manager.admit(1, cursor).unwrap();
+            manager.release(1, None).unwrap();
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, decode, cold_prompt);
+criterion_main!(benches);

@@ -1,0 +1,43 @@
+//! Bytes per block of a pool, everything included: what the allocator handed out for it.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
+
+use std::alloc::System;
+
+use kvpool::{BlockPool, PoolConfig, Verify};
+use kvpool_benches::{REQUEST_BLOCKS, fill};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+fn main() {
+    println!("blocks    verify       bytes per block (empty / full, with open fences)");
+    for num_blocks in [1 << 16, 100_000, 1 << 20, 1 << 24] {
+        for verify in [Verify::None, Verify::Fingerprint] {
+            let region = Region::new(ALLOCATOR);
+            let held = || {
+                let change = region.change();
+                // Growth in place is counted as allocated, too.
+                change.bytes_allocated as i64 - change.bytes_deallocated as i64
+            };
+            let config = PoolConfig { num_blocks, verify, ..PoolConfig::default() };
+            let mut pool = BlockPool::new(config).unwrap();
+            let empty = held();
+            let mut full = empty;
+            if verify == Verify::None {
+                let chains = fill(&mut pool).unwrap();
+                drop(chains);
+                let blocks = pool.allocate(REQUEST_BLOCKS).unwrap();
+                pool.release_after(&blocks, 1).unwrap();
+                drop(blocks);
+                full = held();
+            }
+            println!(
+                "{num_blocks:<9} {:<12} {:.1} / {:.1}",
+                verify.name(),
+                empty as f64 / num_blocks as f64,
+                full as f64 / num_blocks as f64
+            );
+        }
+    }
+}

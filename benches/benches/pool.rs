@@ -1,0 +1,125 @@
+//! The pool, per block: cold allocate + register, hit, release, allocation under eviction; over pool sizes.
+//!
+//! Guards: "cost never depends on pool size". Each figure is for a request of 512 blocks; chains change from one
+//! iteration to the next and cover the whole pool, so a large pool pays its cache misses.
+#![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kvpool::{BlockId, BlockPool, HashChain};
+use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
+
+/// 64 k blocks fit the second-level cache partly; 16 M fit no cache.
+const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
+
+struct State {
+    pool: BlockPool,
+    chains: Vec<HashChain>,
+    turn: usize,
+    table: Vec<BlockId>,
+}
+
+impl State {
+    fn full(num_blocks: usize) -> Self {
+        let mut pool = pool(num_blocks).unwrap();
+        let chains = fill(&mut pool).unwrap();
+        Self { pool, chains, turn: 0, table: Vec::new() }
+    }
+
+    /// The next chain: a stride that is far from any other in use.
+    fn next(&mut self) -> usize {
+        self.turn = (self.turn + 37) % self.chains.len();
+        self.turn
+    }
+}
+
+fn per_block(criterion: &mut Criterion) {
+    for size in SIZES {
+        let mut group = criterion.benchmark_group("pool");
+        group.throughput(Throughput::Elements(REQUEST_BLOCKS as u64));
+        group.sample_size(if size > 1 << 20 { 20 } else { 100 });
+
+        let mut state = State::full(size);
+        group.bench_function(BenchmarkId::new("hit", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let hit = |s: &mut State| {
+                    let at = s.next();
+                    s.table = s.pool.match_and_acquire(&s.chains[at], usize::MAX)?;
+                    Ok(())
+                };
+                time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
+            });
+        });
+        group.bench_function(BenchmarkId::new("release", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let take = |s: &mut State| {
+                    let at = s.next();
+                    s.table = s.pool.match_and_acquire(&s.chains[at], usize::MAX)?;
+                    Ok::<_, kvpool::PoolError>(())
+                };
+                take(&mut state).unwrap();
+                let time = time(n, &mut state, |s| s.pool.release_table(&s.table), take).unwrap();
+                state.pool.release_table(&state.table).unwrap();
+                time
+            });
+        });
+        group.bench_function(BenchmarkId::new("probe", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let probe = |s: &mut State| {
+                    let at = s.next();
+                    black_box(s.pool.probe(&s.chains[at], usize::MAX)?);
+                    Ok::<_, kvpool::PoolError>(())
+                };
+                time(n, &mut state, probe, |_| Ok(())).unwrap()
+            });
+        });
+        // New content into a full pool: every block evicts another.
+        let mut fresh = 1 << 40;
+        group.bench_function(BenchmarkId::new("store_evicting", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let mut next = chain(fresh, REQUEST_BLOCKS).unwrap();
+                let mut total = std::time::Duration::ZERO;
+                for _ in 0..n {
+                    let start = std::time::Instant::now();
+                    store(&mut state.pool, &next, &mut state.table).unwrap();
+                    total += start.elapsed();
+                    state.pool.release_table(&state.table).unwrap();
+                    fresh += 1;
+                    next = chain(fresh, REQUEST_BLOCKS).unwrap();
+                }
+                total
+            });
+        });
+        // New content into an empty pool.
+        state.pool.reset().unwrap();
+        group.bench_function(BenchmarkId::new("store_cold", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let cold = |s: &mut State| {
+                    let at = s.next();
+                    store(&mut s.pool, &s.chains[at], &mut s.table)
+                };
+                let clean = |s: &mut State| {
+                    s.pool.evict(&s.table)?;
+                    s.pool.release_table(&s.table)
+                };
+                time(n, &mut state, cold, clean).unwrap()
+            });
+        });
+        group.finish();
+    }
+}
+
+fn construction(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("construct");
+    group.sample_size(10);
+    for size in [1 << 16, 1 << 24] {
+        group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
+            bencher.iter_with_large_drop(|| pool(size).unwrap());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, per_block, construction);
+criterion_main!(benches);

@@ -1,0 +1,109 @@
+"""Calls from Python: what a scheduler pays per step and per request, crossing included.
+
+Budgets (see benches/results): a decode append of 256 requests in 25 us, a cold 32k-token prompt in 0.4 ms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import kvpool
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+BATCH = 256
+PROMPT = 32_768
+
+
+def running(ids: list[Any]) -> kvpool.CacheManager:
+    """A manager with requests of slightly different lengths, so that each step crosses some block boundaries."""
+    manager = kvpool.CacheManager(num_blocks=1 << 18)
+    for number, request in enumerate(ids):
+        manager.admit(request, np.arange(512 + number % 16, dtype=np.int32) + 1000 * number)
+    return manager
+
+
+@pytest.mark.parametrize("ids", ["str", "int64 buffer"])
+@pytest.mark.parametrize("commit", [False, True], ids=["append", "commit and append"])
+def test_decode_append_256(benchmark: BenchmarkFixture, ids: str, commit: bool) -> None:
+    numbers = np.arange(BATCH, dtype=np.int64)
+    names: list[Any] = [f"request-{i:06}" for i in range(BATCH)] if ids == "str" else numbers.tolist()
+    manager = running(names)
+    batch: Any = names if ids == "str" else numbers
+    tokens = np.full(BATCH, 7, dtype=np.int32)
+    benchmark.pedantic(lambda: manager.append(batch, tokens, commit=commit), rounds=3000, warmup_rounds=200)
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3", "vllm-sha256"])
+def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: str) -> None:
+    """Hash, look up, allocate, register: tokens never seen, in an empty pool whose memory has been touched before."""
+    manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
+    for number in range(31):
+        manager.admit(number, np.arange(PROMPT, dtype=np.int32) + (number << 15))
+        manager.commit(number, PROMPT)
+    for number in range(31):
+        manager.release(number)
+    manager.reset()
+    salts = iter(range(1, 1000))
+
+    def prompt() -> tuple[tuple[Any], dict[str, Any]]:
+        if 0 in manager:
+            manager.release(0)
+            manager.reset()
+        return (np.arange(PROMPT, dtype=np.int32) ^ (next(salts) << 15),), {}
+
+    def cold(tokens: np.ndarray[Any, Any]) -> None:
+        manager.admit(0, tokens)
+        manager.commit(0, PROMPT)
+
+    benchmark.pedantic(cold, setup=prompt, rounds=200, warmup_rounds=10)
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
+def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: str) -> None:
+    """The same prompt again: hash, look up, acquire, and give it back."""
+    manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
+    tokens = np.arange(PROMPT, dtype=np.int32)
+    manager.admit("first", tokens)
+    manager.commit("first", PROMPT)
+
+    def again() -> None:
+        manager.admit("again", tokens)
+        manager.release("again")
+
+    benchmark.pedantic(again, rounds=200, warmup_rounds=10)
+
+
+def test_prompt_32k_cached_prepared(benchmark: BenchmarkFixture) -> None:
+    """The part of an admission that needs the scheduler: the prompt was hashed before, on another thread perhaps."""
+    manager = kvpool.CacheManager(num_blocks=1 << 16)
+    prompt = manager.prepare(np.arange(PROMPT, dtype=np.int32))
+    manager.admit("first", prompt)
+    manager.commit("first", PROMPT)
+
+    def again() -> None:
+        manager.admit("again", prompt)
+        manager.release("again")
+
+    benchmark.pedantic(again, rounds=500, warmup_rounds=10)
+
+
+@pytest.mark.parametrize("blocks", [1, 16, 512])
+def test_pool_allocate_release(benchmark: BenchmarkFixture, blocks: int) -> None:
+    pool = kvpool.BlockPool(num_blocks=1 << 16)
+    out = np.zeros(blocks, dtype=np.int32)
+
+    def both() -> None:
+        pool.allocate(blocks, out=out)
+        pool.release(out)
+
+    benchmark.pedantic(both, rounds=5000, warmup_rounds=100)
+
+
+def test_stats(benchmark: BenchmarkFixture) -> None:
+    manager = kvpool.CacheManager(num_blocks=1 << 16)
+    benchmark.pedantic(manager.stats, rounds=5000, warmup_rounds=100)

@@ -1,0 +1,87 @@
+//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up.
+
+use std::time::{Duration, Instant};
+
+use kvpool::{BlockHash, BlockId, BlockPool, HashAlgorithm, HashChain, PoolConfig, PoolError};
+
+/// Blocks of one request in the pool benches: a prompt of 8,192 tokens at 16 tokens per block, as in the peers' table.
+pub const REQUEST_BLOCKS: usize = 512;
+
+/// A chain of `blocks` distinct, uniform digests, as if hashed: number `nth` of many.
+///
+/// # Errors
+/// None for the arguments that the benches use.
+pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
+    let mut state = nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut word = || {
+        // SplitMix64: uniform, and never the same for two states.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    let mut digest = || {
+        let mut bytes = [0; 32];
+        for eight in bytes.chunks_exact_mut(8) {
+            eight.copy_from_slice(&word().to_le_bytes());
+        }
+        BlockHash::from_bytes(bytes)
+    };
+    let digests = (0..blocks).map(|_| digest()).collect();
+    Ok(HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, digests)?)
+}
+
+/// A pool of `num_blocks`.
+///
+/// # Errors
+/// As [`BlockPool::new`].
+pub fn pool(num_blocks: usize) -> Result<BlockPool, PoolError> {
+    BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() })
+}
+
+/// Allocates, registers and marks a chain: what a cold request does.
+///
+/// # Errors
+/// As the pool's own methods.
+pub fn store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) -> Result<(), PoolError> {
+    table.clear();
+    pool.allocate_into(chain.len(), table)?;
+    pool.register(table, chain, 0)?;
+    pool.mark_computed(table)
+}
+
+/// Fills a pool with cached chains, and returns them, oldest first.
+///
+/// # Errors
+/// As the pool's own methods.
+pub fn fill(pool: &mut BlockPool) -> Result<Vec<HashChain>, PoolError> {
+    let mut table = Vec::new();
+    let chains: Vec<_> = (0..(pool.num_usable() / REQUEST_BLOCKS) as u64)
+        .map(|nth| chain(nth, REQUEST_BLOCKS))
+        .collect::<Result<_, _>>()?;
+    for chain in &chains {
+        store(pool, chain, &mut table)?;
+        pool.release_table(&table)?;
+    }
+    Ok(chains)
+}
+
+/// Times `timed` alone, `n` times, with `after` behind each.
+///
+/// # Errors
+/// The first error of either.
+pub fn time<S, E>(
+    n: u64,
+    state: &mut S,
+    mut timed: impl FnMut(&mut S) -> Result<(), E>,
+    mut after: impl FnMut(&mut S) -> Result<(), E>,
+) -> Result<Duration, E> {
+    let mut total = Duration::ZERO;
+    for _ in 0..n {
+        let start = Instant::now();
+        timed(state)?;
+        total += start.elapsed();
+        after(state)?;
+    }
+    Ok(total)
+}

@@ -1,0 +1,121 @@
+"""kvpool: the KV-cache block manager for LLM inference engines.
+
+A scheduler calls :class:`CacheManager`; the parts below it are classes of their own:
+
+>>> import kvpool
+>>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+>>> manager.admit("a", list(range(10)))
+Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
+>>> manager.commit("a", 10)  # the engine has run the prompt: two full blocks can be shared now
+2
+>>> manager.append(["a"], [77])  # a sampled token, and the blocks that it needed
+[]
+>>> manager.admit("b", list(range(10))).cached_tokens
+8
+>>> manager.release("a"), manager.release("b")
+(None, None)
+
+Importing kvpool needs neither torch nor CUDA nor any other package.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from kvpool import _core
+from kvpool._core import (
+    Admission,
+    BlockAllocator,
+    BlockHasher,
+    BlockPool,
+    CacheManager,
+    ExtraKeys,
+    FreeBlockList,
+    HashChain,
+    HashCursor,
+    LruEvictor,
+    ManagerStats,
+    PoolStats,
+    PrefixIndex,
+    Probe,
+    Replay,
+    RequestInfo,
+    Step,
+    Trace,
+    hash_algorithms,
+    verify_modes,
+)
+from kvpool.errors import (
+    BlocksInUseError,
+    DuplicateRequestError,
+    HashingError,
+    InvalidArgumentError,
+    InvalidBlockError,
+    InvariantError,
+    KvpoolError,
+    OutOfBlocksError,
+    PoolPoisonedError,
+    RequestStateError,
+    StaleEpochError,
+    StaleStepError,
+    TokenError,
+    TokenTypeError,
+    TraceError,
+    TraceFileError,
+    UnknownRequestError,
+)
+
+__version__: str = _core.__version__
+
+__all__ = [
+    # What a scheduler calls.
+    "CacheManager",
+    "Step",
+    "Admission",
+    "RequestInfo",
+    "ManagerStats",
+    "Probe",
+    # Its parts.
+    "BlockPool",
+    "PoolStats",
+    "BlockAllocator",
+    "FreeBlockList",
+    "PrefixIndex",
+    "LruEvictor",
+    # Hashing.
+    "BlockHasher",
+    "ExtraKeys",
+    "HashChain",
+    "HashCursor",
+    "hash_algorithms",
+    "verify_modes",
+    # Traces.
+    "Trace",
+    "Replay",
+    # Errors.
+    "KvpoolError",
+    "BlocksInUseError",
+    "DuplicateRequestError",
+    "HashingError",
+    "InvalidArgumentError",
+    "InvalidBlockError",
+    "InvariantError",
+    "OutOfBlocksError",
+    "PoolPoisonedError",
+    "RequestStateError",
+    "StaleEpochError",
+    "StaleStepError",
+    "TokenError",
+    "TokenTypeError",
+    "TraceError",
+    "TraceFileError",
+    "UnknownRequestError",
+    "__version__",
+]
+
+if _core.debug_build:
+    warnings.warn(
+        "kvpool was built without optimisation and is many times slower: build it with --release",
+        RuntimeWarning,
+        stacklevel=2,
+    )

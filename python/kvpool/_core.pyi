@@ -1,0 +1,1826 @@
+"""The Rust core of kvpool.
+
+Conventions of every class here:
+
+- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or a 1-D
+  buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor lends its memory.
+  ``bytes`` and ``str`` are refused. Other types raise ``TokenTypeError``, values out of range ``TokenError``.
+- **Block ids** are ints, given in the same forms. Block 0 is the null block: never handed out, never
+  accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
+  caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
+- **Request ids** are a str, or an int of 64 bits. ``1`` and ``"1"`` are two requests.
+- **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
+- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing.
+- **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.
+- **Costs** are per call unless it says otherwise, and never depend on the size of the pool unless it says so.
+"""
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+    final,
+    overload,
+    type_check_only,
+)
+
+from typing_extensions import Buffer
+
+__all__ = [
+    "Admission",
+    "BlockAllocator",
+    "BlockHasher",
+    "BlockPool",
+    "CacheManager",
+    "ExtraKeys",
+    "FreeBlockList",
+    "HashChain",
+    "HashCursor",
+    "LruEvictor",
+    "ManagerStats",
+    "PoolStats",
+    "PrefixIndex",
+    "Probe",
+    "Replay",
+    "RequestInfo",
+    "Step",
+    "Trace",
+    "__version__",
+    "debug_build",
+    "hash_algorithms",
+    "verify_modes",
+]
+
+# Types of the signatures. They exist for type checkers only: import them under TYPE_CHECKING.
+
+@type_check_only
+class NumpyArray(Protocol):
+    """What tells a numpy array, whose own annotations call it a buffer from Python 3.12 on only."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Describes the array."""
+
+_Array: TypeAlias = Buffer | NumpyArray
+
+@type_check_only
+class CpuTensor(Protocol):
+    """What kvpool needs of a CPU torch tensor."""
+
+    def data_ptr(self) -> int:
+        """Marks a tensor."""
+    def numpy(self) -> _Array:
+        """Lends the memory."""
+
+_Ints: TypeAlias = Sequence[int] | _Array | CpuTensor
+Tokens: TypeAlias = _Ints
+BlockIds: TypeAlias = _Ints
+RequestId: TypeAlias = str | int
+
+@type_check_only
+class StoredEvent(TypedDict):
+    """The first computed copy of a content has appeared: lookups can find its hash from now on."""
+
+    type: Literal["stored"]
+    hash: bytes
+    parent: bytes | None
+    depth: int
+    block_id: int
+
+@type_check_only
+class RemovedEvent(TypedDict):
+    """The last computed copy of a content is gone: lookups no longer find its hash."""
+
+    type: Literal["removed"]
+    hash: bytes
+    block_id: int
+
+@type_check_only
+class ClearedEvent(TypedDict):
+    """Everything was forgotten, by a reset or because this epoch has begun."""
+
+    type: Literal["cleared"]
+    epoch: int
+
+BlockEvent: TypeAlias = StoredEvent | RemovedEvent | ClearedEvent
+
+@type_check_only
+class TraceSummary(TypedDict):
+    """Figures of a trace: tokens, block references by id, and milliseconds."""
+
+    requests: int
+    span_ms: float
+    input_tokens: int
+    output_tokens: int
+    longest_input: int
+    block_references: int
+    partial_blocks: int
+    unique_blocks: int
+    block_tokens: int
+
+__version__: str
+debug_build: bool
+
+def hash_algorithms() -> list[str]:
+    """Names of the hash algorithms.
+
+    A name stands for a hash function and an encoding, and never changes its meaning. ``xxh3`` and vLLM's
+    ``xxhash`` variants are not cryptographic: they need ``verify``.
+
+    >>> kvpool.hash_algorithms()[:3]
+    ['sha256', 'blake3', 'xxh3']
+    """
+
+def verify_modes() -> list[str]:
+    """Names of the ways to verify hits, weakest first.
+
+    ``none`` trusts the digest, ``fingerprint`` compares an independent 128-bit fingerprint of the whole
+    prefix (16 bytes per block more), ``tokens`` also the tokens of the block (4 bytes per token more).
+
+    >>> kvpool.verify_modes()
+    ['none', 'fingerprint', 'tokens']
+    """
+
+@final
+class CacheManager:
+    """Requests by id over one block pool: what a scheduler calls.
+
+    The life of a request: ``admit``, then ``commit`` and ``append`` step by step, then ``release``; or
+    ``preempt`` and later ``resume``. Blocks that are committed can be hit by other requests, and no earlier.
+
+    Args:
+        num_blocks: Blocks of the pool, null block included; ids run from 1 to ``num_blocks - 1``. At least 2.
+        block_size: Tokens per block. At least 1.
+        algorithm: One of ``hash_algorithms()``.
+        verify: One of ``verify_modes()``. An algorithm that is not cryptographic needs more than ``"none"``.
+        key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
+        seed: For vLLM's encodings what ``PYTHONHASHSEED`` is there; also seeds ``"xxh3"`` and the
+            fingerprints.
+        duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
+            ``"drop-on-release"``.
+        eviction: Which cached-free block is reused first: ``"lru"``.
+        event_capacity: Events kept until ``take_events``; 0 records none.
+        watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
+            requests run.
+        block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
+        HashingError: The algorithm cannot work with this key or seed.
+
+    >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+    >>> manager.admit("a", range(10))
+    Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
+    >>> manager.commit("a", 10)
+    2
+    >>> manager.append(["a"], [77]), manager.append(["a"], [78]), manager.append(["a"], [79])
+    ([], [], [(0, 4)])
+    >>> manager.block_ids("a")
+    [1, 2, 3, 4]
+    >>> manager.admit("b", range(10)).cached_tokens
+    8
+    >>> manager.release("a")
+    >>> manager
+    CacheManager(running=1, preempted=0, available=60 of 63 blocks)
+    """
+
+    def __new__(
+        cls,
+        num_blocks: int,
+        block_size: int = 16,
+        *,
+        algorithm: str = "sha256",
+        verify: str = "none",
+        key: bytes | None = None,
+        seed: str | None = None,
+        duplicates: str = "keep",
+        eviction: str = "lru",
+        event_capacity: int = 0,
+        watermark: float = 0.0,
+        block_bytes: int = 0,
+    ) -> Self: ...
+    def prepare(self, tokens: Tokens, extra: ExtraKeys | None = None) -> HashCursor:
+        """Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
+
+        O(tokens), without the manager's lock: other threads go on. Given a cursor, returns a copy of it.
+
+        Raises:
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+    def probe(self, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None) -> Probe:
+        """Says what an admission of this prompt would find cached now, and changes nothing.
+
+        O(blocks matched), plus hashing if the prompt is not prepared. Counts, not ids: another request may
+        take the blocks meanwhile.
+
+        Raises:
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+            InvalidArgumentError: The prompt was hashed with other settings, or ``extra`` is given with a
+                prepared one.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+        """
+    def admit(
+        self,
+        request_id: RequestId,
+        prompt: Tokens | HashCursor,
+        extra: ExtraKeys | None = None,
+        *,
+        out: _Array | None = None,
+    ) -> Admission:
+        """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
+
+        O(blocks), plus hashing if the prompt is not prepared (a prepared one is copied, and can be used
+        again). Blocks for the whole prompt are allocated at once; the last prompt token is always left to
+        compute.
+
+        Args:
+            request_id: A new id.
+            prompt: At least one token, or what ``prepare`` returned.
+            extra: Extra keys of the prompt; not with a prepared one, which has its own.
+            out: Receives the block table, if given: ``ceil(tokens / block_size)`` ids.
+                ``Admission.block_ids`` is then empty.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available; its attributes say how many are missing and
+                whether the request can ever fit.
+            DuplicateRequestError: The id is known already.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given
+                with a prepared prompt; ``out`` is too short.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens, request id or ``out`` are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+
+        >>> import array
+        >>> manager = kvpool.CacheManager(num_blocks=8, block_size=4)
+        >>> table = array.array("i", [0] * 4)
+        >>> manager.admit(7, array.array("I", [1, 2, 3, 4, 5]), out=table).num_blocks
+        2
+        >>> table
+        array('i', [1, 2, 0, 0])
+        """
+    def append(
+        self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
+    ) -> list[tuple[int, int]]:
+        """Appends one token to each request of a batch, with blocks where needed, all or nothing.
+
+        O(requests). A token that completes no block is hashed by nobody and touches no block.
+
+        Args:
+            request_ids: Running requests, each named once. Not a str.
+            token_ids: One token per request.
+            commit: Commits every token that these requests had before, first: the step that sampled the new
+                tokens has computed them.
+
+        Returns:
+            The blocks added, in the order of the call: pairs of position in ``request_ids`` and block id.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available for the batch as a whole.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is preempted.
+            DuplicateRequestError: A request is named twice.
+            InvalidArgumentError: The lists differ in length.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or ids are of a type or dtype that is not taken.
+        """
+    def append_tokens(self, request_id: RequestId, token_ids: Tokens) -> list[int]:
+        """Appends several tokens to one request, all or nothing, and returns the blocks added.
+
+        For accepted drafts, or a chunk of streamed input. O(tokens).
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+        """
+    def commit(self, request_id: RequestId, computed_tokens: int) -> int:
+        """Says that the first tokens of a request are computed, and returns how many blocks that registered.
+
+        Full blocks among them can be hit from now on. Needs no free block. O(newly full blocks). Requests
+        admitted before an epoch bump, and blocks behind a hash collision, are never registered.
+
+        Args:
+            request_id: A running request.
+            computed_tokens: Tokens from the start of the sequence whose KV is written, cached ones included.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted.
+            InvalidArgumentError: More tokens than the request has, or fewer than were computed before.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def commit_batch(self, request_ids: Iterable[RequestId], computed_tokens: _Ints) -> int:
+        """Commits a whole batch, all or nothing, and returns how many blocks that registered.
+
+        O(requests + newly full blocks).
+
+        Args:
+            request_ids: Running requests, each named once. Not a str.
+            computed_tokens: For each, what ``commit`` takes: a list of ints, or a buffer of the dtypes of
+                tokens.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is preempted.
+            DuplicateRequestError: A request is named twice.
+            InvalidArgumentError: The lists differ in length, or a count is out of range.
+            TokenTypeError: Counts or ids are of a type or dtype that is not taken.
+        """
+    def release(self, request_id: RequestId, *, after_step: int | None = None) -> None:
+        """Ends a request, finished or aborted: its blocks lose one reference each.
+
+        What it committed stays cached until evicted. O(blocks).
+
+        Args:
+            request_id: A running or preempted request.
+            after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> None:
+        """Takes the blocks of a running request away and keeps its tokens, for resume.
+
+        What it committed stays cached until evicted, so that resuming may find it again. O(blocks).
+
+        Args:
+            request_id: A running request.
+            after_step: As for ``release``.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted already.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def resume(self, request_id: RequestId) -> Admission:
+        """Admits a preempted request again, with all its tokens.
+
+        O(blocks); after an epoch bump O(tokens), because they are hashed again.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is running.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def complete_step(self, step: int) -> int:
+        """Ends the fences of a step and of all earlier steps, and returns how many references they held.
+
+        O(those references). Completing a step twice, or one that fenced nothing, is fine.
+
+        Args:
+            step: The engine's number of the step, 0 to ``2**64 - 1``.
+
+        Raises:
+            PoolPoisonedError: The pool refuses all work.
+        """
+    def begin_step(self) -> Step:
+        """Begins to plan a step: several operations that are committed together or not at all.
+
+        O(1).
+
+        >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
+        >>> _ = manager.admit("old", range(12))
+        >>> with manager.begin_step() as step:
+        ...     freed = step.preempt("old")
+        ...     cached = step.admit("new", range(100, 108))
+        ...     outcomes = step.commit()
+        >>> freed, cached, outcomes
+        (3, 0, [None, Admission(cached_tokens=0, cached_blocks=0, num_blocks=2)])
+        """
+    @overload
+    def block_ids(self, request_id: RequestId, *, out: None = None) -> list[int]:
+        """Returns the block table of a request, or writes it to a buffer and returns its length.
+
+        O(blocks). A preempted request has none.
+
+        Args:
+            request_id: The request.
+            out: Receives the ids, if given.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            InvalidArgumentError: ``out`` is too short.
+            TokenTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id neither a str
+                nor an int.
+        """
+    @overload
+    def block_ids(self, request_id: RequestId, *, out: _Array) -> int: ...
+    def request(self, request_id: RequestId) -> RequestInfo:
+        """Returns state and token counts of a request.
+
+        O(1).
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def bump_epoch(self) -> int:
+        """Starts a new epoch, for instance after a change of weights, and returns its number.
+
+        Nothing that was cached before is ever matched again. Running requests go on and are never registered
+        again; preempted ones are hashed anew when they resume. O(usable blocks).
+
+        Raises:
+            PoolPoisonedError: The pool refuses all work.
+        """
+    def reset(self) -> int:
+        """Forgets all cached content and returns how many blocks were registered.
+
+        O(usable blocks).
+
+        Raises:
+            BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
+        """
+    def evict(self, block_ids: BlockIds) -> int:
+        """Drops blocks from the prefix index by id and returns how many were registered.
+
+        Cached-free ones become free; held ones stay with their holders. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, or the null block.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def resize(self, num_blocks: int) -> None:
+        """Grows the pool; the new blocks are handed out last.
+
+        O(blocks).
+
+        Args:
+            num_blocks: The new number of blocks, null block included; not fewer than now.
+
+        Raises:
+            InvalidArgumentError: Fewer blocks than now, or more than a pool can have.
+        """
+    def take_events(self) -> tuple[list[BlockEvent], int]:
+        """Returns the events since the last call, and how many were lost before them.
+
+        Replaying the events into a set gives the hashes that lookups can find. Events are lost when
+        more than ``event_capacity`` wait: start again from a snapshot then. O(events). Hashes are as long as
+        those of ``HashChain.digests``.
+
+        >>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, event_capacity=100)
+        >>> _ = manager.admit("a", [1, 2, 3])
+        >>> _ = manager.commit("a", 3)
+        >>> events, lost = manager.take_events()
+        >>> [(event["type"], event["depth"], event["block_id"]) for event in events], lost
+        ([('stored', 0, 1)], 0)
+        """
+    def stats(self) -> ManagerStats:
+        """Returns the manager's counters and gauges.
+
+        O(1).
+        """
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, null block included."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def num_available(self) -> int:
+        """Blocks that an allocation can take now: free and cached-free."""
+    @property
+    def epoch(self) -> int:
+        """The current epoch: 0, plus one per bump."""
+    def free_order(self) -> list[int]:
+        """Returns the free blocks in the order in which they will be handed out.
+
+        O(free blocks), for tests and tools.
+        """
+    def eviction_order(self) -> list[int]:
+        """Returns the cached-free blocks in the order in which they would be evicted.
+
+        O(cached-free blocks), for tests and tools.
+        """
+    def check_invariants(self) -> None:
+        """Recounts the pool and every request from scratch.
+
+        O(blocks + tokens), for tests and scrubbing.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+    def __contains__(self, request_id: RequestId, /) -> bool: ...
+    def __len__(self) -> int: ...
+
+@final
+class Step:
+    """A step being planned: operations that are committed together or not at all.
+
+    Comes from ``CacheManager.begin_step``. Planning touches nothing: each operation is checked against what
+    the plan leaves available, and refused without harm to the plan. A step names each request once, and is
+    stale as soon as the manager changes otherwise. ``len(step)`` is the number of operations planned. As a
+    context manager it rolls back on exit unless it was committed.
+
+    >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
+    >>> _ = manager.admit("old", range(12))
+    >>> step = manager.begin_step()
+    >>> step.admit("new", range(100, 108))
+    Traceback (most recent call last):
+    ...
+    kvpool.errors.OutOfBlocksError: out of blocks: 2 needed, 1 available, 1 missing
+    >>> step.release("old")
+    3
+    >>> step.admit("new", range(100, 108)), step.available_blocks, len(step)
+    (0, 2, 2)
+    >>> step.rollback()
+    >>> "new" in manager
+    False
+    """
+
+    def admit(self, request_id: RequestId, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None) -> int:
+        """Plans an admission and returns how many tokens would be cached.
+
+        O(blocks), plus hashing if the prompt is not prepared.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            DuplicateRequestError: The id is known already, or named in this step.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings, or ``extra`` is given
+                with a prepared prompt.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+    def resume(self, request_id: RequestId) -> int:
+        """Plans to resume a preempted request and returns how many tokens would be cached.
+
+        O(blocks).
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is running.
+            DuplicateRequestError: The request is named in this step already.
+            StaleEpochError: Its tokens were hashed before the last epoch bump: ``CacheManager.resume`` hashes
+                them again.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def append(self, request_id: RequestId, token_ids: Tokens) -> int:
+        """Plans to append tokens to a running request and returns how many blocks that adds.
+
+        O(tokens).
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+        """
+    def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+        """Plans to preempt a running request and returns how many blocks that makes available.
+
+        O(blocks). Fenced blocks become available later: with ``after_step`` the answer is 0, unless that step
+        is complete.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted already.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+        """Plans to release a request and returns how many blocks that makes available.
+
+        O(blocks). Fenced blocks become available later: with ``after_step`` the answer is 0, unless that step
+        is complete.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that would still be available after the operations so far.
+
+        Raises:
+            StaleStepError: The step is over.
+        """
+    def commit(self) -> list[Admission | list[int] | None]:
+        """Does all that is planned, and ends the step.
+
+        All hits are acquired first, then blocks are released, then allocated, so that no planned hit is
+        evicted on the way. O(blocks).
+
+        Returns:
+            One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and
+            ``resume``, the blocks added for ``append``, None for ``preempt`` and ``release``.
+
+        Raises:
+            StaleStepError: The manager has changed since the step was begun, or the step is over.
+        """
+    def rollback(self) -> None:
+        """Drops the plan: nothing has happened.
+
+        O(operations). Does nothing if the step is over.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Admission:
+    """What an admitted request got."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Leading tokens whose KV is cached: the engine computes from here on.
+
+        A multiple of the block size, and less than the prompt.
+        """
+    @property
+    def cached_blocks(self) -> int:
+        """Leading blocks of the block table that are cached, shared, and not to be written."""
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the whole block table."""
+    @property
+    def block_ids(self) -> list[int]:
+        """The whole block table; empty if it was written to a buffer of the caller.
+
+        A new list at each access: O(blocks).
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class RequestInfo:
+    """What the manager knows of a request."""
+
+    @property
+    def state(self) -> Literal["running", "preempted"]:
+        """Whether it holds blocks: running, or preempted."""
+    @property
+    def tokens(self) -> int:
+        """Its tokens: prompt and appended ones."""
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens whose KV is written, cached ones included."""
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens that were cached when it was last admitted."""
+    @property
+    def blocks(self) -> int:
+        """Blocks in its block table."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Probe:
+    """What a lookup would find: counts, not ids."""
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks from the start of the prompt that a lookup would return."""
+    @property
+    def idle_blocks(self) -> int:
+        """Of the cached blocks, those that nobody holds: acquiring them uses up as many available ones."""
+    @property
+    def pending_blocks(self) -> int:
+        """Blocks behind the cached ones that are registered and being computed now."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class ManagerStats:
+    """Counts of a manager, in requests and tokens.
+
+    ``hit_tokens + computed_tokens == prompt_tokens``, always: each request counts once, at its first
+    admission.
+    """
+
+    @property
+    def running(self) -> int:
+        """Requests that hold blocks now."""
+    @property
+    def preempted(self) -> int:
+        """Requests that wait to be resumed."""
+    @property
+    def admissions(self) -> int:
+        """Requests admitted so far."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of the admitted requests."""
+    @property
+    def hit_tokens(self) -> int:
+        """Of the prompt tokens, those whose KV was cached."""
+    @property
+    def computed_tokens(self) -> int:
+        """Of the prompt tokens, those that the engine had to compute."""
+    @property
+    def refusals(self) -> int:
+        """Admissions and resumptions refused for want of blocks."""
+    @property
+    def appended_tokens(self) -> int:
+        """Tokens appended after admission."""
+    @property
+    def preemptions(self) -> int:
+        """Requests preempted so far."""
+    @property
+    def preempted_tokens(self) -> int:
+        """Computed tokens that preemptions gave up, cached again or not."""
+    @property
+    def resumptions(self) -> int:
+        """Requests resumed so far."""
+    @property
+    def resumed_tokens(self) -> int:
+        """Tokens of the resumed requests."""
+    @property
+    def resumed_hit_tokens(self) -> int:
+        """Of the resumed tokens, those whose KV was still cached."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of KV per block; 0 if unknown."""
+    @property
+    def pool(self) -> PoolStats:
+        """The pool's own counts."""
+    def bytes(self, blocks: int) -> int:
+        """Returns the bytes of KV in this many blocks; 0 if unknown."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class PoolStats:
+    """Counts of a pool, in blocks.
+
+    ``free + cached_free + active + fenced == usable``, always.
+    """
+
+    @property
+    def usable(self) -> int:
+        """All blocks but the null block."""
+    @property
+    def free(self) -> int:
+        """Blocks without cached content that nobody holds."""
+    @property
+    def cached_free(self) -> int:
+        """Blocks that nobody holds and a hit can take; an allocation may evict them."""
+    @property
+    def active(self) -> int:
+        """Blocks held by at least one block table."""
+    @property
+    def fenced(self) -> int:
+        """Blocks that are released, but a running step may still touch them."""
+    @property
+    def registered(self) -> int:
+        """Registered blocks, held or not."""
+    @property
+    def available(self) -> int:
+        """Blocks that an allocation can take: free and cached-free."""
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that is active or fenced, 0.0 to 1.0."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+    @property
+    def allocated(self) -> int:
+        """Blocks handed out so far."""
+    @property
+    def evicted(self) -> int:
+        """Of the blocks handed out, those that held cached content until then."""
+    @property
+    def hits(self) -> int:
+        """Blocks that matched and were acquired."""
+    @property
+    def misses(self) -> int:
+        """Blocks that were looked up to be acquired and did not match."""
+    @property
+    def collisions(self) -> int:
+        """Hits and registrations refused because other content stood behind an equal hash."""
+    @property
+    def duplicates_dropped(self) -> int:
+        """Released duplicates that were freed at once because another copy was cached."""
+    def tokens(self, blocks: int) -> int:
+        """Returns how many tokens fit in this many blocks."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class BlockPool:
+    """Blocks of one tier: allocation, prefix cache and eviction.
+
+    For engines that keep their own block tables; others use ``CacheManager``. Every operation is all or
+    nothing.
+
+    Args:
+        num_blocks: Blocks, null block included; ids run from 1 to ``num_blocks - 1``. At least 2.
+        block_size: Tokens per block. At least 1.
+        verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
+        duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
+            ``"drop-on-release"``.
+        eviction: Which cached-free block is reused first: ``"lru"``.
+        event_capacity: Events kept until ``take_events``; 0 records none.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
+
+    >>> hasher = kvpool.BlockHasher(block_size=4)
+    >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
+    >>> chain = hasher.cursor(range(8)).chain()
+    >>> blocks = pool.allocate(2)
+    >>> pool.register(blocks, chain)
+    2
+    >>> pool.mark_computed(blocks)  # the engine has written their KV
+    >>> pool.release_table(blocks)  # cached-free now
+    >>> pool.match_and_acquire(chain)
+    [1, 2]
+    """
+
+    def __new__(
+        cls,
+        num_blocks: int,
+        block_size: int = 16,
+        *,
+        verify: str = "none",
+        duplicates: str = "keep",
+        eviction: str = "lru",
+        event_capacity: int = 0,
+    ) -> Self: ...
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, null block included."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def num_available(self) -> int:
+        """Blocks that an allocation can take now: free and cached-free."""
+    @property
+    def epoch(self) -> int:
+        """The current epoch: 0, plus one per bump."""
+    @overload
+    def allocate(self, n: int, *, out: None = None) -> list[int]:
+        """Takes blocks, each with one reference: returns their ids, or writes them and returns how many.
+
+        Free blocks first, then the evictor's victims. O(1) per block.
+
+        Args:
+            n: How many.
+            out: Receives the ids, if given.
+
+        Raises:
+            OutOfBlocksError: Fewer are free or cached-free.
+            InvalidArgumentError: ``out`` is too short.
+            TokenTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer.
+
+        >>> import array
+        >>> pool = kvpool.BlockPool(num_blocks=100)
+        >>> table = array.array("i", [0] * 4)
+        >>> pool.allocate(3, out=table), table
+        (3, array('i', [1, 2, 3, 0]))
+        """
+    @overload
+    def allocate(self, n: int, *, out: _Array) -> int: ...
+    def acquire(self, block_ids: BlockIds) -> None:
+        """Adds one reference per id to blocks that somebody holds: a second holder of a block table.
+
+        O(1) per block. Only a lookup takes cached-free blocks.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def release(self, block_ids: BlockIds) -> None:
+        """Drops one reference per id; blocks without further references become cached-free or free.
+
+        Cached-free if they are registered and computed: used last at this moment, the deepest of a chain
+        evicted first. A block named twice loses two references. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
+                double free).
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def release_table(self, block_ids: BlockIds) -> None:
+        """Releases a block table, tail first: what becomes free is handed out again in table order.
+
+        O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
+                double free).
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def release_after(self, block_ids: BlockIds, step: int) -> None:
+        """Releases blocks that a running step may still touch: they are fenced until it completes.
+
+        Until then a hit on them still succeeds. If the step is complete already they are released at once.
+        O(1) per block.
+
+        Args:
+            block_ids: The blocks.
+            step: The engine's number of the step, 0 to ``2**64 - 1``.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
+                double free).
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def complete_step(self, step: int) -> int:
+        """Ends the fences of a step and of all earlier steps, and returns how many references they held.
+
+        O(those references). Completing a step twice, or one that fenced nothing, is fine.
+
+        Raises:
+            PoolPoisonedError: The pool refuses all work.
+        """
+    def register(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> int:
+        """Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
+
+        No lookup finds them before ``mark_computed``. Fewer than given means a hash collision, which is
+        counted: the blocks from there on stay usable and are not cached. O(1) per block.
+
+        Args:
+            block_ids: Held blocks, in the order of the chain.
+            chain: Hashes of the prompt.
+            start: Position in the chain of the first of the blocks.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, not held, or registered already.
+            InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification
+                than the pool.
+            StaleEpochError: The chain belongs to another epoch.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def mark_computed(self, block_ids: BlockIds) -> None:
+        """Says that the KV of registered blocks is written: lookups may return them.
+
+        O(1) per block. A block that is computed stays so.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or not registered.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def match_and_acquire(self, chain: HashChain, max_blocks: int | None = None) -> list[int]:
+        """Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
+
+        Only computed blocks match; the walk stops at the first that does not. O(blocks matched).
+
+        Args:
+            chain: Hashes of the prompt.
+            max_blocks: The longest match wanted; all of the chain by default. An engine that must compute the
+                last prompt token asks for ``(tokens - 1) // block_size``.
+
+        Raises:
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
+            StaleEpochError: The chain belongs to another epoch.
+        """
+    def probe(self, chain: HashChain, max_blocks: int | None = None) -> Probe:
+        """Says what a lookup would find now; changes nothing and counts nothing.
+
+        O(blocks matched).
+
+        Raises:
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
+            StaleEpochError: The chain belongs to another epoch.
+        """
+    def evict(self, block_ids: BlockIds) -> int:
+        """Drops blocks from the prefix index by id and returns how many were registered.
+
+        Cached-free ones become free; held ones stay with their holders and become free when released. O(1)
+        per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, or the null block.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def reset(self) -> int:
+        """Forgets all cached content and returns how many blocks were registered.
+
+        O(usable blocks).
+
+        Raises:
+            BlocksInUseError: Blocks are active or fenced; ``bump_epoch`` always works.
+        """
+    def bump_epoch(self) -> int:
+        """Starts a new epoch, for instance after a change of weights, and returns its number.
+
+        Nothing registered before is ever matched again, and chains of earlier epochs are refused. O(usable
+        blocks).
+
+        Raises:
+            PoolPoisonedError: The pool refuses all work.
+        """
+    def resize(self, num_blocks: int) -> None:
+        """Grows the pool; the new blocks are handed out last.
+
+        O(blocks).
+
+        Args:
+            num_blocks: The new number of blocks, null block included; not fewer than now.
+
+        Raises:
+            InvalidArgumentError: Fewer blocks than now, or more than a pool can have.
+        """
+    def ref_count(self, block_id: int) -> int:
+        """Returns the references of a block, those of fences included.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def state(self, block_id: int) -> Literal["null", "free", "cached-free", "active", "fenced"]:
+        """Returns where a block is in its life: null, free, cached-free, active or fenced.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def is_computed(self, block_id: int) -> bool:
+        """Says whether a block is registered and its KV written.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def hash_of(self, block_id: int) -> bytes | None:
+        """Returns the hash under which a block is registered, or None.
+
+        Always 32 bytes: a shorter digest is followed by zeros. O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def free_order(self) -> list[int]:
+        """Returns the free blocks in the order in which they will be handed out.
+
+        O(free blocks), for tests and tools.
+        """
+    def eviction_order(self) -> list[int]:
+        """Returns the cached-free blocks in the order in which they would be evicted.
+
+        O(cached-free blocks), for tests and tools.
+        """
+    def take_events(self) -> tuple[list[BlockEvent], int]:
+        """Returns the events since the last call, and how many were lost before them.
+
+        Replaying the events into a set gives the hashes that lookups can find. Events are lost when
+        more than ``event_capacity`` wait: start again from a snapshot then. O(events). Hashes are those of
+        ``hash_of``, always 32 bytes.
+        """
+    def stats(self) -> PoolStats:
+        """Returns the pool's counters and gauges.
+
+        O(1).
+        """
+    def check_invariants(self) -> None:
+        """Recounts every invariant of the pool and its parts from scratch.
+
+        O(blocks), for tests and scrubbing.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+
+@final
+class BlockAllocator:
+    """Reference counts over a free list: a pool without a prefix cache.
+
+    Args:
+        num_blocks: Blocks, null block included. At least 2.
+
+    Raises:
+        InvalidArgumentError: ``num_blocks`` is out of range.
+
+    >>> allocator = kvpool.BlockAllocator(5)
+    >>> allocator.allocate(3)
+    [1, 2, 3]
+    >>> allocator.acquire([1])
+    >>> allocator.release([3, 2, 1])
+    >>> allocator.free_order(), allocator.ref_count(1)
+    ([2, 3, 4], 1)
+    """
+
+    def __new__(cls, num_blocks: int) -> Self: ...
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, null block included."""
+    @property
+    def num_free(self) -> int:
+        """Blocks on the free list."""
+    @property
+    def num_held(self) -> int:
+        """Blocks with at least one reference."""
+    def allocate(self, n: int) -> list[int]:
+        """Takes free blocks, each with one reference.
+
+        O(1) per block.
+
+        Raises:
+            OutOfBlocksError: Fewer are free.
+        """
+    def acquire(self, block_ids: BlockIds) -> None:
+        """Adds one reference per id to blocks that somebody holds.
+
+        O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def release(self, block_ids: BlockIds) -> None:
+        """Drops one reference per id; blocks without further references become free.
+
+        The last of them is handed out first. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
+                double free).
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def ref_count(self, block_id: int) -> int:
+        """Returns the references of a block.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def free_order(self) -> list[int]:
+        """Returns the free blocks in the order in which they will be handed out.
+
+        O(free blocks), for tests and tools.
+        """
+    def check_invariants(self) -> None:
+        """Recounts references and free list from scratch.
+
+        O(blocks), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+
+@final
+class FreeBlockList:
+    """The free blocks of a pool, in the order in which they are handed out.
+
+    An index-linked list: O(1) per block, removal from the middle included. Starts with every block but the
+    null block, in ascending order. ``len(free)`` counts the free blocks, ``block_id in free`` asks for one.
+
+    Args:
+        num_blocks: Blocks of the pool, null block included. At least 2.
+
+    Raises:
+        InvalidArgumentError: ``num_blocks`` is out of range.
+
+    >>> free = kvpool.FreeBlockList(5)
+    >>> free.pop_front_n(2)
+    [1, 2]
+    >>> free.push_front(2)
+    >>> free.remove(3)
+    >>> free.order(), len(free), 3 in free
+    ([2, 4], 2, False)
+    """
+
+    def __new__(cls, num_blocks: int) -> Self: ...
+    def pop_front_n(self, n: int) -> list[int]:
+        """Takes the next free blocks.
+
+        O(1) per block.
+
+        Raises:
+            OutOfBlocksError: Fewer are free.
+        """
+    def push_front(self, block_id: int) -> None:
+        """Frees a block; it will be handed out next.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is unknown, the null block, or a block that is free already.
+        """
+    def push_back(self, block_id: int) -> None:
+        """Frees a block; it will be handed out last.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is unknown, the null block, or a block that is free already.
+        """
+    def push_front_n(self, block_ids: BlockIds) -> None:
+        """Frees blocks, all or none, as if pushed to the front one after the other.
+
+        O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, named twice, or a block that is free already.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def remove(self, block_id: int) -> None:
+        """Takes a block from wherever it is on the list.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is unknown, the null block, or a block that is not free.
+        """
+    def order(self) -> list[int]:
+        """Returns the free blocks in the order in which they will be handed out.
+
+        O(free blocks).
+        """
+    def check_invariants(self) -> None:
+        """Recounts the list from its links.
+
+        O(blocks), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+    def __contains__(self, block_id: int, /) -> bool: ...
+    def __len__(self) -> int: ...
+
+@final
+class PrefixIndex:
+    """The prefix index: block hash to the blocks that hold this content.
+
+    Several blocks may hold one content: lookups find the oldest computed copy. Knows nothing of reference
+    counts. ``block_id in index`` asks whether a block is registered. O(1) per block.
+
+    Args:
+        num_blocks: Blocks of the pool, null block included. At least 2.
+        block_size: Tokens per block. At least 1.
+        verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range.
+
+    >>> chain = kvpool.BlockHasher(block_size=2).cursor([1, 2, 3, 4, 5]).chain()
+    >>> index = kvpool.PrefixIndex(num_blocks=8, block_size=2)
+    >>> index.insert(3, chain, 0)
+    True
+    >>> index.find(chain, 0)  # registered, not computed
+    >>> index.mark_computed(3)
+    >>> index.find(chain, 0)
+    3
+    """
+
+    def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: str = "none") -> Self: ...
+    def insert(self, block_id: int, chain: HashChain, position: int) -> bool:
+        """Registers a block as one block of a chain, not yet computed; False means a hash collision.
+
+        O(1).
+
+        Args:
+            block_id: A block that is not registered.
+            chain: Hashes of a prompt.
+            position: Which block of the chain, from 0.
+
+        Raises:
+            InvalidBlockError: The id is unknown, the null block, or registered already.
+            InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification.
+        """
+    def mark_computed(self, block_id: int) -> None:
+        """Says that the KV of a registered block is written: lookups may return it.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is unknown, the null block, or not registered.
+        """
+    def find(self, chain: HashChain, position: int) -> int | None:
+        """Returns a computed block that holds this block of a chain, or None.
+
+        O(1). A collision, and a position behind the chain, are misses.
+
+        Raises:
+            InvalidArgumentError: The chain is of another block size, algorithm or verification.
+        """
+    def remove(self, block_id: int) -> bool:
+        """Takes a block out of the index and returns whether it was registered.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id does not fit 32 bits.
+        """
+    def clear(self) -> None:
+        """Forgets everything.
+
+        O(blocks).
+        """
+    def copies(self, chain: HashChain, position: int) -> list[int]:
+        """Returns the blocks registered under this hash of a chain, computed ones first.
+
+        O(copies). Does not verify, and is empty behind the chain.
+        """
+    @property
+    def num_registered(self) -> int:
+        """Blocks that are registered, computed or not."""
+    @property
+    def num_hashes(self) -> int:
+        """Different hashes among the registered blocks."""
+    def check_invariants(self) -> None:
+        """Recounts the index from scratch.
+
+        O(blocks), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+    def __contains__(self, block_id: int, /) -> bool: ...
+
+@final
+class LruEvictor:
+    """The least-recently-used order of cached-free blocks.
+
+    ``len(evictor)`` counts the blocks held, ``block_id in evictor`` asks for one. O(1) per block.
+
+    Args:
+        num_blocks: Blocks of the pool, null block included. At least 2.
+
+    Raises:
+        InvalidArgumentError: ``num_blocks`` is out of range.
+
+    >>> evictor = kvpool.LruEvictor(10)
+    >>> evictor.insert([(1, 0), (2, 1), (3, 2)])  # one chain: its deepest block goes first
+    >>> evictor.order()
+    [3, 2, 1]
+    >>> evictor.remove(2), evictor.evict(), len(evictor)
+    (True, 3, 1)
+    """
+
+    def __new__(cls, num_blocks: int) -> Self: ...
+    def insert(self, candidates: Sequence[tuple[int, int]]) -> None:
+        """Takes blocks that one release made cached-free: pairs of block id and depth in the chain.
+
+        They count as used at the same moment, and the deeper is evicted before the shallower. Blocks held
+        already are ignored. O(1) per block if sorted by falling depth, else O(log n).
+
+        Raises:
+            InvalidBlockError: An id is unknown, or the null block.
+            InvalidArgumentError: A depth is negative.
+        """
+    def remove(self, block_id: int) -> bool:
+        """Gives up one block, because it was hit or dropped, and returns whether it was held.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id does not fit 32 bits.
+        """
+    def evict(self) -> int | None:
+        """Gives up the next victim, or returns None if there is none.
+
+        O(1).
+        """
+    def order(self) -> list[int]:
+        """Returns the blocks in the order in which they would be evicted.
+
+        O(blocks held).
+        """
+    def check_invariants(self) -> None:
+        """Recounts the order from its links.
+
+        O(blocks), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+    def __contains__(self, block_id: int, /) -> bool: ...
+    def __len__(self) -> int: ...
+
+@final
+class BlockHasher:
+    """Hashes blocks of tokens into chains: each digest identifies a whole prefix.
+
+    Equal settings give equal digests in every process: nothing is random, nothing is read from the
+    environment.
+
+    Args:
+        algorithm: One of ``hash_algorithms()``.
+        block_size: Tokens per block. At least 1.
+        verify: One of ``verify_modes()``; decides whether fingerprints are computed.
+        key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
+        seed: For vLLM's encodings what ``PYTHONHASHSEED`` is there; also seeds ``"xxh3"`` and the
+            fingerprints.
+
+    Raises:
+        InvalidArgumentError: No algorithm or mode has this name, or the key is not 32 bytes long.
+        HashingError: The block size is out of range, or the algorithm cannot work with this key or seed.
+
+    >>> hasher = kvpool.BlockHasher("sha256", block_size=4)
+    >>> a, b = hasher.hash_tokens([1, 2, 3, 4, 5, 6, 7, 8, 9])  # two full blocks
+    >>> a.hex()[:16], len(b)
+    ('94e6beb994a0b45c', 32)
+    >>> tenant = kvpool.ExtraKeys(tenant="team-a")
+    >>> hasher.hash_tokens([1, 2, 3, 4], tenant) == [a]
+    False
+    """
+
+    def __new__(
+        cls,
+        algorithm: str = "sha256",
+        block_size: int = 16,
+        *,
+        verify: str = "none",
+        key: bytes | None = None,
+        seed: str | None = None,
+    ) -> Self: ...
+    @property
+    def algorithm(self) -> str:
+        """Name of the hash algorithm."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def verify(self) -> str:
+        """Name of the way in which hits are verified."""
+    def cursor(self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0) -> HashCursor:
+        """Returns a cursor: the hash chain of a sequence that may grow.
+
+        O(tokens); other threads go on.
+
+        Args:
+            tokens: The first tokens; none by default.
+            extra: What identifies the prompt beside its tokens.
+            epoch: The pool's epoch.
+
+        Raises:
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+    def hash_tokens(self, tokens: Tokens, extra: ExtraKeys | None = None, *, epoch: int = 0) -> list[bytes]:
+        """Returns the digests of the full blocks of a prompt.
+
+        16 or 32 bytes each, depending on the algorithm. O(tokens).
+
+        Raises:
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+
+@final
+class ExtraKeys:
+    """What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
+
+    Opaque text (hashed as UTF-8) or bytes, made by the engine or its gateway, never by the user of the
+    service. No kind of key can be mistaken for another. vLLM's encodings cannot represent all of them, and
+    refuse those.
+
+    Args:
+        adapter: Content id of the adapter, such as the digest of its weights; a name that can point to other
+            weights is none.
+        adapter_path: Where the adapter was loaded from, for encodings that include it.
+        salt: Cache salt.
+        tenant: The principal that owns the blocks.
+        user: The end user, where sharing has to stop at one person.
+        multimodal: Items that stand at token positions, in any order: content id, position of the first
+            placeholder token, number of placeholder tokens. They reach the blocks from the first that they
+            overlap on.
+
+    Raises:
+        InvalidArgumentError: ``adapter_path`` without ``adapter``; a negative position or number.
+        TokenTypeError: A key is neither a str nor bytes.
+
+    >>> kvpool.ExtraKeys(salt="s") == kvpool.ExtraKeys(salt=b"s")
+    True
+    >>> kvpool.ExtraKeys(salt="s") == kvpool.ExtraKeys(tenant="s")
+    False
+    >>> extra = kvpool.ExtraKeys(multimodal=[("digest of the image", 5, 576)])
+    """
+
+    def __new__(
+        cls,
+        *,
+        adapter: str | bytes | None = None,
+        adapter_path: str | None = None,
+        salt: str | bytes | None = None,
+        tenant: str | bytes | None = None,
+        user: str | bytes | None = None,
+        multimodal: Iterable[tuple[str | bytes, int, int]] | None = None,
+    ) -> Self: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class HashCursor:
+    """The hash chain of a sequence that grows.
+
+    Comes from ``BlockHasher.cursor`` or ``CacheManager.prepare``. Each full block is hashed once, when its
+    last token arrives. ``len(cursor)`` is ``num_tokens``.
+
+    >>> cursor = kvpool.BlockHasher(block_size=4).cursor([1, 2, 3, 4, 5, 6])
+    >>> cursor.tail, cursor.append([7]), cursor.append([8])
+    ([5, 6], 0, 1)
+    >>> cursor.truncate(6)  # a rejected draft: nothing is hashed again
+    >>> len(cursor), len(cursor.chain())
+    (6, 1)
+    """
+
+    def append(self, tokens: Tokens) -> int:
+        """Appends tokens and returns how many blocks they completed.
+
+        O(tokens); hashes completed blocks only.
+
+        Raises:
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+        """
+    def truncate(self, num_tokens: int) -> None:
+        """Keeps the first tokens; a block that becomes partial loses its hash.
+
+        O(tokens dropped). Hashes nothing.
+
+        Raises:
+            HashingError: There are fewer tokens.
+            InvalidArgumentError: ``num_tokens`` is negative.
+        """
+    def rebase(self, epoch: int) -> None:
+        """Moves the sequence to another epoch, which hashes it again.
+
+        O(tokens); O(1) if the epoch is the same or no part of what is hashed (vLLM's encodings without
+        fingerprints).
+
+        Raises:
+            HashingError: The algorithm cannot represent the extra keys.
+        """
+    @property
+    def num_tokens(self) -> int:
+        """Tokens appended so far, those of the partial block included."""
+    @property
+    def epoch(self) -> int:
+        """The epoch of the sequence."""
+    @property
+    def tail(self) -> list[int]:
+        """The tokens of the last, partial block; fewer than a block.
+
+        A new list at each access: O(block size).
+        """
+    @property
+    def hashed_blocks(self) -> int:
+        """Blocks hashed by this cursor since it was made, those hashed again included."""
+    def chain(self) -> HashChain:
+        """Returns the hash chain of the full blocks as it is now.
+
+        A copy, that later appends do not change: O(tokens).
+        """
+    def digests(self) -> list[bytes]:
+        """Returns the digests of the full blocks.
+
+        16 or 32 bytes each, depending on the algorithm. O(tokens).
+        """
+    def copy(self) -> HashCursor:
+        """Returns an independent copy: a fork of the sequence.
+
+        O(tokens). Hashes nothing.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class HashChain:
+    """Digests of consecutive full blocks from the start of a prompt.
+
+    Comes from ``HashCursor.chain`` or ``from_digests``; does not change. ``len(chain)`` is the number of
+    blocks.
+
+    >>> hasher = kvpool.BlockHasher(block_size=4)
+    >>> chain = kvpool.HashChain.from_digests("sha256", 4, hasher.hash_tokens(range(9)))
+    >>> chain
+    HashChain("sha256", block_size=4, len=2)
+    >>> chain.digests() == hasher.cursor(range(9)).digests()
+    True
+    """
+
+    @staticmethod
+    def from_digests(algorithm: str, block_size: int, digests: Sequence[bytes], *, epoch: int = 0) -> HashChain:
+        """Makes a chain of digests that were computed elsewhere.
+
+        It has neither tokens nor fingerprints: a pool that verifies hits refuses it. O(blocks).
+
+        Args:
+            algorithm: One of ``hash_algorithms()``.
+            block_size: Tokens per block.
+            digests: One per block, not longer than the algorithm's.
+            epoch: The pool's epoch.
+
+        Raises:
+            InvalidArgumentError: No algorithm has this name, or ``block_size`` is negative.
+            HashingError: A digest is empty or too long, or the block size out of range.
+        """
+    @property
+    def algorithm(self) -> str:
+        """Name of the hash algorithm."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def epoch(self) -> int:
+        """The epoch of the sequence."""
+    def digests(self) -> list[bytes]:
+        """Returns one digest per block.
+
+        16 or 32 bytes each, depending on the algorithm. O(blocks).
+        """
+    def fingerprints(self) -> list[int]:
+        """Returns one 128-bit fingerprint per block; none if the hasher was made without verification.
+
+        O(blocks).
+        """
+    def __len__(self) -> int: ...
+
+@final
+class Trace:
+    """A request trace in memory.
+
+    The format is Mooncake's JSONL: ``timestamp`` (ms), ``input_length`` and ``output_length`` (tokens), and
+    ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of requests.
+
+    >>> trace = kvpool.Trace.generate(requests=100, seed=1)
+    >>> trace
+    Trace(requests=100, block_tokens=512)
+    >>> len(kvpool.Trace.parse(trace.to_jsonl(), limit=10))
+    10
+    """
+
+    @staticmethod
+    def read(
+        path: str | PathLike[str],
+        *,
+        block_tokens: int = 512,
+        limit: int | None = None,
+        check_prefixes: bool = True,
+    ) -> Trace:
+        """Reads a trace file, plain or gzip.
+
+        O(block references); other threads go on.
+
+        Args:
+            path: The file; ``"-"`` is standard input.
+            block_tokens: Tokens that one id stands for. At least 1.
+            limit: Stop after this many requests. At least 1.
+            check_prefixes: Check that every id has one parent; off saves 40 to 80 bytes per different id.
+
+        Raises:
+            TraceFileError: The file cannot be opened or read.
+            TraceError: A line is not a request, or breaks the order of times or ids (the message names line
+                and field); there is no request; an option is 0.
+            InvalidArgumentError: An option is negative.
+        """
+    @staticmethod
+    def parse(data: bytes, *, block_tokens: int = 512, limit: int | None = None, check_prefixes: bool = True) -> Trace:
+        """Reads a trace from bytes, plain or gzip.
+
+        O(block references); other threads go on. The options are those of ``read``.
+
+        Raises:
+            TraceError: A line is not a request, or breaks the order of times or ids (the message names line
+                and field); there is no request; an option is 0.
+            InvalidArgumentError: An option is negative.
+        """
+    @staticmethod
+    def generate(
+        requests: int = 2000,
+        *,
+        seed: int = 0,
+        block_tokens: int = 512,
+        rate_per_s: float | None = None,
+        chat_fraction: float | None = None,
+        agent_fraction: float | None = None,
+    ) -> Trace:
+        """Makes up a trace: chats, agents and one-shot requests over shared system prompts.
+
+        Equal arguments give equal traces, to the last byte, on every host. O(block references).
+
+        Args:
+            requests: How many. At least 1.
+            seed: Seed of the random draws, 0 to ``2**64 - 1``.
+            block_tokens: Tokens that one id stands for.
+            rate_per_s: Mean arrivals per second of trace time; 4 by default.
+            chat_fraction: Share of the requests that are turns of chats; 0.5 by default.
+            agent_fraction: Share of the requests that are steps of agents; 0.3 by default. The rest are
+                one-shot.
+
+        Raises:
+            InvalidArgumentError: An argument is out of range; the message says which.
+        """
+    def to_jsonl(self) -> bytes:
+        """Returns the trace as Mooncake JSONL.
+
+        Parsing it again gives the same trace. O(block references).
+        """
+    def summary(self) -> TraceSummary:
+        """Returns counts of requests, tokens and blocks.
+
+        O(block references).
+        """
+    def __len__(self) -> int: ...
+
+@final
+class Replay:
+    """A trace on its way through a pool or a manager.
+
+    In ``"lookup"`` mode each request is looked up, stored and released at once: the definition behind
+    published hit rates. In ``"engine"`` mode requests arrive, wait, prefill in chunks, decode and are
+    preempted in virtual time, as in a server.
+
+    Args:
+        trace: The requests.
+        mode: ``"lookup"`` or ``"engine"``.
+        block_size: Tokens per block; in lookup mode a divisor of the trace's block tokens.
+        capacity_blocks: Usable blocks of the pool, the null block not counted. At least 1.
+        algorithm: One of ``hash_algorithms()``.
+        verify: One of ``verify_modes()``.
+        seed: Seed of the hash algorithm, where it takes one.
+        eviction: ``"lru"``.
+        watermark: Engine mode: share of the pool that an admission leaves available while other requests run.
+        max_running: Engine mode: requests that run at once, at most.
+        step_tokens: Engine mode: tokens that one step computes, at most.
+        step_ms: Engine mode: virtual milliseconds per step, before its prefill tokens.
+        prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
+        threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
+            it.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
+        HashingError: The algorithm cannot work with this seed.
+
+    >>> import json
+    >>> replay = kvpool.Replay(kvpool.Trace.generate(requests=50), capacity_blocks=50_000)
+    >>> while replay.advance(20) < replay.total:
+    ...     pass
+    >>> report = json.loads(replay.report_json())
+    >>> report["mode"], report["hits"]["requests"], 0 < report["token_hit_rate"] < 100
+    ('lookup', 50, True)
+    """
+
+    def __new__(
+        cls,
+        trace: Trace,
+        *,
+        mode: str = "lookup",
+        block_size: int = 16,
+        capacity_blocks: int = 100_000,
+        algorithm: str = "sha256",
+        verify: str = "none",
+        seed: str | None = None,
+        eviction: str = "lru",
+        watermark: float = 0.0,
+        max_running: int = 256,
+        step_tokens: int = 8192,
+        step_ms: float = 20.0,
+        prefill_tokens_per_s: float = 50_000.0,
+        threads: int = 0,
+    ) -> Self: ...
+    @property
+    def total(self) -> int:
+        """Requests of the trace."""
+    def advance(self, requests: int | None = None) -> int:
+        """Runs on until this many more requests are finished, or all are, and returns how many are finished.
+
+        O(blocks) of those requests; other threads go on.
+
+        Args:
+            requests: How many more; all by default.
+
+        Raises:
+            TraceError: The ids of a request do not give tokens.
+            InvalidArgumentError: ``requests`` is negative.
+        """
+    def report_json(self) -> str:
+        """Returns what has been measured so far, as a JSON object.
+
+        Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
+        half; hit rates in percent; in engine mode, times and preemptions. O(1).
+        """
+    def check_invariants(self) -> None:
+        """Recounts the invariants of the pool or manager that is replayed.
+
+        O(blocks), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """

@@ -1,0 +1,151 @@
+"""The command line: ``kvpool replay``, ``generate``, ``models``, ``hash``.
+
+This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
+2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
+second one that says what to do next. Results go to stdout, everything else to stderr, and a reader of
+stdout that goes away early (``| head``) is no error.
+
+Typer and Rich are imported below this package only: ``import kvpool`` does not need them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+import kvpool
+from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
+from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
+from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
+from kvpool.cli.problems import UsageError, next_step, os_error_line
+from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
+from kvpool.errors import KvpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_EXAMPLES: Final = """Examples:
+
+  kvpool replay             a first look, on a generated trace
+
+  kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
+
+  kvpool generate | kvpool replay - --mode lookup --json
+
+Each command has its own: kvpool replay --help"""
+
+_app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvpool {kvpool.__version__}")
+        raise typer.Exit
+
+
+@_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+def _top(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - the callback acts on it
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Show what KV-cache blocks of LLM inference engines are worth.
+
+    Replay a request trace to learn how many prompt tokens a prefix cache
+    would save, make up a trace, look up what a model's KV cache weighs, or
+    compute block hashes.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+_app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
+_app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
+_app.command("models", epilog=MODELS_EXAMPLES)(models_command)
+# What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
+_app.command("hash", epilog=HASH_EXAMPLES, context_settings={"ignore_unknown_options": True})(hash_command)
+
+#: Base of what the option parser raises, whichever package it comes from: Click, or Typer's copy of it.
+_ParserError: Final[type] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Args:
+        arguments: what follows ``kvpool``; without them, those of the process.
+
+    """
+    try:
+        code = _run(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        return 0
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    """One command, with its errors made into lines on stderr and exit codes."""
+    command = typer.main.get_command(_app)
+    try:
+        with command.make_context("kvpool", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except SystemExit:
+        return 0  # how Rich says that the reader of stdout has gone away
+    except BrokenPipeError:
+        raise
+    except UsageError as error:
+        return _fail(str(error), error.hint, 2)
+    except KvpoolError as error:
+        return _fail(str(error), next_step(error), 1)
+    except OSError as error:
+        return _fail(os_error_line(error), None, 1)
+    except OverflowError as error:
+        return _fail(f"a number is out of range: {error}", None, 2)
+    except MemoryError:
+        return _fail("out of memory", "a smaller pool or --limit takes less", 1)
+    except Exception as error:
+        if not isinstance(error, _ParserError):
+            raise
+        return _fail_parsing(error)
+    return 0
+
+
+def _fail_parsing(error: Exception) -> int:
+    """End with what the option parser says."""
+    format_message = getattr(error, "format_message", error.__str__)
+    context = getattr(error, "ctx", None)
+    path = "kvpool" if context is None else context.command_path
+    return _fail(str(format_message()).rstrip("."), f"see {path} --help", 2)
+
+
+def _fail(message: str, hint: str | None, code: int) -> int:
+    """Say what went wrong, in one line, and what to do next, in another."""
+    sys.stdout.flush()
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    if hint is not None:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

@@ -1,0 +1,180 @@
+"""How large the pool is: in blocks, or in GiB of a model's KV cache.
+
+Owns the options about size, the combinations of them that contradict each other, and the words for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Final
+
+from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.models import DTYPE_BYTES, KvShape, kv_shape
+
+__all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
+
+#: Blocks of a pool whose size nobody gave.
+DEFAULT_BLOCKS: Final = 100_000
+
+#: The most blocks that a pool can have beside the null block.
+_MOST_BLOCKS: Final = 2**32 - 3
+
+#: What the replay keeps per block of the pool, at most.
+_HOST_BYTES_PER_BLOCK: Final = 80
+
+_SHAPE_HINT: Final = "--model NAME (kvpool models lists them), or --layers, --kv-heads and --head-dim"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Capacity:
+    """A pool's size, and what a token weighs if the model is known.
+
+    >>> capacity = SizeOptions(gib=60, model="llama-3.1-8b").capacity(block_size=16)
+    >>> capacity.blocks, capacity.gib
+    (30720, 60.0)
+    """
+
+    #: Usable blocks.
+    blocks: int
+    #: Tokens per block.
+    block_size: int
+    #: The KV shape, if it is known.
+    shape: KvShape | None
+
+    @property
+    def gib(self) -> float | None:
+        """GiB of the pool, if the model is known."""
+        return self.gib_of(self.blocks * self.block_size)
+
+    def gib_of(self, tokens: int) -> float | None:
+        """GiB that the KV of so many tokens takes, if the model is known."""
+        return None if self.shape is None else tokens * self.shape.bytes_per_token / 2**30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeOptions:
+    """The options about the pool's size, as they were typed."""
+
+    blocks: int | None = None
+    gib: float | None = None
+    model: str | None = None
+    dtype: str | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    latent_dim: int | None = None
+
+    def capacity(self, block_size: int) -> Capacity:
+        """Work out the size that the options mean.
+
+        Raises:
+            UsageError: they contradict each other, or say too little.
+
+        """
+        if self.blocks is not None and self.gib is not None:
+            raise UsageError("--capacity-blocks and --capacity-gib both give the size: give one of them")
+        shape = self._shape()
+        if self.gib is None:
+            blocks = DEFAULT_BLOCKS if self.blocks is None else self.blocks
+        elif shape is None:
+            raise UsageError("--capacity-gib needs the KV shape of a model", f"add {_SHAPE_HINT}")
+        else:
+            blocks = self._blocks_in(self.gib, shape, block_size)
+        if blocks > _MOST_BLOCKS:
+            raise UsageError(f"a pool of {blocks:,} blocks: must be at most {_MOST_BLOCKS:,}")
+        needed, memory = blocks * _HOST_BYTES_PER_BLOCK, _host_memory()
+        if memory is not None and needed > memory:
+            raise UsageError(
+                f"a pool of {blocks:,} blocks: its bookkeeping takes {needed / 2**30:,.1f} GiB of memory, "
+                f"this machine has {memory / 2**30:,.1f}"
+            )
+        return Capacity(blocks, block_size, shape)
+
+    def _shape(self) -> KvShape | None:
+        """Work out the KV shape, if one is given."""
+        numbers = {
+            "--layers": self.layers,
+            "--kv-heads": self.kv_heads,
+            "--head-dim": self.head_dim,
+            "--latent-dim": self.latent_dim,
+        }
+        given = [option for option, number in numbers.items() if number is not None]
+        if self.model is not None:
+            if given:
+                raise UsageError(f"--model knows the KV shape, {_and(given)} would change it: give one or the other")
+            return self._of_model(self.model)
+        if not given:
+            if self.dtype is not None:
+                raise UsageError("--dtype needs the KV shape of a model", f"add {_SHAPE_HINT}")
+            return None
+        if self.latent_dim is not None:
+            heads = [option for option in given if option in {"--kv-heads", "--head-dim"}]
+            if heads:
+                raise UsageError(f"--latent-dim is for MLA models, which have no {_and(heads)}: give one or the other")
+            needed = ["--layers", "--latent-dim"]
+        else:
+            needed = ["--layers", "--kv-heads", "--head-dim"]
+        missing = [option for option in needed if option not in given]
+        if missing:
+            raise UsageError(f"a KV shape needs {_and(needed)}: {_and(missing)} missing")
+        return self._of_numbers()
+
+    def _of_model(self, model: str) -> KvShape:
+        try:
+            return kv_shape(model, self.dtype)
+        except ValueError as error:
+            message = str(error).replace("; see kvpool.models.model_names()", "")
+            raise bad_usage(ValueError(message)) from None
+
+    def _of_numbers(self) -> KvShape:
+        dtype = self.dtype or "bf16"
+        if dtype.lower() not in DTYPE_BYTES:
+            raise UsageError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
+        # An MLA shape has no heads: what stands for them plays no part.
+        mla = self.latent_dim is not None
+        try:
+            return KvShape(
+                "custom shape",
+                layers=_number(self.layers),
+                kv_heads=1 if mla else _number(self.kv_heads),
+                head_dim=1 if mla else _number(self.head_dim),
+                dtype_bytes=DTYPE_BYTES[dtype.lower()],
+                latent_dim=self.latent_dim,
+            )
+        except ValueError as error:
+            raise bad_usage(error) from None
+
+    @staticmethod
+    def _blocks_in(gib: float, shape: KvShape, block_size: int) -> int:
+        try:
+            blocks = shape.blocks_in(gib, block_size)
+        except ValueError as error:
+            raise UsageError(f"--capacity-gib: {error}") from None
+        if blocks < 1:
+            kib = shape.bytes_per_block(block_size) / 2**10
+            raise UsageError(f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB")
+        return blocks
+
+
+def _number(option: int | None) -> int:
+    """Take a number; 0, which no shape allows, for one that is missing."""
+    return 0 if option is None else option
+
+
+def _host_memory() -> int | None:
+    """Bytes of memory that the machine has, if it says."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _and(options: list[str]) -> str:
+    """Options in words.
+
+    >>> _and(["--a", "--b", "--c"])
+    '--a, --b and --c'
+    """
+    *front, last = options
+    return f"{', '.join(front)} and {last}" if front else last

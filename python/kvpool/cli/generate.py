@@ -1,0 +1,85 @@
+"""``kvpool generate``: a made-up request trace as JSON lines."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+import kvpool
+from kvpool.cli.problems import bad_usage
+from kvpool.errors import InvalidArgumentError
+
+__all__ = ["GENERATE_EXAMPLES", "generate_command"]
+
+GENERATE_EXAMPLES: Final = """Examples:
+
+  kvpool generate --requests 10000 -o trace.jsonl.gz
+
+  kvpool generate --agent-fraction 1 --chat-fraction 0 | kvpool replay -
+
+  kvpool generate --requests 1        shows the format of a line"""
+
+
+def generate_command(
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="File to write; .gz compresses it. - is stdout."),
+    ] = Path("-"),
+    requests: Annotated[int, typer.Option(min=1, help="How many requests.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Picks the trace: same seed, same trace.")] = 0,
+    rate_per_s: Annotated[
+        float | None,
+        typer.Option(help="Requests per second, all kinds together.", show_default="4"),
+    ] = None,
+    chat_fraction: Annotated[
+        float | None,
+        typer.Option(help="Share of requests that are turns of chats.", show_default="0.5"),
+    ] = None,
+    agent_fraction: Annotated[
+        float | None,
+        typer.Option(help="Share of requests that are steps of agents.", show_default="0.3"),
+    ] = None,
+    trace_block_size: Annotated[
+        int, typer.Option(min=1, help="Tokens that one hash id of the trace stands for.")
+    ] = 512,
+) -> None:
+    """Make up a request trace: chats, agents and one-shot requests.
+
+    The format is that of the public Mooncake traces, one JSON object a line:
+    timestamp (ms), input_length, output_length (tokens), and hash_ids, one
+    per block of the prompt. Equal ids mean an equal prefix.
+    """
+    try:
+        trace = kvpool.Trace.generate(
+            requests,
+            seed=seed,
+            block_tokens=trace_block_size,
+            rate_per_s=rate_per_s,
+            chat_fraction=chat_fraction,
+            agent_fraction=agent_fraction,
+        )
+    except InvalidArgumentError as error:
+        raise bad_usage(error) from error
+    _write(output, trace.to_jsonl())
+    facts = trace.summary()
+    typer.echo(
+        f"{facts['requests']:,} requests over {facts['span_ms'] / 1000:,.0f} s, "
+        f"{facts['input_tokens']:,} prompt tokens, {facts['block_references']:,} blocks of "
+        f"{facts['block_tokens']:,} tokens, {facts['unique_blocks']:,} different",
+        err=True,
+    )
+
+
+def _write(output: Path, data: bytes) -> None:
+    if str(output) == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    elif output.suffix == ".gz":
+        # No time and no name inside: the same trace is the same file.
+        output.write_bytes(gzip.compress(data, mtime=0))
+    else:
+        output.write_bytes(data)

@@ -1,0 +1,159 @@
+"""The options of ``kvpool replay``: names, ranges and help, by panel of its help page.
+
+An option whose default depends on others, or that the other mode refuses, is ``None`` when it is not given.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import kvpool
+from kvpool.cli.capacity import DEFAULT_BLOCKS
+
+__all__ = [
+    "AsJson",
+    "BlockSize",
+    "CapacityBlocks",
+    "CapacityGib",
+    "Dtype",
+    "Eviction",
+    "Hash",
+    "HeadDim",
+    "KvHeads",
+    "LatentDim",
+    "Layers",
+    "Limit",
+    "MaxRunning",
+    "Mode",
+    "Model",
+    "NoCheckPrefixes",
+    "NoProgress",
+    "Png",
+    "PrefillTokensPerS",
+    "Seed",
+    "StepMs",
+    "StepTokens",
+    "Threads",
+    "TraceBlockSize",
+    "TracePath",
+    "Verify",
+    "Watermark",
+]
+
+
+def _option(panel: str, text: str, *names: str, default: str | bool = False, **more: Any) -> Any:
+    """One option; ``default`` is what the help says of a default that is not in the signature."""
+    return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, **more)
+
+
+TracePath = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TRACE",
+        help="Trace file, JSON lines, plain or gzip; - is stdin. Without one, a trace is made up.",
+        show_default=False,
+    ),
+]
+_PANEL = "Trace"
+Limit = Annotated[int | None, _option(_PANEL, "Replay this many requests.", metavar="N", min=1)]
+TraceBlockSize = Annotated[
+    int, _option(_PANEL, "Tokens that one hash id of the trace stands for.", default=True, metavar="N", min=1)
+]
+NoCheckPrefixes = Annotated[
+    bool, _option(_PANEL, "Take a trace in which an id follows different ids.", "--no-check-prefixes")
+]
+
+_PANEL = "Pool"
+Mode = Annotated[
+    Literal["engine", "lookup"],
+    _option(
+        _PANEL,
+        "engine: continuous batching in virtual time, as a server does it. lookup: each request looked up "
+        "and stored at once, as published hit rates are defined.",
+        default=True,
+        metavar="MODE",
+    ),
+]
+BlockSize = Annotated[int, _option(_PANEL, "Tokens per block of the pool.", default=True, metavar="N", min=1)]
+CapacityBlocks = Annotated[
+    int | None,
+    _option(_PANEL, "Size of the pool in blocks.", default=str(DEFAULT_BLOCKS), metavar="N", min=1),
+]
+CapacityGib = Annotated[float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")]
+Model = Annotated[str | None, _option(_PANEL, "KV shape by name; kvpool models lists them.", metavar="NAME")]
+Dtype = Annotated[
+    str | None,
+    _option(_PANEL, "KV shape: element type, bf16 or fp8 for instance.", default="bf16", metavar="TYPE"),
+]
+Layers = Annotated[int | None, _option(_PANEL, "KV shape: layers.", metavar="N")]
+KvHeads = Annotated[int | None, _option(_PANEL, "KV shape: key/value heads per layer.", metavar="N")]
+HeadDim = Annotated[int | None, _option(_PANEL, "KV shape: elements per head.", metavar="N")]
+LatentDim = Annotated[
+    int | None,
+    _option(_PANEL, "KV shape of MLA: latent elements per layer, instead of heads.", metavar="N"),
+]
+Eviction = Annotated[str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME")]
+
+_PANEL = "Hashing"
+Hash = Annotated[
+    str,
+    _option(
+        _PANEL,
+        f"One of {', '.join(kvpool.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic and need "
+        "--verify; vllm-xxhash also needs --seed.",
+        "--hash",
+        default=True,
+        metavar="NAME",
+    ),
+]
+Verify = Annotated[
+    str,
+    _option(
+        _PANEL,
+        f"What else is compared on a hit: {', '.join(kvpool.verify_modes())}.",
+        default=True,
+        metavar="WHAT",
+    ),
+]
+Seed = Annotated[
+    str | None,
+    _option(
+        _PANEL,
+        "Seed of xxh3, of vLLM's algorithms (its PYTHONHASHSEED) and of fingerprints.",
+        metavar="TEXT",
+    ),
+]
+
+_PANEL = "Engine mode"
+Watermark = Annotated[
+    float | None,
+    _option(_PANEL, "Share of the pool that admissions leave free.", default="0", metavar="SHARE"),
+]
+MaxRunning = Annotated[int | None, _option(_PANEL, "Requests that run at once.", default="256", metavar="N", min=1)]
+StepTokens = Annotated[int | None, _option(_PANEL, "Token budget of a step.", default="8192", metavar="N", min=1)]
+StepMs = Annotated[
+    float | None, _option(_PANEL, "Virtual time of a step, prefill not counted.", default="20", metavar="MS")
+]
+PrefillTokensPerS = Annotated[
+    float | None, _option(_PANEL, "Speed of prefill in virtual time.", default="50000", metavar="N")
+]
+
+_PANEL = "Run"
+Threads = Annotated[
+    int,
+    _option(
+        _PANEL,
+        "Threads that hash ahead, 0: one per core. Results are the same.",
+        default=True,
+        metavar="N",
+        min=0,
+    ),
+]
+AsJson = Annotated[bool, _option(_PANEL, "Print one JSON object instead of the report.", "--json")]
+Png = Annotated[
+    Path | None, _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE")
+]
+NoProgress = Annotated[
+    bool, _option(_PANEL, "No progress bar. Without a terminal it is one line at the end.", "--no-progress")
+]

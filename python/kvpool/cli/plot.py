@@ -1,0 +1,66 @@
+"""``kvpool replay --png``: the hit rate over the course of a trace, as a picture.
+
+Needs matplotlib, which is no dependency of kvpool: ``pip install 'kvpool[plot]'``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING, Any
+
+from kvpool.cli.problems import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import kvpool
+
+__all__ = ["HitRatePlot"]
+
+
+class HitRatePlot:
+    """Samples a replay as it advances, and draws what it saw."""
+
+    def __init__(self, path: Path, replay: kvpool.Replay) -> None:
+        """Refuses at once, not at the end of a long replay, if it could not draw."""
+        if importlib.util.find_spec("matplotlib") is None:
+            raise UsageError("--png needs matplotlib", "pip install 'kvpool[plot]'")
+        if path.suffix.lower() != ".png":
+            raise UsageError(f"--png {path}: the name must end in .png")
+        if not path.parent.is_dir():
+            raise UsageError(f"--png {path}: there is no directory {path.parent}")
+        self._path = path
+        self._replay = replay
+        self._samples: list[dict[str, Any]] = [self._hits()]
+
+    def _hits(self) -> dict[str, Any]:
+        hits: dict[str, Any] = json.loads(self._replay.report_json())["hits"]
+        return hits
+
+    def sample(self) -> None:
+        """Notes the counts so far."""
+        self._samples.append(self._hits())
+
+    def draw(self, title: str) -> None:
+        """Writes the picture: the rate of each slice of requests, and of all requests up to there."""
+        from matplotlib.figure import Figure
+
+        requests, rolling, cumulative = [], [], []
+        for before, after in zip(self._samples, self._samples[1:], strict=False):
+            tokens = after["tokens"] - before["tokens"]
+            if tokens > 0:
+                requests.append(after["requests"])
+                rolling.append(100 * (after["token_hits"] - before["token_hits"]) / tokens)
+                cumulative.append(100 * after["token_hits"] / after["tokens"])
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(requests, rolling, linewidth=0.8, alpha=0.6, label="each slice of requests")
+        axes.plot(requests, cumulative, linewidth=2, label="all requests so far")
+        axes.set_xlabel("requests admitted")
+        axes.set_ylabel("token hits (%)")
+        axes.set_ylim(0, 100)
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend()
+        figure.savefig(self._path, dpi=120)

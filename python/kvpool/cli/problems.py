@@ -1,0 +1,86 @@
+"""What goes wrong, in the words of the command line.
+
+The library names its arguments (``block_size is 7: ...``); here they become options (``--block-size``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kvpool.errors import KvpoolError, TraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line"]
+
+#: Arguments of the library that have another name on the command line.
+_OPTION_NAMES: Final = {"algorithm": "hash", "block_tokens": "trace-block-size"}
+
+
+class UsageError(Exception):
+    """Bad usage.
+
+    Attributes:
+        hint: what to do next, if there is something to say.
+
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def bad_usage(error: KvpoolError | ValueError) -> UsageError:
+    """Turn an error of the library about an argument into one about its option.
+
+    >>> str(bad_usage(ValueError("max_running is 0: must be at least 1")))
+    '--max-running is 0: must be at least 1'
+    """
+    message = str(error)
+    subject, is_, rest = message.partition(" is ")
+    if is_ and re.fullmatch(r"[a-z_]+( \+ [a-z_]+)*", subject):
+        message = f"{re.sub(r'[a-z_]+', _option, subject)} is {rest}"
+    return UsageError(message, next_step(error))
+
+
+def _option(argument: re.Match[str]) -> str:
+    """Name the option that sets an argument."""
+    return f"--{_OPTION_NAMES.get(argument[0], argument[0]).replace('_', '-')}"
+
+
+def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
+    """Make the same error with the name of the file in front, unless the message has it."""
+    message = str(error)
+    return error if str(source) in message else type(error)(f"{source}: {message}")
+
+
+def next_step(error: Exception) -> str | None:
+    """Say what to do about an error, where the message does not."""
+    message = str(error)
+    for words, hint in (
+        ("must verify hits", "add --verify fingerprint, or --verify tokens"),
+        ("needs a seed", "add --seed with the engine's PYTHONHASHSEED"),
+        ("unknown model", "kvpool models lists the catalogue; or give --layers, --kv-heads and --head-dim"),
+    ):
+        if words in message:
+            return hint
+    if isinstance(error, TraceError):
+        if "--" in message:
+            return None
+        if " it follows " in message:
+            return "--no-check-prefixes replays it all the same; its hit rates may then be too high"
+        if any(word in message for word in ("JSON", "missing", "instead of an object")):
+            return "kvpool generate --requests 1 shows what a line of a trace looks like"
+    return None
+
+
+def os_error_line(error: OSError) -> str:
+    """Word an operating system's error without its number.
+
+    >>> os_error_line(FileNotFoundError(2, "No such file or directory", "a/b"))
+    'a/b: No such file or directory'
+    """
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason

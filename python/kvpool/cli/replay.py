@@ -1,0 +1,120 @@
+"""``kvpool replay``: a request trace through the block manager.
+
+Owns which options may not be together, and the way from options to report: :mod:`kvpool.cli.options`
+describes the options, :mod:`kvpool.cli.running` does the work, :mod:`kvpool.cli.report` says what came out.
+"""
+
+import json
+import resource
+import sys
+import time
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+import kvpool
+from kvpool.cli import options
+from kvpool.cli.capacity import SizeOptions
+from kvpool.cli.plot import HitRatePlot
+from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.report import Outcome, print_report
+from kvpool.cli.running import advance, load
+from kvpool.errors import HashingError, InvalidArgumentError
+
+__all__ = ["REPLAY_EXAMPLES", "replay_command"]
+
+REPLAY_EXAMPLES: Final = """Examples:
+
+  kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
+
+  kvpool replay trace.jsonl --mode lookup --hash xxh3 --verify tokens
+
+  kvpool generate --requests 500 | kvpool replay - --json | jq .token_hit_rate"""
+
+
+def replay_command(
+    trace: options.TracePath = None,
+    limit: options.Limit = None,
+    trace_block_size: options.TraceBlockSize = 512,
+    no_check_prefixes: options.NoCheckPrefixes = False,
+    mode: options.Mode = "engine",
+    block_size: options.BlockSize = 16,
+    capacity_blocks: options.CapacityBlocks = None,
+    capacity_gib: options.CapacityGib = None,
+    model: options.Model = None,
+    dtype: options.Dtype = None,
+    layers: options.Layers = None,
+    kv_heads: options.KvHeads = None,
+    head_dim: options.HeadDim = None,
+    latent_dim: options.LatentDim = None,
+    eviction: options.Eviction = "lru",
+    algorithm: options.Hash = "sha256",
+    verify: options.Verify = "none",
+    seed: options.Seed = None,
+    watermark: options.Watermark = None,
+    max_running: options.MaxRunning = None,
+    step_tokens: options.StepTokens = None,
+    step_ms: options.StepMs = None,
+    prefill_tokens_per_s: options.PrefillTokensPerS = None,
+    threads: options.Threads = 0,
+    as_json: options.AsJson = False,
+    png: options.Png = None,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Replay a request trace and report what the prefix cache hits.
+
+    The trace says when requests arrive, how long they are, and which of their
+    blocks are equal; tokens are made up to match. No GPU is needed: all but
+    the model's arithmetic happens as in an engine.
+    """
+    engine = {
+        "watermark": watermark,
+        "max_running": max_running,
+        "step_tokens": step_tokens,
+        "step_ms": step_ms,
+        "prefill_tokens_per_s": prefill_tokens_per_s,
+    }
+    given: dict[str, Any] = {name: value for name, value in engine.items() if value is not None}
+    if mode == "lookup" and given:
+        refused = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"lookup mode has no time in it and takes no {refused}", "--mode engine has")
+    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim)
+    capacity = sizes.capacity(block_size)
+    began = time.perf_counter()
+    loaded, source = load(trace, limit=limit, block_tokens=trace_block_size, check_prefixes=not no_check_prefixes)
+    ready = time.perf_counter()
+    try:
+        replay = kvpool.Replay(
+            loaded,
+            mode=mode,
+            block_size=block_size,
+            capacity_blocks=capacity.blocks,
+            algorithm=algorithm,
+            verify=verify,
+            seed=seed,
+            eviction=eviction,
+            threads=threads,
+            **given,
+        )
+    except (InvalidArgumentError, HashingError) as error:
+        raise bad_usage(error) from error
+    plot = HitRatePlot(png, replay) if png else None
+    # JSON is for scripts: they get a bar only if somebody watches.
+    progress = not no_progress and (not as_json or sys.stderr.isatty())
+    advance(replay, progress=progress, each_slice=plot.sample if plot else None)
+    outcome = Outcome(
+        source=source,
+        trace=loaded.summary(),
+        capacity=capacity,
+        report=json.loads(replay.report_json()),
+        read_seconds=ready - began,
+        wall_seconds=time.perf_counter() - ready,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+    if plot:
+        plot.draw(f"{source}: {mode} mode, {capacity.blocks:,} blocks of {block_size} tokens, {eviction}")
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json(), indent=2))
+    else:
+        print_report(outcome, Console(highlight=False))

@@ -1,0 +1,203 @@
+"""What a replay measured: as a table to read, and as JSON.
+
+The JSON is the report of :class:`kvpool.Replay` as it is, with the trace's facts and what the run cost added.
+The table says the same in words, and ends with what its figures mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from kvpool._core import TraceSummary
+    from kvpool.cli.capacity import Capacity
+
+__all__ = ["Outcome", "print_report"]
+
+#: A row of the report: what, how much, and a remark.
+Row = tuple[str, str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished replay."""
+
+    #: Path of the trace, ``stdin`` or ``generated``.
+    source: str
+    #: ``Trace.summary()``.
+    trace: TraceSummary
+    #: Size of the pool.
+    capacity: Capacity
+    #: ``Replay.report_json()``, parsed.
+    report: dict[str, Any]
+    #: Seconds for reading or generating the trace.
+    read_seconds: float
+    #: Seconds for the replay itself, hashing included.
+    wall_seconds: float
+    #: Most memory that the process has had resident.
+    peak_memory_bytes: int
+
+    @property
+    def hashed_blocks(self) -> int:
+        """Blocks of prompts that were hashed: in engine mode, those that a prompt fills."""
+        hits = self.report["hits"]
+        return int(hits["blocks"] if self.report["engine"] is None else hits["full_blocks"])
+
+    def rate(self, count: int) -> float:
+        """So many per second of the replay."""
+        return count / max(self.wall_seconds, 1e-9)
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the one object that ``--json`` prints."""
+        shape = self.capacity.shape
+        extra: dict[str, Any] = {}
+        if shape is not None:
+            extra["capacity_gib"] = self.capacity.gib
+            extra["kv_shape"] = {"name": shape.name, "bytes_per_token": shape.bytes_per_token}
+            extra["saved_kv_gib"] = self.capacity.gib_of(self.report["hits"]["token_hits"])
+        return {
+            **self.report,
+            "trace": {"source": self.source, **self.trace},
+            "capacity_tokens": self.capacity.blocks * self.capacity.block_size,
+            **extra,
+            "saved_prefill_tokens": self.report["hits"]["token_hits"],
+            "read_seconds": self.read_seconds,
+            "wall_seconds": self.wall_seconds,
+            "requests_per_second": self.rate(self.trace["requests"]),
+            "blocks_hashed_per_second": self.rate(self.hashed_blocks),
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+
+
+_DEFINITIONS: Final = {
+    "lookup": (
+        "lookup mode: each request is looked up, stored and released at once, in the order of the "
+        "trace. Published hit rates of traces are defined so.",
+        "block hits: blocks of prompts found cached, partial last blocks included. A block counts only if "
+        "every block before it in its prompt was found.",
+        "full-block hits: the same, of the blocks that a prompt fills.",
+        "token hits: share of prompt tokens in blocks found cached.",
+    ),
+    "engine": (
+        "engine mode: requests arrive, wait, run and finish as in a server, in virtual time. Only full "
+        "blocks can hit, and the last token of a prompt is always computed. Each request counts once, when "
+        "it is first admitted; what a preempted one finds again is kept apart.",
+        "block hits: blocks of prompts found cached, out of all, partial last blocks included. A block "
+        "counts only if every block before it in its prompt was found.",
+        "full-block hits: the same, out of the blocks that a prompt fills.",
+        "token hits: share of prompt tokens that need no prefill.",
+    ),
+}
+_LAST_HALF: Final = "last half: token hits of the second half of the trace, when the cache is warm."
+
+
+def print_report(outcome: Outcome, console: Console) -> None:
+    """Print the report, for 80 columns and more."""
+    report = outcome.report
+    title = (
+        f"{report['mode']} mode, {report['block_size']}-token blocks, {report['algorithm']}, "
+        f"{report['eviction']} eviction"
+    )
+    if report["verify"] != "none":
+        title += f", {report['verify']} compared"
+    table = Table(box=box.SIMPLE, show_header=False, title=f"kvpool replay: {title}", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for rows in (_trace_rows, _pool_rows, _hit_rows, _engine_rows, _run_rows):
+        for row in rows(outcome):
+            table.add_row(*(Text(cell) for cell in row))
+        table.add_section()
+    console.print(table)
+    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
+    definitions.add_column(style="bold", no_wrap=True)
+    definitions.add_column()
+    for line in (*_DEFINITIONS[report["mode"]], _LAST_HALF):
+        name, _, text = line.partition(": ")
+        definitions.add_row(name, text)
+    console.print(definitions)
+
+
+def _trace_rows(outcome: Outcome) -> Iterator[Row]:
+    trace = outcome.trace
+    made_up = outcome.source == "generated"
+    yield (
+        "trace",
+        "generated" if made_up else "",
+        "seed 0; give a file to replay yours" if made_up else outcome.source,
+    )
+    yield "requests", _count(trace["requests"]), f"arriving over {trace['span_ms'] / 1000:,.1f} s"
+    yield "prompt tokens", _count(trace["input_tokens"]), f"longest {_count(trace['longest_input'])}"
+    yield "output tokens", _count(trace["output_tokens"]), ""
+    different = f"{_count(trace['unique_blocks'])} different"
+    yield f"{_count(trace['block_tokens'])}-token blocks", _count(trace["block_references"]), different
+
+
+def _pool_rows(outcome: Outcome) -> Iterator[Row]:
+    capacity = outcome.capacity
+    tokens = capacity.blocks * capacity.block_size
+    yield "pool", _count(capacity.blocks), f"blocks, {_count(tokens)} tokens"
+    if capacity.shape is not None and capacity.gib is not None:
+        kib = capacity.shape.bytes_per_token / 2**10
+        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token"
+
+
+def _hit_rows(outcome: Outcome) -> Iterator[Row]:
+    report, hits = outcome.report, outcome.report["hits"]
+    yield "block hits", _percent(report["block_hit_rate"]), _of(hits["block_hits"], hits["blocks"])
+    full = _of(hits["full_block_hits"], hits["full_blocks"])
+    yield "full-block hits", _percent(report["full_block_hit_rate"]), full
+    yield "token hits", _percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
+    last = report["last_half"]
+    share = _of(last["token_hits"], last["tokens"])
+    yield "last half", _percent(report["last_half_token_hit_rate"]), share
+    gib = outcome.capacity.gib_of(hits["token_hits"])
+    kv = "" if gib is None else f", {gib:,.1f} GiB of KV"
+    yield "prefill saved", _count(hits["token_hits"]), f"tokens{kv}"
+    yield "evictions", _count(report["evicted"]), f"blocks, of {_count(report['allocated'])} allocated"
+    if report["collisions"]:
+        yield "collisions", _count(report["collisions"]), "hits refused by --verify"
+
+
+def _engine_rows(outcome: Outcome) -> Iterator[Row]:
+    engine = outcome.report["engine"]
+    if engine is None:
+        return
+    yield "virtual time", f"{engine['virtual_seconds']:,.1f} s", f"{_count(engine['steps'])} steps"
+    yield "time to first token", f"{engine['mean_time_to_first_token_ms']:,.0f} ms", "mean, waiting included"
+    yield "decode", _count(engine["decode_appends"]), "tokens"
+    yield "running at once", _count(engine["peak_running"]), "requests, at most"
+    yield "preemptions", _count(engine["preemptions"]), "by recompute, when blocks ran out"
+    if engine["preemptions"]:
+        again = engine["resumed_tokens"] - engine["resumed_token_hits"]
+        yield "recomputed", _count(again), f"tokens, of {_count(engine['resumed_tokens'])} resumed"
+    if engine["rejected"]:
+        yield "rejected", _count(engine["rejected"]), "requests that can never fit the pool"
+
+
+def _run_rows(outcome: Outcome) -> Iterator[Row]:
+    yield "replayed in", f"{outcome.wall_seconds:,.2f} s", f"trace ready in {outcome.read_seconds:,.2f} s"
+    yield "requests/s", _count(round(outcome.rate(outcome.trace["requests"]))), ""
+    yield "blocks hashed/s", _count(round(outcome.rate(outcome.hashed_blocks))), "blocks of prompts"
+    yield "peak memory", f"{outcome.peak_memory_bytes / 2**20:,.0f} MiB", "of this process"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _percent(rate: float) -> str:
+    return f"{rate:.2f} %"
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{_count(part)} of {_count(whole)}"

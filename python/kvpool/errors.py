@@ -1,0 +1,92 @@
+"""Exceptions of kvpool: one base class, and each also the builtin that callers would catch.
+
+Whatever call raises one of these has changed nothing.
+"""
+
+from __future__ import annotations
+
+
+class KvpoolError(Exception):
+    """Base class of every exception that kvpool raises on purpose."""
+
+
+class InvalidArgumentError(KvpoolError, ValueError):
+    """A setting or an argument outside its range; the message names the value and what is allowed."""
+
+
+class TokenError(KvpoolError, ValueError):
+    """A token outside ``0 .. 2**32 - 1``; the message names its position and value."""
+
+
+class TokenTypeError(KvpoolError, TypeError):
+    """Tokens, counts or block ids of a type or dtype that kvpool does not take."""
+
+
+class HashingError(KvpoolError, ValueError):
+    """Settings or extra keys that a hash algorithm cannot represent."""
+
+
+class InvalidBlockError(KvpoolError, ValueError):
+    """An unknown block id, the null block, a double free, or a block in the wrong state."""
+
+
+class OutOfBlocksError(KvpoolError, MemoryError):
+    """Not enough blocks.
+
+    Attributes:
+        needed: blocks that the call needed beyond the cached ones.
+        available: blocks that it could have taken, the watermark respected.
+        missing: ``needed - available``: blocks that must be released first.
+        fenced: blocks that become available when running steps complete.
+        can_ever_fit: whether the request fits an otherwise empty pool. If not, waiting is of no use.
+    """
+
+    needed: int = 0
+    available: int = 0
+    missing: int = 0
+    fenced: int = 0
+    can_ever_fit: bool = True
+
+
+class UnknownRequestError(KvpoolError, KeyError):
+    """No request has this id."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, quotes and all.
+        return str(self.args[0]) if self.args else ""
+
+
+class DuplicateRequestError(KvpoolError, ValueError):
+    """A request with this id is known already, or one call names a request twice."""
+
+
+class RequestStateError(KvpoolError, RuntimeError):
+    """The request is running or preempted, and the call needs the other."""
+
+
+class StaleEpochError(KvpoolError, RuntimeError):
+    """Tokens that were hashed before the last epoch bump: hash them again."""
+
+
+class StaleStepError(KvpoolError, RuntimeError):
+    """The manager has changed since the step was begun, or the step is over: begin a new one."""
+
+
+class BlocksInUseError(KvpoolError, RuntimeError):
+    """A reset while blocks are held."""
+
+
+class PoolPoisonedError(KvpoolError, RuntimeError):
+    """An internal invariant broke: the pool refuses all work and says why."""
+
+
+class InvariantError(KvpoolError, RuntimeError):
+    """``check_invariants()`` found a broken invariant; the message names it."""
+
+
+class TraceError(KvpoolError, ValueError):
+    """A trace that cannot be read; the message names line and field."""
+
+
+class TraceFileError(KvpoolError, OSError):
+    """A trace file that cannot be opened or read."""

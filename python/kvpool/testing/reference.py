@@ -1,0 +1,309 @@
+"""A reference model of ``BlockPool`` and ``CacheManager``: slow, small, obviously right.
+
+It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
+nothing cleverly: lists are lists. It decides the same as kvpool: results, ids, both orders, and the class of an error.
+Prompts are tokens and extra keys (any hashable value) instead of hash chains. A call that raises changes nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, TypeAlias, TypeVar
+
+from kvpool import errors
+
+#: Extra keys, epoch, and every token from the start of the prompt to the end of the block.
+Content: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _check(ok: bool, error: type[errors.KvpoolError]) -> None:
+    if not ok:
+        raise error
+
+
+def _atomic(call: Call) -> Call:
+    """A call that raises leaves everything as it was: a copy is put back."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = copy.deepcopy(self.__dict__)
+        try:
+            return call(self, *args, **kwargs)
+        except errors.KvpoolError:
+            self.__dict__ = before
+            raise
+
+    return wrapped  # type: ignore[return-value]
+
+
+@dataclass
+class ReferenceBlock:
+    """One block: its references, those of fences among them, and what it holds if it is registered."""
+
+    held: int = 0
+    fenced: int = 0
+    content: Content | None = None
+    computed: bool = False
+
+
+class ReferencePool:
+    """The model of ``BlockPool``: ``free`` and ``evictable`` blocks, next to be handed out first."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, drop_duplicates: bool = False) -> None:
+        self.blocks = [ReferenceBlock() for _ in range(num_blocks)]
+        self.block_size, self.drop_duplicates = block_size, drop_duplicates
+        self.free, self.evictable = list(range(1, num_blocks)), list[int]()
+        self.copies: dict[Content | None, list[int]] = {}
+        self.fences: list[tuple[int, int]] = []  # step and block
+        self.completed, self.epoch = -1, 0
+
+    def sums(self) -> tuple[int, int, int, int]:
+        """Free, cached-free, active, fenced."""
+        held = [block for block in self.blocks if block.held]
+        fenced = sum(block.held == block.fenced for block in held)
+        return len(self.free), len(self.evictable), len(held) - fenced, fenced
+
+    def content(self, extra: Hashable, tokens: Sequence[int], position: int) -> Content:
+        """What block ``position`` of a prompt holds."""
+        return extra, self.epoch, tuple(tokens[: (position + 1) * self.block_size])
+
+    def matchable(self) -> set[Content]:
+        """The contents that a lookup can find."""
+        return {block.content for block in self.blocks if block.content and block.computed}
+
+    def _known(self, ids: Sequence[int]) -> list[ReferenceBlock]:
+        _check(all(0 < b < len(self.blocks) for b in ids), errors.InvalidBlockError)
+        return [self.blocks[b] for b in ids]
+
+    def allocate(self, n: int) -> list[int]:
+        """Free blocks first, then victims."""
+        _check(n <= len(self.free) + len(self.evictable), errors.OutOfBlocksError)
+        taken = [self.free.pop(0) if self.free else self.evictable.pop(0) for _ in range(n)]
+        for b in taken:
+            self._unregister(b)
+            self.blocks[b].held = 1
+        return taken
+
+    def _unregister(self, b: int) -> bool:
+        content, self.blocks[b].content, self.blocks[b].computed = self.blocks[b].content, None, False
+        self.copies.get(content, [b]).remove(b)
+        return content is not None
+
+    def acquire(self, ids: Sequence[int]) -> None:
+        """One more reference each."""
+        _check(all(block.held for block in self._known(ids)), errors.InvalidBlockError)
+        for b in ids:
+            self.blocks[b].held += 1
+
+    @_atomic
+    def release(self, ids: Sequence[int]) -> None:
+        """One reference fewer each; what nobody holds becomes evictable, deepest first, or free."""
+        idle = []
+        for b, block in zip(ids, self._known(ids), strict=True):
+            _check(block.held > block.fenced, errors.InvalidBlockError)
+            block.held -= 1
+            idle += [b] * (block.held == 0)
+        for b in idle:
+            twins = [self.blocks[twin] for twin in self.copies.get(self.blocks[b].content, []) if twin != b]
+            if not self.blocks[b].computed or (self.drop_duplicates and any(twin.computed for twin in twins)):
+                self._unregister(b)
+                self.free.insert(0, b)
+        cached = [b for b in idle if self.blocks[b].computed]
+        self.evictable += sorted(cached, key=lambda b: -len((self.blocks[b].content or (0, 0, ()))[2]))
+
+    @_atomic
+    def release_after(self, ids: Sequence[int], step: int | None) -> None:
+        """The references are the fence's until the step completes; without a step none is."""
+        for block in self._known(ids):
+            _check(block.held > block.fenced, errors.InvalidBlockError)
+            block.fenced += 1
+        self.fences += [(self.completed if step is None else step, b) for b in ids]
+        self.complete_step(self.completed)
+
+    def complete_step(self, step: int) -> int:
+        """Fences of this and of earlier steps end, earlier steps first."""
+        self.completed = max(self.completed, step)
+        self.fences.sort(key=lambda fence: fence[0])
+        ended = [b for fenced_by, b in self.fences if fenced_by <= step]
+        del self.fences[: len(ended)]
+        for b in ended:
+            self.blocks[b].fenced -= 1
+        self.release(ended)
+        return len(ended)
+
+    @_atomic
+    def register(self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int = 0) -> int:
+        """Held blocks get the contents of a prompt from block ``start`` on."""
+        _check(start + len(ids) <= len(tokens) // self.block_size, errors.InvalidArgumentError)
+        for at, (b, block) in enumerate(zip(ids, self._known(ids), strict=True)):
+            _check(block.held > 0 and not block.content, errors.InvalidBlockError)
+            block.content = self.content(extra, tokens, start + at)
+            self.copies.setdefault(block.content, []).append(b)
+        return len(ids)
+
+    def mark_computed(self, ids: Sequence[int]) -> None:
+        """The first computed copy stays the one that is found; later ones stand right behind it."""
+        _check(all(block.content for block in self._known(ids)), errors.InvalidBlockError)
+        for b in ids:
+            if not self.blocks[b].computed:
+                copies, self.blocks[b].computed = self.copies[self.blocks[b].content], True
+                copies.remove(b)
+                copies.insert(sum(self.blocks[first].computed for first in copies[:1]), b)
+
+    def lookup(self, extra: Hashable, tokens: Sequence[int], max_blocks: int | None = None) -> tuple[list[int], int]:
+        """The longest computed prefix, and how many blocks behind it are registered; changes nothing."""
+        asked = range(len(tokens) // self.block_size)[:max_blocks]
+        copies = [self.copies.get(self.content(extra, tokens, position)) or [0] for position in asked]
+        registered = list(takewhile(bool, [first for first, *_ in copies]))
+        found = list(takewhile(lambda b: self.blocks[b].computed, registered))
+        return found, len(registered) - len(found)
+
+    def match_and_acquire(self, extra: Hashable, tokens: Sequence[int], max_blocks: int | None = None) -> list[int]:
+        """The longest computed prefix, acquired."""
+        found, _ = self.lookup(extra, tokens, max_blocks)
+        for b in found:
+            self.evictable = [other for other in self.evictable if other != b]
+            self.blocks[b].held += 1
+        return found
+
+    def evict(self, ids: Sequence[int]) -> int:
+        """Forgets what the blocks hold; idle ones become free."""
+        self._known(ids)
+        registered = sum(self._unregister(b) for b in ids)
+        idle = [b for b in dict.fromkeys(ids) if b in self.evictable]
+        self.evictable = [b for b in self.evictable if b not in idle]
+        self.free = idle[::-1] + self.free
+        return registered
+
+    def reset(self) -> int:
+        """Forgets everything, if nothing is held."""
+        _check(not any(block.held for block in self.blocks), errors.BlocksInUseError)
+        return self.evict(self.evictable[:])
+
+    def bump_epoch(self) -> int:
+        """Forgets everything, held or not."""
+        self.evict(self.evictable + list(range(1, len(self.blocks))))
+        self.epoch += 1
+        return self.epoch
+
+    def resize(self, num_blocks: int) -> None:
+        """New blocks are free, behind the others."""
+        _check(num_blocks >= len(self.blocks), errors.InvalidArgumentError)
+        self.free += range(len(self.blocks), num_blocks)
+        self.blocks += [ReferenceBlock() for _ in range(num_blocks - len(self.blocks))]
+
+
+@dataclass
+class ReferenceRequest:
+    """One request: its table is empty unless it is running; ``published`` blocks are in the index."""
+
+    tokens: list[int]
+    extra: Hashable
+    epoch: int
+    blocks: list[int] = field(default_factory=list)
+    running: bool = False
+    computed: int = 0
+    cached: int = 0
+    published: int = 0
+
+
+class ReferenceManager:
+    """The model of ``CacheManager``; what it lacks is its ``pool``'s."""
+
+    def __init__(self, pool: ReferencePool, watermark_blocks: int = 0) -> None:
+        self.pool, self.watermark_blocks = pool, watermark_blocks
+        self.requests: dict[Hashable, ReferenceRequest] = {}
+
+    def find(self, request_id: Hashable, running: bool | None = True) -> ReferenceRequest:
+        """A request in this state, any with None."""
+        _check(request_id in self.requests, errors.UnknownRequestError)
+        _check(running in (None, self.requests[request_id].running), errors.RequestStateError)
+        return self.requests[request_id]
+
+    def missing(self, request: ReferenceRequest, more: int = 0) -> int:
+        """Blocks that its table lacks for so many tokens more."""
+        return -(-(len(request.tokens) + more) // self.pool.block_size) - len(request.blocks)
+
+    def reusable(self, tokens: Sequence[int]) -> int:
+        """Blocks that a lookup may return: the last token is left to compute."""
+        return max(0, len(tokens) - 1) // self.pool.block_size
+
+    @_atomic
+    def admit(self, request_id: Hashable, tokens: Sequence[int], extra: Hashable = None) -> ReferenceRequest:
+        """Lookup, then allocation."""
+        _check(request_id not in self.requests, errors.DuplicateRequestError)
+        _check(len(tokens) > 0, errors.InvalidArgumentError)
+        self.requests[request_id] = ReferenceRequest(list(tokens), extra, self.pool.epoch)
+        return self.resume(request_id)
+
+    @_atomic
+    def resume(self, request_id: Hashable) -> ReferenceRequest:
+        """Lookup of all its tokens, then allocation; others that run have a right to the watermark."""
+        request = self.find(request_id, running=False)
+        reserve = self.watermark_blocks if any(other.running for other in self.requests.values()) else 0
+        found = self.pool.match_and_acquire(request.extra, request.tokens, self.reusable(request.tokens))
+        _check(self.missing(request) - len(found) + reserve <= sum(self.pool.sums()[:2]), errors.OutOfBlocksError)
+        return self.install(request, found)
+
+    def install(self, request: ReferenceRequest, found: list[int]) -> ReferenceRequest:
+        """Allocates behind an acquired match."""
+        request.blocks, request.running = found + self.pool.allocate(self.missing(request) - len(found)), True
+        request.published, request.epoch = len(found), self.pool.epoch
+        request.computed = request.cached = len(found) * self.pool.block_size
+        return request
+
+    def append_tokens(self, request_id: Hashable, tokens: Sequence[int]) -> list[int]:
+        """Allocates what the tokens need."""
+        request = self.find(request_id)
+        fresh = self.pool.allocate(self.missing(request, len(tokens)))
+        request.tokens += tokens
+        request.blocks += fresh
+        return fresh
+
+    @_atomic
+    def append(self, ids: Sequence[Hashable], tokens: Sequence[int], *, commit: bool = False) -> list[tuple[int, int]]:
+        """One token each."""
+        self._batch(ids, tokens)
+        added = list[tuple[int, int]]()
+        for row, request_id in enumerate(ids):
+            if commit:
+                self.commit(request_id, len(self.find(request_id).tokens))
+            added += [(row, b) for b in self.append_tokens(request_id, tokens[row : row + 1])]
+        return added
+
+    def _batch(self, ids: Sequence[Hashable], values: Sequence[int]) -> None:
+        _check(len(ids) == len(values), errors.InvalidArgumentError)
+        for row, request_id in enumerate(ids):
+            self.find(request_id)
+            _check(request_id not in ids[:row], errors.DuplicateRequestError)
+
+    def commit(self, request_id: Hashable, computed: int) -> int:
+        """Registers the full blocks that became computed, unless the epoch has changed since."""
+        request = self.find(request_id)
+        _check(request.computed <= computed <= len(request.tokens), errors.InvalidArgumentError)
+        request.computed, full = computed, computed // self.pool.block_size
+        new = request.blocks[request.published : full if request.epoch == self.pool.epoch else 0]
+        self.pool.register(new, request.extra, request.tokens, request.published)
+        self.pool.mark_computed(new)
+        request.published += len(new)
+        return len(new)
+
+    @_atomic
+    def commit_batch(self, ids: Sequence[Hashable], computed: Sequence[int]) -> int:
+        """All or nothing."""
+        self._batch(ids, computed)
+        return sum(self.commit(request_id, n) for request_id, n in zip(ids, computed, strict=True))
+
+    def release(self, request_id: Hashable, after_step: int | None = None) -> None:
+        """Gives up the blocks, tail first, and the id."""
+        self.find(request_id, running=None)
+        self.pool.release_after(self.requests.pop(request_id).blocks[::-1], after_step)
+
+    def preempt(self, request_id: Hashable, after_step: int | None = None) -> None:
+        """Gives up the blocks and keeps the tokens."""
+        request = self.find(request_id)
+        self.release(request_id, after_step)
+        self.requests[request_id] = ReferenceRequest(request.tokens, request.extra, request.epoch)

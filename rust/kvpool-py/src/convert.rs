@@ -1,0 +1,366 @@
+//! Python data -> Rust data, once per call.
+//!
+//! Tokens come through the buffer protocol (int32, uint32, int64; any strides), from an exact `list`, or from any other
+//! sequence of ints; a CPU torch tensor lends its memory through `.numpy()`. Block ids go out as a list, or into the
+//! caller's own int32 buffer.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+
+use kvpool::{BlockId, RequestId, RequestRef};
+use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString,
+};
+
+use crate::errors::raise;
+
+/// Integers of one kind, with the words for what is wrong with others.
+#[derive(Clone, Copy)]
+struct Kind {
+    what: &'static str,
+    error: &'static str,
+    max: u64,
+}
+
+const TOKENS: Kind = Kind { what: "token", error: "TokenError", max: u32::MAX as u64 };
+const BLOCKS: Kind = Kind { what: "block id", error: "InvalidBlockError", max: u32::MAX as u64 };
+const COUNTS: Kind = Kind { what: "count", error: "InvalidArgumentError", max: u32::MAX as u64 };
+
+impl Kind {
+    fn out_of_range(self, py: Python<'_>, position: usize, value: impl std::fmt::Display) -> PyErr {
+        let Self { what, error, max } = self;
+        raise(py, error, format!("{what} {value} at position {position} is out of range: from 0 to {max}"))
+    }
+
+    fn wrong_type(self, py: Python<'_>, found: &str) -> PyErr {
+        let what = self.what;
+        let message = format!(
+            "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 (array, numpy, CPU torch tensor)"
+        );
+        raise(py, "TokenTypeError", message)
+    }
+
+    fn item(self, position: usize, item: &Bound<'_, PyAny>) -> PyResult<u32> {
+        let py = item.py();
+        if !item.is_instance_of::<PyInt>() && !item.hasattr(intern!(py, "__index__"))?
+            || item.is_instance_of::<PyBool>()
+        {
+            let found = format!("{} at position {position} is a {}", self.what, item.get_type().name()?);
+            return Err(self.wrong_type(py, &found));
+        }
+        item.extract::<u32>().map_err(|error| {
+            if error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py) {
+                let shown = item.str().map_or_else(|_| "?".into(), |text| text.to_string());
+                self.out_of_range(py, position, shown)
+            } else if error.is_instance_of::<PyTypeError>(py) {
+                let name = item.get_type().name();
+                let name = name.map_or_else(|_| "?".into(), |name| name.to_string());
+                self.wrong_type(py, &format!("{} at position {position} is a {name}", self.what))
+            } else {
+                error
+            }
+        })
+    }
+
+    fn list(self, list: &Bound<'_, PyList>) -> PyResult<Vec<u32>> {
+        let mut out = Vec::with_capacity(list.len());
+        for (position, item) in list.iter().enumerate() {
+            // The fast path of an exact int in range; everything else is sorted out, or refused, by `item`.
+            match item.cast_exact::<PyInt>().ok().and_then(|int| int.extract().ok()) {
+                Some(value) => out.push(value),
+                None => out.push(self.item(position, &item)?),
+            }
+        }
+        Ok(out)
+    }
+
+    fn buffer(self, buffer: &PyUntypedBuffer, object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        let py = object.py();
+        if buffer.dimensions() != 1 {
+            let found = format!("a buffer of {} dimensions", buffer.dimensions());
+            return Err(self.wrong_type(py, &found));
+        }
+        match native(buffer.format()) {
+            Some(ElementType::SignedInteger { bytes: 4 }) => {
+                self.narrow_i32(py, &items(buffer, object, i32::from_ne_bytes)?)
+            }
+            Some(ElementType::SignedInteger { bytes: 8 }) => {
+                self.narrow_i64(py, &items(buffer, object, i64::from_ne_bytes)?)
+            }
+            Some(ElementType::UnsignedInteger { bytes: 4 }) => items(buffer, object, u32::from_ne_bytes),
+            _ => {
+                let found = format!("a buffer of format {:?}", buffer.format());
+                Err(self.wrong_type(py, &found))
+            }
+        }
+    }
+
+    /// Checks the sign of all values at once, then converts: two passes that the compiler vectorises.
+    fn narrow_i32(self, py: Python<'_>, values: &[i32]) -> PyResult<Vec<u32>> {
+        if values.iter().fold(0, |all, &value| all | value) < 0 {
+            return Err(self.first_out_of_range(py, values));
+        }
+        Ok(values.iter().map(|&value| value.cast_unsigned()).collect())
+    }
+
+    /// As [`Self::narrow_i32`]: every value fits if no upper half has a bit set.
+    fn narrow_i64(self, py: Python<'_>, values: &[i64]) -> PyResult<Vec<u32>> {
+        if values.iter().fold(0, |all, &value| all | (value >> 32)) != 0 {
+            return Err(self.first_out_of_range(py, values));
+        }
+        Ok(values.iter().map(|&value| value as u32).collect())
+    }
+
+    fn first_out_of_range<T: Copy + std::fmt::Display>(self, py: Python<'_>, values: &[T]) -> PyErr
+    where
+        u32: TryFrom<T>,
+    {
+        let wrong = values.iter().enumerate().find(|&(_, &value)| u32::try_from(value).is_err());
+        let (position, value) = wrong.map_or((0, String::new()), |(at, value)| (at, value.to_string()));
+        self.out_of_range(py, position, value)
+    }
+
+    fn any(self, object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        let py = object.py();
+        if let Ok(list) = object.cast_exact::<PyList>() {
+            return self.list(list);
+        }
+        let unordered = object.is_instance_of::<PySet>()
+            || object.is_instance_of::<PyFrozenSet>()
+            || object.is_instance_of::<PyDict>();
+        if unordered || object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+            return Err(self.wrong_type(py, &format!("a {}", object.get_type().name()?)));
+        }
+        if let Some(buffer) = untyped(object) {
+            return self.buffer(&buffer, object);
+        }
+        // A tensor has no buffer of its own, but lends one.
+        if object.hasattr(intern!(py, "data_ptr"))? {
+            let array = object.call_method0(intern!(py, "numpy"))?;
+            return self.buffer(&PyUntypedBuffer::get(&array)?, &array);
+        }
+        match object.try_iter() {
+            Err(_) => Err(self.wrong_type(py, &format!("a {}", object.get_type().name()?))),
+            Ok(items) => items.enumerate().map(|(position, item)| self.item(position, &item?)).collect(),
+        }
+    }
+}
+
+/// The kind of a buffer's items, unless their bytes are in another order than this machine's.
+fn native(format: &CStr) -> Option<ElementType> {
+    let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+    let first = format.to_bytes().first()?;
+    (!foreign.contains(first)).then(|| ElementType::from_format(format))
+}
+
+/// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such as strides.
+fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
+    PyUntypedBuffer::get(object)
+        .or_else(|_| PyMemoryView::from(object).and_then(|view| PyUntypedBuffer::get(&view)))
+        .ok()
+}
+
+/// The items of a one-dimensional buffer whose format was checked. What `PyBuffer` does not take (memory that is not aligned
+/// for its items, or nowhere because there are none; a byte order that is named) goes through a copy of its bytes.
+fn items<T: Element, const N: usize>(
+    buffer: &PyUntypedBuffer,
+    object: &Bound<'_, PyAny>,
+    read: fn([u8; N]) -> T,
+) -> PyResult<Vec<T>> {
+    let py = object.py();
+    if let Ok(typed) = buffer.as_typed::<T>() {
+        return typed.to_vec(py);
+    }
+    let bytes = PyMemoryView::from(object)?.call_method0(intern!(py, "tobytes"))?;
+    Ok(bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read).collect())
+}
+
+/// An int from Python, of up to 128 bits, so that one out of range is refused with its value and the argument's name.
+#[derive(Clone, Copy)]
+pub(crate) struct Int(i128);
+
+impl FromPyObject<'_, '_> for Int {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        match object.extract::<i64>() {
+            Ok(value) => Ok(Self(value.into())),
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
+                let wide = object.extract().map_err(|_| {
+                    raise(object.py(), "InvalidArgumentError", format!("{} has more than 128 bits", *object))
+                })?;
+                Ok(Self(wide))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl From<Int> for i128 {
+    fn from(int: Int) -> Self {
+        int.0
+    }
+}
+
+/// Tokens, 0 to 2^32 - 1.
+pub(crate) fn tokens(object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    TOKENS.any(object)
+}
+
+/// Counts of tokens.
+pub(crate) fn counts(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    Ok(COUNTS.any(object)?.into_iter().map(|count| count as usize).collect())
+}
+
+/// Block ids.
+pub(crate) fn blocks(object: &Bound<'_, PyAny>) -> PyResult<Vec<BlockId>> {
+    Ok(BLOCKS.any(object)?.into_iter().map(BlockId::new).collect())
+}
+
+/// One block id.
+pub(crate) fn block(object: &Bound<'_, PyAny>) -> PyResult<BlockId> {
+    BLOCKS.item(0, object).map(BlockId::new)
+}
+
+/// A number of blocks, tokens or bytes, or of a step; one out of range is refused with a message that names the argument.
+pub(crate) fn count(py: Python<'_>, name: &str, value: impl Into<i128>) -> PyResult<usize> {
+    let value = value.into();
+    usize::try_from(value).map_err(|_| {
+        let limit = if value < 0 { "not be negative".into() } else { format!("be at most {}", usize::MAX) };
+        raise(py, "InvalidArgumentError", format!("{name} is {value}: must {limit}"))
+    })
+}
+
+/// Block ids as a list of ints.
+pub(crate) fn ids(blocks: &[BlockId]) -> Vec<u32> {
+    blocks.iter().map(|block| block.get()).collect()
+}
+
+/// The front of a caller's writable int32 buffer.
+pub(crate) struct IdsOut(Option<PyBuffer<i32>>);
+
+impl IdsOut {
+    /// Checks the buffer: one-dimensional, contiguous, writable, at least `needed` long; and takes its first `needed` items.
+    pub(crate) fn new(object: &Bound<'_, PyAny>, needed: usize) -> PyResult<Self> {
+        let py = object.py();
+        let wrong = |found: &str| {
+            let message =
+                format!("out is {found}: must be a writable, contiguous, one-dimensional int32 buffer");
+            raise(py, "TokenTypeError", message)
+        };
+        let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
+        let buffer = PyUntypedBuffer::get(&view)?;
+        if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
+            return Err(wrong(&format!("of format {:?}", buffer.format())));
+        }
+        if buffer.readonly() || buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
+            return Err(wrong("read-only, strided, or of several dimensions"));
+        }
+        if buffer.item_count() < needed {
+            let message = format!("out holds {} ids, {needed} are needed", buffer.item_count());
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        if needed == 0 {
+            return Ok(Self(None));
+        }
+        let front = view.get_item(PySlice::new(py, 0, needed.cast_signed(), 1))?;
+        // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
+        let front =
+            front.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
+        Ok(Self(Some(PyBuffer::get(&front).map_err(|_| wrong("not aligned"))?)))
+    }
+
+    /// Writes the ids, as many as were announced, and returns how many.
+    pub(crate) fn write(&self, py: Python<'_>, blocks: &[BlockId]) -> PyResult<usize> {
+        let ids: Vec<_> = blocks.iter().map(|block| block.get().cast_signed()).collect();
+        if let Some(out) = &self.0 {
+            out.copy_from_slice(py, &ids)?;
+        }
+        Ok(ids.len())
+    }
+}
+
+/// A request id, borrowed from a Python str or int.
+pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {
+    let py = id.py();
+    // An exact str first: its type is one comparison, a subclass takes a call.
+    if let Ok(text) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
+        return Ok(RequestRef::Str(text.to_str()?));
+    }
+    if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
+        let number: Result<i64, _> = id.extract();
+        return number.map(RequestRef::Int).map_err(|_| {
+            raise(py, "InvalidArgumentError", format!("request id {id} does not fit 64 bits: use a str"))
+        });
+    }
+    let found = id.get_type().name()?;
+    Err(raise(py, "TokenTypeError", format!("a request id is a str or an int, not a {found}")))
+}
+
+/// A request id of the manager's own.
+pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
+    Ok(request_ref(id)?.to_owned())
+}
+
+/// The request ids of a batch.
+pub(crate) enum RequestIds<'py> {
+    /// From a list or other sequence of str and int, to be borrowed from.
+    Items(Vec<Bound<'py, PyAny>>),
+    /// From an int64 buffer: nothing per request crosses the boundary.
+    Numbers(Vec<i64>),
+}
+
+impl<'py> RequestIds<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(list) = object.cast_exact::<PyList>() {
+            return Ok(Self::Items(list.iter().collect()));
+        }
+        let wrong = |found: &str| {
+            let message = format!(
+                "request_ids is {found}: must be a list of str and int, or a one-dimensional buffer of int64"
+            );
+            raise(object.py(), "TokenTypeError", message)
+        };
+        if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+            return Err(wrong(&format!("a {}", object.get_type().name()?)));
+        }
+        if let Some(buffer) = untyped(object) {
+            return match native(buffer.format()) {
+                _ if buffer.dimensions() != 1 => {
+                    Err(wrong(&format!("a buffer of {} dimensions", buffer.dimensions())))
+                }
+                Some(ElementType::SignedInteger { bytes: 8 }) => {
+                    Ok(Self::Numbers(items(&buffer, object, i64::from_ne_bytes)?))
+                }
+                _ => Err(wrong(&format!("a buffer of format {:?}", buffer.format()))),
+            };
+        }
+        match object.try_iter() {
+            Err(_) => Err(wrong(&format!("a {}", object.get_type().name()?))),
+            Ok(items) => Ok(Self::Items(items.collect::<PyResult<_>>()?)),
+        }
+    }
+
+    pub(crate) fn refs(&self) -> PyResult<Vec<RequestRef<'_>>> {
+        match self {
+            Self::Items(items) => items.iter().map(request_ref).collect(),
+            Self::Numbers(numbers) => Ok(numbers.iter().map(|&number| RequestRef::Int(number)).collect()),
+        }
+    }
+}
+
+/// Opaque bytes from `bytes` or `str` (UTF-8).
+pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(Cow::Borrowed(bytes.as_bytes()));
+    }
+    if let Ok(text) = object.cast::<PyString>() {
+        return Ok(Cow::Borrowed(text.to_str()?.as_bytes()));
+    }
+    let found = object.get_type().name()?;
+    Err(raise(object.py(), "TokenTypeError", format!("{name} is a str or bytes, not a {found}")))
+}

@@ -1,0 +1,128 @@
+//! Rust errors -> Python exceptions: the one place that maps them.
+//!
+//! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
+
+use kvpool::{HashError, InvariantViolation, ManagerError, PoolError, Refusal};
+use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
+use kvpool_replay::replay::ReplayError;
+use pyo3::prelude::*;
+
+/// An exception of `kvpool.errors` by name.
+pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {
+    let build = || {
+        let class = py.import("kvpool.errors")?.getattr(class)?;
+        class.call1((message.into(),))
+    };
+    build().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Errors of the Rust crates that have a Python exception.
+pub(crate) trait ToPyErr {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr;
+}
+
+/// `result.or_raise(py)?`.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T, E: ToPyErr> OrRaise<T> for Result<T, E> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| error.to_py_err(py))
+    }
+}
+
+/// `OutOfBlocksError` with its figures.
+fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
+    let error = raise(py, "OutOfBlocksError", refusal.to_string());
+    let value = error.value(py);
+    let set = value
+        .setattr("needed", refusal.needed)
+        .and_then(|()| value.setattr("available", refusal.available))
+        .and_then(|()| value.setattr("missing", refusal.missing))
+        .and_then(|()| value.setattr("fenced", refusal.fenced))
+        .and_then(|()| value.setattr("can_ever_fit", refusal.can_ever_fit));
+    set.map_or_else(|failure| failure, |()| error.clone_ref(py))
+}
+
+impl ToPyErr for PoolError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::OutOfBlocks(refusal) => return out_of_blocks(py, refusal),
+            Self::Hash(error) => return error.to_py_err(py),
+            Self::UnknownBlock { .. }
+            | Self::NullBlock { .. }
+            | Self::NotHeld { .. }
+            | Self::RefCountOverflow { .. }
+            | Self::WrongState { .. }
+            | Self::AlreadyRegistered { .. }
+            | Self::NotRegistered { .. } => "InvalidBlockError",
+            Self::StaleEpoch { .. } => "StaleEpochError",
+            Self::InUse { .. } => "BlocksInUseError",
+            Self::Poisoned { .. } => "PoolPoisonedError",
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for ManagerError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Pool(error) => return error.to_py_err(py),
+            Self::Hash(error) => return error.to_py_err(py),
+            Self::OutOfBlocks(refusal) => return out_of_blocks(py, refusal),
+            Self::UnknownRequest { .. } => "UnknownRequestError",
+            Self::DuplicateRequest { .. } | Self::NamedTwice { .. } => "DuplicateRequestError",
+            Self::WrongState { .. } => "RequestStateError",
+            Self::StaleStep => "StaleStepError",
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for HashError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "HashingError", self.to_string())
+    }
+}
+
+impl ToPyErr for InvariantViolation {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "InvariantError", self.to_string())
+    }
+}
+
+impl ToPyErr for TraceError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Open { .. } | Self::Io { .. } => "TraceFileError",
+            _ => "TraceError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for ExpandError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "TraceError", self.to_string())
+    }
+}
+
+impl ToPyErr for GeneratorError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "InvalidArgumentError", self.to_string())
+    }
+}
+
+impl ToPyErr for ReplayError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Manager(error) => error.to_py_err(py),
+            Self::Expand { .. } => raise(py, "TraceError", self.to_string()),
+            Self::Threads { .. } => raise(py, "KvpoolError", self.to_string()),
+            _ => raise(py, "InvalidArgumentError", self.to_string()),
+        }
+    }
+}

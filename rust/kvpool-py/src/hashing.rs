@@ -1,0 +1,348 @@
+//! `BlockHasher`, `ExtraKeys`, `HashCursor`, `HashChain`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+
+use kvpool::{
+    Adapter, BlockHash, BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
+    MultimodalItem, Verify,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::convert::{Int, bytes, count, tokens};
+use crate::enter::{LONG, enter, enter_sized};
+use crate::errors::{OrRaise, raise};
+
+/// Parses a setting that is one of a few names.
+pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
+where
+    T::Err: Display,
+{
+    name.parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
+}
+
+/// A 32-byte key.
+pub(crate) fn key(py: Python<'_>, key: Option<&[u8]>) -> PyResult<Option<[u8; 32]>> {
+    key.map(|key| {
+        key.try_into().map_err(|_| {
+            raise(py, "InvalidArgumentError", format!("key has {} bytes: must be 32", key.len()))
+        })
+    })
+    .transpose()
+}
+
+/// An epoch: any 64-bit number without sign.
+fn epoch(py: Python<'_>, epoch: i128) -> PyResult<u64> {
+    u64::try_from(epoch).map_err(|_| {
+        raise(py, "InvalidArgumentError", format!("epoch is {epoch}: must be from 0 to {}", u64::MAX))
+    })
+}
+
+fn digests<'py>(py: Python<'py>, chain: &HashChain) -> PyResult<Bound<'py, PyList>> {
+    let algorithm = chain.algorithm();
+    PyList::new(py, chain.hashes().iter().map(|hash| PyBytes::new(py, hash.digest(algorithm))))
+}
+
+/// What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
+#[pyclass(frozen, module = "kvpool._core", name = "ExtraKeys", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyExtraKeys(pub(crate) ExtraKeys);
+
+#[pymethods]
+impl PyExtraKeys {
+    #[new]
+    #[pyo3(signature = (*, adapter=None, adapter_path=None, salt=None, tenant=None, user=None, multimodal=None))]
+    fn new(
+        py: Python<'_>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        adapter_path: Option<String>,
+        salt: Option<&Bound<'_, PyAny>>,
+        tenant: Option<&Bound<'_, PyAny>>,
+        user: Option<&Bound<'_, PyAny>>,
+        multimodal: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let owned = |value: Option<&Bound<'_, PyAny>>, name| {
+            value.map(|value| Ok::<_, PyErr>(bytes(value, name)?.into())).transpose()
+        };
+        let adapter: Option<Box<[u8]>> = owned(adapter, "adapter")?;
+        if adapter.is_none() && adapter_path.is_some() {
+            return Err(raise(py, "InvalidArgumentError", "adapter_path is given without adapter"));
+        }
+        let adapter = adapter.map(|id| Adapter { id, path: adapter_path.map(Into::into) });
+        let mut items = Vec::new();
+        for item in multimodal.map(PyAnyMethods::try_iter).transpose()?.into_iter().flatten() {
+            let (identifier, offset, length): (Bound<'_, PyAny>, Int, Int) = item?.extract()?;
+            let (offset, length) = (count(py, "offset", offset)?, count(py, "length", length)?);
+            let identifier = bytes(&identifier, "identifier")?.into();
+            items.push(MultimodalItem { identifier, offset: offset as u64, length: length as u64 });
+        }
+        Ok(Self(ExtraKeys {
+            adapter,
+            salt: owned(salt, "salt")?,
+            tenant: owned(tenant, "tenant")?,
+            user: owned(user, "user")?,
+            multimodal: items,
+            epoch: 0,
+        }))
+    }
+
+    /// Which keys are set, not what they are: salts and tenants do not belong in logs.
+    fn __repr__(&self) -> String {
+        let ExtraKeys { adapter, salt, tenant, user, multimodal, .. } = &self.0;
+        let set = [
+            ("adapter", adapter.is_some()),
+            ("salt", salt.is_some()),
+            ("tenant", tenant.is_some()),
+            ("user", user.is_some()),
+            ("multimodal", !multimodal.is_empty()),
+        ];
+        let shown: Vec<_> =
+            set.iter().filter(|(_, set)| *set).map(|(name, _)| format!("{name}=...")).collect();
+        format!("ExtraKeys({})", shown.join(", "))
+    }
+}
+
+/// Extra keys, or none.
+pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraKeys {
+    extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
+}
+
+/// Hashes blocks of tokens into chains: each digest identifies a whole prefix.
+#[pyclass(frozen, module = "kvpool._core", name = "BlockHasher")]
+pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
+
+#[pymethods]
+impl PyBlockHasher {
+    #[new]
+    #[pyo3(signature = (algorithm="sha256", block_size=16, *, verify="none", key=None, seed=None))]
+    fn new(
+        py: Python<'_>,
+        algorithm: &str,
+        block_size: i128,
+        verify: &str,
+        key: Option<&[u8]>,
+        seed: Option<String>,
+    ) -> PyResult<Self> {
+        let config = HasherConfig {
+            algorithm: named(py, algorithm)?,
+            block_size: count(py, "block_size", block_size)?,
+            verify: named(py, verify)?,
+            key: self::key(py, key)?,
+            seed,
+        };
+        Ok(Self(Arc::new(BlockHasher::new(config).or_raise(py)?)))
+    }
+
+    /// Name of the hash algorithm.
+    #[getter]
+    fn algorithm(&self) -> &'static str {
+        self.0.algorithm().name()
+    }
+
+    /// Tokens per block.
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+
+    /// Name of the way in which hits are verified.
+    #[getter]
+    fn verify(&self) -> &'static str {
+        self.0.verify().name()
+    }
+
+    /// Returns a cursor: the hash chain of a sequence that may grow.
+    #[pyo3(signature = (tokens=None, extra=None, *, epoch=0))]
+    fn cursor(
+        &self,
+        py: Python<'_>,
+        tokens: Option<&Bound<'_, PyAny>>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        epoch: i128,
+    ) -> PyResult<PyHashCursor> {
+        let epoch = self::epoch(py, epoch)?;
+        let tokens = tokens.map(self::tokens).transpose()?.unwrap_or_default();
+        let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
+        let hasher = self.0.clone();
+        let make = move || {
+            let mut cursor = HashCursor::new(hasher, extra)?;
+            cursor.append(&tokens);
+            Ok::<_, kvpool::HashError>(cursor)
+        };
+        Ok(PyHashCursor::new(py.detach(make).or_raise(py)?))
+    }
+
+    /// Returns the digests of the full blocks of a prompt.
+    #[pyo3(signature = (tokens, extra=None, *, epoch=0))]
+    fn hash_tokens<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &Bound<'py, PyAny>,
+        extra: Option<&Bound<'py, PyExtraKeys>>,
+        epoch: i128,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("BlockHasher({:?}, {}, verify={:?})", self.algorithm(), self.block_size(), self.verify())
+    }
+}
+
+/// The hash chain of a sequence that grows.
+#[pyclass(frozen, module = "kvpool._core", name = "HashCursor")]
+pub(crate) struct PyHashCursor(Mutex<HashCursor>);
+
+impl PyHashCursor {
+    pub(crate) fn new(cursor: HashCursor) -> Self {
+        Self(Mutex::new(cursor))
+    }
+
+    /// A copy of the cursor as it is now.
+    pub(crate) fn snapshot(&self, py: Python<'_>) -> HashCursor {
+        enter(py, &self.0, |cursor| cursor.clone())
+    }
+}
+
+#[pymethods]
+impl PyHashCursor {
+    /// Appends tokens and returns how many blocks they completed.
+    fn append(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let tokens = self::tokens(tokens)?;
+        Ok(enter_sized(py, &self.0, tokens.len(), |cursor| cursor.append(&tokens)))
+    }
+
+    /// Keeps the first tokens; a block that becomes partial loses its hash.
+    fn truncate(&self, py: Python<'_>, num_tokens: Int) -> PyResult<()> {
+        let num_tokens = count(py, "num_tokens", num_tokens)?;
+        enter(py, &self.0, |cursor| cursor.truncate(num_tokens)).or_raise(py)
+    }
+
+    /// Moves the sequence to another epoch, which hashes it again.
+    fn rebase(&self, py: Python<'_>, epoch: i128) -> PyResult<()> {
+        let epoch = self::epoch(py, epoch)?;
+        enter_sized(py, &self.0, LONG, |cursor| cursor.rebase(epoch)).or_raise(py)
+    }
+
+    /// Tokens appended so far, those of the partial block included.
+    #[getter]
+    fn num_tokens(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |cursor| cursor.num_tokens())
+    }
+
+    /// The epoch of the sequence.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> u64 {
+        enter(py, &self.0, |cursor| cursor.epoch())
+    }
+
+    /// The tokens of the last, partial block; fewer than a block.
+    #[getter]
+    fn tail(&self, py: Python<'_>) -> Vec<u32> {
+        enter(py, &self.0, |cursor| cursor.tail().to_vec())
+    }
+
+    /// Blocks hashed by this cursor since it was made, those hashed again included.
+    #[getter]
+    fn hashed_blocks(&self, py: Python<'_>) -> u64 {
+        enter(py, &self.0, |cursor| cursor.hashed_blocks())
+    }
+
+    /// Returns the hash chain of the full blocks as it is now.
+    fn chain(&self, py: Python<'_>) -> PyHashChain {
+        PyHashChain(enter(py, &self.0, |cursor| cursor.chain().clone()))
+    }
+
+    /// Returns the digests of the full blocks.
+    fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        digests(py, &self.chain(py).0)
+    }
+
+    /// Returns an independent copy: a fork of the sequence.
+    fn copy(&self, py: Python<'_>) -> Self {
+        Self::new(self.snapshot(py))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.num_tokens(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("HashCursor(num_tokens={}, epoch={})", self.num_tokens(py), self.epoch(py))
+    }
+}
+
+/// Digests of consecutive full blocks from the start of a prompt.
+#[pyclass(frozen, module = "kvpool._core", name = "HashChain")]
+pub(crate) struct PyHashChain(pub(crate) HashChain);
+
+#[pymethods]
+impl PyHashChain {
+    /// Makes a chain of digests that were computed elsewhere.
+    #[staticmethod]
+    #[pyo3(signature = (algorithm, block_size, digests, *, epoch=0))]
+    fn from_digests(
+        py: Python<'_>,
+        algorithm: &str,
+        block_size: i128,
+        digests: Vec<Bound<'_, PyBytes>>,
+        epoch: i128,
+    ) -> PyResult<Self> {
+        let epoch = self::epoch(py, epoch)?;
+        let algorithm: HashAlgorithm = named(py, algorithm)?;
+        let block_size = count(py, "block_size", block_size)?;
+        let hashes = digests.iter().map(|digest| BlockHash::from_digest(algorithm, digest.as_bytes()));
+        let hashes = hashes.collect::<Result<Vec<_>, _>>().or_raise(py)?;
+        Ok(Self(HashChain::from_digests(algorithm, block_size, epoch, hashes).or_raise(py)?))
+    }
+
+    /// Name of the hash algorithm.
+    #[getter]
+    fn algorithm(&self) -> &'static str {
+        self.0.algorithm().name()
+    }
+
+    /// Tokens per block.
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+
+    /// The epoch of the sequence.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+
+    /// Returns one digest per block.
+    fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        digests(py, &self.0)
+    }
+
+    /// Returns one 128-bit fingerprint per block; none if the hasher was made without verification.
+    fn fingerprints<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.0.fingerprints())
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("HashChain({:?}, block_size={}, len={})", self.algorithm(), self.block_size(), self.0.len())
+    }
+}
+
+/// Names of the hash algorithms.
+#[pyfunction]
+pub(crate) fn hash_algorithms() -> Vec<&'static str> {
+    HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
+}
+
+/// Names of the ways to verify hits, weakest first.
+#[pyfunction]
+pub(crate) fn verify_modes() -> Vec<&'static str> {
+    Verify::ALL.iter().map(|verify| verify.name()).collect()
+}

@@ -1,0 +1,48 @@
+//! `kvpool._core`: the Python bindings. They convert, lock and map errors; every decision is the core's.
+//!
+//! One call from Python is one crossing: whole requests, whole batches, whole steps. No Python object exists per block.
+//! Docstrings live in the stub, `python/kvpool/_core.pyi`, which is checked against this module.
+
+#![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
+
+mod convert;
+mod enter;
+mod errors;
+mod hashing;
+mod manager;
+mod parts;
+mod pool;
+mod replay;
+mod stats;
+mod step;
+
+use pyo3::prelude::*;
+
+/// The Rust core of kvpool.
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::hashing::{
+        PyBlockHasher, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
+    };
+    #[pymodule_export]
+    use super::manager::PyCacheManager;
+    #[pymodule_export]
+    use super::parts::{PyBlockAllocator, PyFreeBlockList, PyLruEvictor, PyPrefixIndex};
+    #[pymodule_export]
+    use super::pool::PyBlockPool;
+    #[pymodule_export]
+    use super::replay::{PyReplay, PyTrace};
+    #[pymodule_export]
+    use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
+    #[pymodule_export]
+    use super::step::PyStep;
+
+    #[pymodule_init]
+    fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
+        use super::PyModuleMethods;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        // A debug build is many times slower: `kvpool` warns when it is imported.
+        module.add("debug_build", cfg!(debug_assertions))
+    }
+}

@@ -1,0 +1,374 @@
+//! `CacheManager`.
+
+use std::sync::{Arc, Mutex};
+
+use kvpool::{BlockHasher, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, RequestRef};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
+use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::hashing::{PyExtraKeys, PyHashCursor, extra_or_default, key, named};
+use crate::stats::{PyAdmission, PyManagerStats, PyProbe, PyRequestInfo, event};
+use crate::step::PyStep;
+
+/// Requests by id over one block pool: what a scheduler calls.
+#[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
+pub(crate) struct PyCacheManager {
+    pub(crate) inner: Mutex<CacheManager>,
+    /// The manager's own, so that prompts are hashed without its lock.
+    hasher: Arc<BlockHasher>,
+}
+
+impl PyCacheManager {
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+    ) -> PyResult<R> {
+        enter_sized(py, &self.inner, size, call).or_raise(py)
+    }
+
+    /// Runs an operation on one request: one on a long sequence is a long call.
+    pub(crate) fn run_on<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: RequestRef<'_>,
+        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+    ) -> PyResult<R> {
+        let blocks = |manager: &CacheManager| {
+            manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
+        };
+        enter_measured(py, &self.inner, blocks, call).or_raise(py)
+    }
+
+    /// A prompt: hashed already, or tokens to hash now, outside of the lock.
+    pub(crate) fn prompt(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<HashCursor> {
+        if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
+            if extra.is_some() {
+                let message =
+                    "extra keys are given with a prompt that is hashed already: give them to prepare()";
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+            return Ok(cursor.get().snapshot(py));
+        }
+        let tokens = tokens(prompt)?;
+        let epoch = enter(py, &self.inner, |manager| manager.pool().epoch());
+        let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
+        let hasher = self.hasher.clone();
+        let hash = move || {
+            let mut cursor = HashCursor::new(hasher, extra)?;
+            cursor.append(&tokens);
+            Ok::<_, kvpool::HashError>(cursor)
+        };
+        py.detach(hash).or_raise(py)
+    }
+}
+
+/// `after_step`, if given.
+pub(crate) fn step(py: Python<'_>, after_step: Option<Int>) -> PyResult<Option<u64>> {
+    after_step.map(|step| Ok(count(py, "after_step", step)? as u64)).transpose()
+}
+
+#[pymethods]
+impl PyCacheManager {
+    #[new]
+    #[pyo3(signature = (
+        num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
+        eviction="lru", event_capacity=0, watermark=0.0, block_bytes=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
+    fn new(
+        py: Python<'_>,
+        num_blocks: Int,
+        block_size: i128,
+        algorithm: &str,
+        verify: &str,
+        key: Option<&[u8]>,
+        seed: Option<String>,
+        duplicates: &str,
+        eviction: &str,
+        event_capacity: i128,
+        watermark: f64,
+        block_bytes: i128,
+    ) -> PyResult<Self> {
+        let config = ManagerConfig {
+            num_blocks: count(py, "num_blocks", num_blocks)?,
+            block_size: count(py, "block_size", block_size)?,
+            algorithm: named(py, algorithm)?,
+            verify: named(py, verify)?,
+            key: self::key(py, key)?,
+            seed,
+            duplicates: named(py, duplicates)?,
+            eviction: named(py, eviction)?,
+            event_capacity: count(py, "event_capacity", event_capacity)?,
+            watermark,
+            block_bytes: count(py, "block_bytes", block_bytes)? as u64,
+        };
+        let manager = py.detach(|| CacheManager::new(config)).or_raise(py)?;
+        Ok(Self { hasher: manager.hasher().clone(), inner: Mutex::new(manager) })
+    }
+
+    /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
+    #[pyo3(signature = (tokens, extra=None))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<PyHashCursor> {
+        Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?))
+    }
+
+    /// Says what an admission of this prompt would find cached now, and changes nothing.
+    #[pyo3(signature = (prompt, extra=None))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<PyProbe> {
+        let cursor = self.prompt(py, prompt, extra)?;
+        Ok(self.run(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.into())
+    }
+
+    /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
+    #[pyo3(signature = (request_id, prompt, extra=None, *, out=None))]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyAdmission> {
+        let id = self::request_id(request_id)?;
+        let cursor = self.prompt(py, prompt, extra)?;
+        let needed = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
+        let out = out.map(|out| IdsOut::new(out, needed)).transpose()?;
+        let admitted = enter_sized(py, &self.inner, needed, |manager| manager.admit(id, cursor));
+        let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
+        Ok(match out {
+            None => (&admission).into(),
+            Some(out) => {
+                out.write(py, &admission.block_ids)?;
+                PyAdmission::written(&admission)
+            }
+        })
+    }
+
+    /// Appends one token to each request of a batch, with blocks where needed, all or nothing.
+    #[pyo3(signature = (request_ids, token_ids, *, commit=false))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        request_ids: &Bound<'_, PyAny>,
+        token_ids: &Bound<'_, PyAny>,
+        commit: bool,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let named = RequestIds::new(request_ids)?;
+        let requests = named.refs()?;
+        let tokens = tokens(token_ids)?;
+        let added = self.run(py, requests.len(), |manager| manager.append(&requests, &tokens, commit))?;
+        Ok(added.iter().map(|new| (new.row, new.block.get())).collect())
+    }
+
+    /// Appends several tokens to one request, all or nothing, and returns the blocks added.
+    fn append_tokens(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        token_ids: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<u32>> {
+        let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
+        Ok(ids(&self.run(py, tokens.len(), |manager| manager.append_tokens(id, &tokens))?))
+    }
+
+    /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
+    fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
+        let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
+        self.run_on(py, id, |manager| manager.commit(id, computed))
+    }
+
+    /// Commits a whole batch, all or nothing, and returns how many blocks that registered.
+    fn commit_batch(
+        &self,
+        py: Python<'_>,
+        request_ids: &Bound<'_, PyAny>,
+        computed_tokens: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let named = RequestIds::new(request_ids)?;
+        let requests = named.refs()?;
+        let computed = counts(computed_tokens)?;
+        self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
+    }
+
+    /// Ends a request, finished or aborted: its blocks lose one reference each.
+    #[pyo3(signature = (request_id, *, after_step=None))]
+    fn release(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+    ) -> PyResult<()> {
+        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        self.run_on(py, id, |manager| manager.release(id, after_step))
+    }
+
+    /// Takes the blocks of a running request away and keeps its tokens, for resume.
+    #[pyo3(signature = (request_id, *, after_step=None))]
+    fn preempt(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+    ) -> PyResult<()> {
+        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        self.run_on(py, id, |manager| manager.preempt(id, after_step))
+    }
+
+    /// Admits a preempted request again, with all its tokens.
+    fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyAdmission> {
+        let id = request_ref(request_id)?;
+        Ok((&self.run_on(py, id, |manager| manager.resume(id))?).into())
+    }
+
+    /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
+    fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
+        let step = count(py, "step", step)? as u64;
+        let fenced = |manager: &CacheManager| manager.pool().num_fenced();
+        enter_measured(py, &self.inner, fenced, |manager| manager.complete_step(step)).or_raise(py)
+    }
+
+    /// Begins to plan a step: several operations that are committed together or not at all.
+    fn begin_step(slf: Bound<'_, Self>) -> PyStep {
+        PyStep::new(slf)
+    }
+
+    /// Returns the block table of a request, or writes it to a buffer and returns its length.
+    #[pyo3(signature = (request_id, *, out=None))]
+    fn block_ids<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let id = request_ref(request_id)?;
+        let table = self.run_on(py, id, |manager| manager.block_table(id).map(<[_]>::to_vec))?;
+        match out {
+            None => Ok(ids(&table).into_pyobject(py)?.into_any()),
+            Some(out) => {
+                let written = IdsOut::new(out, table.len())?.write(py, &table)?;
+                Ok(written.into_pyobject(py)?.into_any())
+            }
+        }
+    }
+
+    /// Returns state and token counts of a request.
+    fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
+        let id = request_ref(request_id)?;
+        Ok(self.run(py, 0, |manager| manager.request(id))?.into())
+    }
+
+    /// Starts a new epoch, for instance after a change of weights, and returns its number.
+    fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, LONG, CacheManager::bump_epoch)
+    }
+
+    /// Forgets all cached content and returns how many blocks were registered.
+    fn reset(&self, py: Python<'_>) -> PyResult<usize> {
+        self.run(py, LONG, CacheManager::reset)
+    }
+
+    /// Drops blocks from the prefix index by id and returns how many were registered.
+    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let victims = blocks(block_ids)?;
+        self.run(py, victims.len(), |manager| manager.evict(&victims))
+    }
+
+    /// Grows the pool; the new blocks are handed out last.
+    fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
+        let num_blocks = count(py, "num_blocks", num_blocks)?;
+        self.run(py, LONG, |manager| manager.resize(num_blocks))
+    }
+
+    /// Returns the events since the last call, and how many were lost before them.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
+        let batch = enter(py, &self.inner, CacheManager::take_events);
+        let algorithm = Some(self.hasher.algorithm());
+        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
+        Ok((events, batch.dropped))
+    }
+
+    /// Returns the manager's counters and gauges.
+    fn stats(&self, py: Python<'_>) -> PyManagerStats {
+        enter(py, &self.inner, |manager| manager.stats()).into()
+    }
+
+    /// Blocks of the pool, null block included.
+    #[getter]
+    fn num_blocks(&self, py: Python<'_>) -> usize {
+        enter(py, &self.inner, |manager| manager.pool().num_blocks())
+    }
+
+    /// Tokens per block.
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.hasher.block_size()
+    }
+
+    /// Blocks that an allocation can take now: free and cached-free.
+    #[getter]
+    fn num_available(&self, py: Python<'_>) -> usize {
+        enter(py, &self.inner, |manager| manager.pool().num_available())
+    }
+
+    /// The current epoch: 0, plus one per bump.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> u64 {
+        enter(py, &self.inner, |manager| manager.pool().epoch())
+    }
+
+    /// Returns the free blocks in the order in which they will be handed out.
+    fn free_order(&self, py: Python<'_>) -> Vec<u32> {
+        ids(&enter(py, &self.inner, |manager| manager.pool().free_order()))
+    }
+
+    /// Returns the cached-free blocks in the order in which they would be evicted.
+    fn eviction_order(&self, py: Python<'_>) -> Vec<u32> {
+        ids(&enter(py, &self.inner, |manager| manager.pool().eviction_order()))
+    }
+
+    /// Recounts the pool and every request from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        enter_sized(py, &self.inner, LONG, |manager| manager.check_invariants()).or_raise(py)
+    }
+
+    fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = request_ref(request_id)?;
+        Ok(enter(py, &self.inner, |manager| manager.contains(id)))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        let stats = enter(py, &self.inner, |manager| manager.stats());
+        stats.running + stats.preempted
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let stats = enter(py, &self.inner, |manager| manager.stats());
+        format!(
+            "CacheManager(running={}, preempted={}, available={} of {} blocks)",
+            stats.running,
+            stats.preempted,
+            stats.pool.available(),
+            stats.pool.usable
+        )
+    }
+}

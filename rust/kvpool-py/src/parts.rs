@@ -1,0 +1,299 @@
+//! The parts of the pool as classes of their own: `FreeBlockList`, `BlockAllocator`, `PrefixIndex`, `LruEvictor`.
+
+use std::sync::Mutex;
+
+use kvpool::{
+    BlockAllocator, BlockId, Candidate, Evictor, FreeBlockList, Inserted, LruEvictor, PoolError, PrefixIndex,
+};
+use pyo3::prelude::*;
+
+use crate::convert::{Int, block, blocks, count, ids};
+use crate::enter::enter;
+use crate::errors::{OrRaise, raise};
+use crate::hashing::{PyHashChain, named};
+
+/// Runs one operation on a part.
+macro_rules! on {
+    ($py:expr, $part:expr, $call:expr) => {
+        enter($py, &$part.0, $call).or_raise($py)
+    };
+}
+
+/// The free blocks of a pool, in the order in which they are handed out.
+#[pyclass(frozen, module = "kvpool._core", name = "FreeBlockList")]
+pub(crate) struct PyFreeBlockList(Mutex<FreeBlockList>);
+
+#[pymethods]
+impl PyFreeBlockList {
+    #[new]
+    fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
+        let list = FreeBlockList::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
+        Ok(Self(Mutex::new(list)))
+    }
+
+    /// Takes the next free blocks.
+    fn pop_front_n(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+        let n = count(py, "n", n)?;
+        Ok(ids(&on!(py, self, |list| list.pop_front_n(n))?))
+    }
+
+    /// Frees a block; it will be handed out next.
+    fn push_front(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let id = block(block_id)?;
+        on!(py, self, |list| list.push_front(id))
+    }
+
+    /// Frees a block; it will be handed out last.
+    fn push_back(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let id = block(block_id)?;
+        on!(py, self, |list| list.push_back(id))
+    }
+
+    /// Frees blocks, all or none, as if pushed to the front one after the other.
+    fn push_front_n(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let run = blocks(block_ids)?;
+        on!(py, self, |list| list.push_front_n(&run))
+    }
+
+    /// Takes a block from wherever it is on the list.
+    fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let id = block(block_id)?;
+        on!(py, self, |list| list.remove(id))
+    }
+
+    /// Returns the free blocks in the order in which they will be handed out.
+    fn order(&self, py: Python<'_>) -> Vec<u32> {
+        enter(py, &self.0, |list| list.iter().map(BlockId::get).collect())
+    }
+
+    /// Recounts the list from its links.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        on!(py, self, |list| list.check_invariants())
+    }
+
+    fn __contains__(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = block(block_id)?;
+        Ok(enter(py, &self.0, |list| list.contains(id)))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |list| list.len())
+    }
+}
+
+/// Reference counts over a free list: a pool without a prefix cache.
+#[pyclass(frozen, module = "kvpool._core", name = "BlockAllocator")]
+pub(crate) struct PyBlockAllocator(Mutex<BlockAllocator>);
+
+#[pymethods]
+impl PyBlockAllocator {
+    #[new]
+    fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
+        let allocator = BlockAllocator::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
+        Ok(Self(Mutex::new(allocator)))
+    }
+
+    /// Blocks, null block included.
+    #[getter]
+    fn num_blocks(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |allocator| allocator.num_blocks())
+    }
+
+    /// Blocks on the free list.
+    #[getter]
+    fn num_free(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |allocator| allocator.num_free())
+    }
+
+    /// Blocks with at least one reference.
+    #[getter]
+    fn num_held(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |allocator| allocator.num_held())
+    }
+
+    /// Takes free blocks, each with one reference.
+    fn allocate(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+        let n = count(py, "n", n)?;
+        Ok(ids(&on!(py, self, |allocator| allocator.allocate(n))?))
+    }
+
+    /// Adds one reference per id to blocks that somebody holds.
+    fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        on!(py, self, |allocator| allocator.acquire(&held))
+    }
+
+    /// Drops one reference per id; blocks without further references become free.
+    fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        on!(py, self, |allocator| allocator.release(&held))
+    }
+
+    /// Returns the references of a block.
+    fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
+        let id = block(block_id)?;
+        let (count, last) =
+            enter(py, &self.0, |allocator| (allocator.ref_count(id), allocator.num_blocks() - 1));
+        count.ok_or_else(|| unknown_block(py, id, last))
+    }
+
+    /// Returns the free blocks in the order in which they will be handed out.
+    fn free_order(&self, py: Python<'_>) -> Vec<u32> {
+        enter(py, &self.0, |allocator| allocator.free_list().iter().map(BlockId::get).collect())
+    }
+
+    /// Recounts references and free list from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        on!(py, self, |allocator| allocator.check_invariants())
+    }
+}
+
+/// The error for a block outside the pool.
+pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyErr {
+    use crate::errors::ToPyErr;
+    PoolError::UnknownBlock { block: block.get().into(), last: last as u32 }.to_py_err(py)
+}
+
+/// The prefix index: block hash to the blocks that hold this content.
+#[pyclass(frozen, module = "kvpool._core", name = "PrefixIndex")]
+pub(crate) struct PyPrefixIndex(Mutex<PrefixIndex>);
+
+#[pymethods]
+impl PyPrefixIndex {
+    #[new]
+    #[pyo3(signature = (num_blocks, block_size=16, *, verify="none"))]
+    fn new(py: Python<'_>, num_blocks: Int, block_size: i128, verify: &str) -> PyResult<Self> {
+        let (num_blocks, block_size) =
+            (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
+        let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?, false).or_raise(py)?;
+        Ok(Self(Mutex::new(index)))
+    }
+
+    /// Registers a block as one block of a chain, not yet computed; False means a hash collision.
+    fn insert(
+        &self,
+        py: Python<'_>,
+        block_id: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        position: Int,
+    ) -> PyResult<bool> {
+        let (id, position, chain) = (block(block_id)?, count(py, "position", position)?, &chain.get().0);
+        Ok(on!(py, self, |index| index.insert(id, chain, position))? == Inserted::Registered)
+    }
+
+    /// Says that the KV of a registered block is written: lookups may return it.
+    fn mark_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let id = block(block_id)?;
+        on!(py, self, |index| index.mark_computed(id))
+    }
+
+    /// Returns a computed block that holds this block of a chain, or None.
+    fn find(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Option<u32>> {
+        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
+        on!(py, self, |index| index.check_chain(chain))?;
+        Ok(enter(py, &self.0, |index| index.find(chain, position)).map(BlockId::get))
+    }
+
+    /// Takes a block out of the index and returns whether it was registered.
+    fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = block(block_id)?;
+        Ok(enter(py, &self.0, |index| index.remove(id)))
+    }
+
+    /// Forgets everything.
+    fn clear(&self, py: Python<'_>) {
+        enter(py, &self.0, PrefixIndex::clear);
+    }
+
+    /// Returns the blocks registered under this hash of a chain, computed ones first.
+    fn copies(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Vec<u32>> {
+        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
+        let hash = chain.hashes().get(position);
+        Ok(hash.map(|hash| ids(&enter(py, &self.0, |index| index.copies(hash)))).unwrap_or_default())
+    }
+
+    /// Blocks that are registered, computed or not.
+    #[getter]
+    fn num_registered(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |index| index.num_registered())
+    }
+
+    /// Different hashes among the registered blocks.
+    #[getter]
+    fn num_hashes(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |index| index.num_hashes())
+    }
+
+    /// Recounts the index from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        on!(py, self, |index| index.check_invariants())
+    }
+
+    fn __contains__(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = block(block_id)?;
+        Ok(enter(py, &self.0, |index| index.contains(id)))
+    }
+}
+
+/// The least-recently-used order of cached-free blocks.
+#[pyclass(frozen, module = "kvpool._core", name = "LruEvictor")]
+pub(crate) struct PyLruEvictor(Mutex<LruEvictor>, usize);
+
+#[pymethods]
+impl PyLruEvictor {
+    #[new]
+    fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
+        let num_blocks = count(py, "num_blocks", num_blocks)?;
+        // The list itself takes any number; the pool's limits hold for its parts, too.
+        if !(2..=kvpool::MAX_BLOCKS).contains(&num_blocks) {
+            let message = format!("num_blocks is {num_blocks}: must be from 2 to {}", kvpool::MAX_BLOCKS);
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        Ok(Self(Mutex::new(LruEvictor::new(num_blocks)), num_blocks))
+    }
+
+    /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.
+    fn insert(&self, py: Python<'_>, candidates: Vec<(Bound<'_, PyAny>, Int)>) -> PyResult<()> {
+        let mut staged = Vec::with_capacity(candidates.len());
+        for (id, depth) in candidates {
+            let (block, depth) = (block(&id)?, count(py, "depth", depth)?);
+            if block.is_null() || block.index() >= self.1 {
+                return Err(unknown_block(py, block, self.1 - 1));
+            }
+            let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+            staged.push(Candidate { block, depth });
+        }
+        enter(py, &self.0, |evictor| evictor.insert(&mut staged));
+        Ok(())
+    }
+
+    /// Gives up one block, because it was hit or dropped, and returns whether it was held.
+    fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = block(block_id)?;
+        Ok(enter(py, &self.0, |evictor| evictor.remove(id)))
+    }
+
+    /// Gives up the next victim, or returns None if there is none.
+    fn evict(&self, py: Python<'_>) -> Option<u32> {
+        enter(py, &self.0, LruEvictor::evict).map(BlockId::get)
+    }
+
+    /// Returns the blocks in the order in which they would be evicted.
+    fn order(&self, py: Python<'_>) -> Vec<u32> {
+        ids(&enter(py, &self.0, |evictor| evictor.order()))
+    }
+
+    /// Recounts the order from its links.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        on!(py, self, |evictor| evictor.check_invariants())
+    }
+
+    fn __contains__(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = block(block_id)?;
+        Ok(enter(py, &self.0, |evictor| evictor.contains(id)))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |evictor| evictor.len())
+    }
+}

@@ -1,0 +1,271 @@
+//! `BlockPool`.
+
+use std::sync::Mutex;
+
+use kvpool::{BlockId, BlockPool, PoolConfig, PoolError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::convert::{IdsOut, Int, block, blocks, count, ids};
+use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::errors::OrRaise;
+use crate::hashing::{PyHashChain, named};
+use crate::parts::unknown_block;
+use crate::stats::{PyPoolStats, PyProbe, event};
+
+/// Blocks of one tier: allocation, prefix cache and eviction.
+#[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
+pub(crate) struct PyBlockPool(Mutex<BlockPool>);
+
+impl PyBlockPool {
+    /// Runs an operation on `size` blocks.
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut BlockPool) -> Result<R, PoolError> + Send,
+    ) -> PyResult<R> {
+        enter_sized(py, &self.0, size, call).or_raise(py)
+    }
+
+    /// Looks up something of one block.
+    fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        block_id: &Bound<'_, PyAny>,
+        call: impl FnOnce(&BlockPool, BlockId) -> R + Send,
+    ) -> PyResult<R> {
+        let id = block(block_id)?;
+        let (known, last, value) = enter(py, &self.0, |pool| {
+            (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id))
+        });
+        if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
+    }
+}
+
+/// `max_blocks` of a lookup: all if absent.
+fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
+    max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
+}
+
+#[pymethods]
+impl PyBlockPool {
+    #[new]
+    #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
+    fn new(
+        py: Python<'_>,
+        num_blocks: Int,
+        block_size: i128,
+        verify: &str,
+        duplicates: &str,
+        eviction: &str,
+        event_capacity: i128,
+    ) -> PyResult<Self> {
+        let config = PoolConfig {
+            num_blocks: count(py, "num_blocks", num_blocks)?,
+            block_size: count(py, "block_size", block_size)?,
+            verify: named(py, verify)?,
+            duplicates: named(py, duplicates)?,
+            eviction: named(py, eviction)?,
+            event_capacity: count(py, "event_capacity", event_capacity)?,
+        };
+        Ok(Self(Mutex::new(py.detach(|| BlockPool::new(config)).or_raise(py)?)))
+    }
+
+    /// Blocks, null block included.
+    #[getter]
+    fn num_blocks(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |pool| pool.num_blocks())
+    }
+
+    /// Tokens per block.
+    #[getter]
+    fn block_size(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |pool| pool.block_size())
+    }
+
+    /// Blocks that an allocation can take now: free and cached-free.
+    #[getter]
+    fn num_available(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |pool| pool.num_available())
+    }
+
+    /// The current epoch: 0, plus one per bump.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> u64 {
+        enter(py, &self.0, |pool| pool.epoch())
+    }
+
+    /// Takes blocks, each with one reference: returns their ids, or writes them and returns how many.
+    #[pyo3(signature = (n, *, out=None))]
+    fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let n = count(py, "n", n)?;
+        let out = out.map(|out| IdsOut::new(out, n)).transpose()?;
+        let taken = self.run(py, n, |pool| pool.allocate(n))?;
+        match out {
+            None => Ok(PyList::new(py, ids(&taken))?.into_any()),
+            Some(out) => Ok(out.write(py, &taken)?.into_pyobject(py)?.into_any()),
+        }
+    }
+
+    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table.
+    fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.acquire(&held))
+    }
+
+    /// Drops one reference per id; blocks without further references become cached-free or free.
+    fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.release(&held))
+    }
+
+    /// Releases a block table, tail first: what becomes free is handed out again in table order.
+    fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.release_table(&held))
+    }
+
+    /// Releases blocks that a running step may still touch: they are fenced until it completes.
+    fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
+        let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
+        self.run(py, held.len(), |pool| pool.release_after(&held, step))
+    }
+
+    /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
+    fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
+        let step = count(py, "step", step)? as u64;
+        enter_measured(py, &self.0, BlockPool::num_fenced, |pool| pool.complete_step(step)).or_raise(py)
+    }
+
+    /// Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
+    #[pyo3(signature = (block_ids, chain, start=0))]
+    fn register(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        start: i128,
+    ) -> PyResult<usize> {
+        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
+        Ok(self.run(py, held.len(), |pool| pool.register(&held, chain, start))?.blocks)
+    }
+
+    /// Says that the KV of registered blocks is written: lookups may return them.
+    fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.mark_computed(&held))
+    }
+
+    /// Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
+    #[pyo3(signature = (chain, max_blocks=None))]
+    fn match_and_acquire(
+        &self,
+        py: Python<'_>,
+        chain: &Bound<'_, PyHashChain>,
+        max_blocks: Option<Int>,
+    ) -> PyResult<Vec<u32>> {
+        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
+        Ok(ids(&self.run(py, chain.len(), |pool| pool.match_and_acquire(chain, max))?))
+    }
+
+    /// Says what a lookup would find now; changes nothing and counts nothing.
+    #[pyo3(signature = (chain, max_blocks=None))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        chain: &Bound<'_, PyHashChain>,
+        max_blocks: Option<Int>,
+    ) -> PyResult<PyProbe> {
+        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
+        Ok(self.run(py, chain.len(), |pool| pool.probe(chain, max))?.into())
+    }
+
+    /// Drops blocks from the prefix index by id and returns how many were registered.
+    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let victims = blocks(block_ids)?;
+        self.run(py, victims.len(), |pool| pool.evict(&victims))
+    }
+
+    /// Forgets all cached content and returns how many blocks were registered.
+    fn reset(&self, py: Python<'_>) -> PyResult<usize> {
+        self.run(py, LONG, BlockPool::reset)
+    }
+
+    /// Starts a new epoch, for instance after a change of weights, and returns its number.
+    fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, LONG, BlockPool::bump_epoch)
+    }
+
+    /// Grows the pool; the new blocks are handed out last.
+    fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
+        let num_blocks = count(py, "num_blocks", num_blocks)?;
+        self.run(py, LONG, |pool| pool.resize(num_blocks))
+    }
+
+    /// Returns the references of a block, those of fences included.
+    fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
+        Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
+    }
+
+    /// Returns where a block is in its life: null, free, cached-free, active or fenced.
+    fn state(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+        Ok(self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name))
+    }
+
+    /// Says whether a block is registered and its KV written.
+    fn is_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.look(py, block_id, BlockPool::is_computed)
+    }
+
+    /// Returns the hash under which a block is registered, or None.
+    fn hash_of<'py>(
+        &self,
+        py: Python<'py>,
+        block_id: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (algorithm, hash) =
+            self.look(py, block_id, |pool, block| (pool.algorithm(), pool.hash_of(block)))?;
+        Ok(algorithm.zip(hash).map(|(algorithm, hash)| PyBytes::new(py, hash.digest(algorithm))))
+    }
+
+    /// Returns the free blocks in the order in which they will be handed out.
+    fn free_order(&self, py: Python<'_>) -> Vec<u32> {
+        ids(&enter(py, &self.0, |pool| pool.free_order()))
+    }
+
+    /// Returns the cached-free blocks in the order in which they would be evicted.
+    fn eviction_order(&self, py: Python<'_>) -> Vec<u32> {
+        ids(&enter(py, &self.0, |pool| pool.eviction_order()))
+    }
+
+    /// Returns the events since the last call, and how many were lost before them.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
+        let (algorithm, batch) = enter(py, &self.0, |pool| (pool.algorithm(), pool.take_events()));
+        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
+        Ok((events, batch.dropped))
+    }
+
+    /// Returns the pool's counters and gauges.
+    fn stats(&self, py: Python<'_>) -> PyPoolStats {
+        enter(py, &self.0, |pool| pool.stats()).into()
+    }
+
+    /// Recounts every invariant of the pool and its parts from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        enter_sized(py, &self.0, LONG, |pool| pool.check_invariants()).or_raise(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let stats = enter(py, &self.0, |pool| pool.stats());
+        format!(
+            "BlockPool(usable={}, block_size={}, free={}, cached_free={}, active={}, fenced={})",
+            stats.usable, stats.block_size, stats.free, stats.cached_free, stats.active, stats.fenced
+        )
+    }
+}

@@ -1,0 +1,295 @@
+//! Plain results as frozen classes: statistics, probes, admissions, events.
+
+use kvpool::{
+    Admission, BlockEvent, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo, RequestState,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::convert::ids;
+
+/// Counts of a pool, in blocks.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "PoolStats", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyPoolStats {
+    /// All blocks but the null block.
+    usable: usize,
+    /// Blocks without cached content that nobody holds.
+    free: usize,
+    /// Blocks that nobody holds and a hit can take; an allocation may evict them.
+    cached_free: usize,
+    /// Blocks held by at least one block table.
+    active: usize,
+    /// Blocks that are released, but a running step may still touch them.
+    fenced: usize,
+    /// Registered blocks, held or not.
+    registered: usize,
+    /// Blocks that an allocation can take: free and cached-free.
+    available: usize,
+    /// Share of the usable blocks that is active or fenced, 0.0 to 1.0.
+    usage: f64,
+    /// Tokens per block.
+    block_size: usize,
+    /// The current epoch.
+    epoch: u64,
+    /// Blocks handed out so far.
+    allocated: u64,
+    /// Of the blocks handed out, those that held cached content until then.
+    evicted: u64,
+    /// Blocks that matched and were acquired.
+    hits: u64,
+    /// Blocks that were looked up to be acquired and did not match.
+    misses: u64,
+    /// Hits and registrations refused because other content stood behind an equal hash.
+    collisions: u64,
+    /// Released duplicates that were freed at once because another copy was cached.
+    duplicates_dropped: u64,
+}
+
+impl From<PoolStats> for PyPoolStats {
+    fn from(stats: PoolStats) -> Self {
+        Self {
+            usable: stats.usable,
+            free: stats.free,
+            cached_free: stats.cached_free,
+            active: stats.active,
+            fenced: stats.fenced,
+            registered: stats.registered,
+            available: stats.available(),
+            usage: stats.usage(),
+            block_size: stats.block_size,
+            epoch: stats.epoch,
+            allocated: stats.allocated,
+            evicted: stats.evicted,
+            hits: stats.hits,
+            misses: stats.misses,
+            collisions: stats.collisions,
+            duplicates_dropped: stats.duplicates_dropped,
+        }
+    }
+}
+
+#[pymethods]
+impl PyPoolStats {
+    /// Returns how many tokens fit in this many blocks.
+    fn tokens(&self, blocks: usize) -> usize {
+        blocks.saturating_mul(self.block_size)
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { usable, free, cached_free, active, fenced, .. } = self;
+        format!(
+            "PoolStats(usable={usable}, free={free}, cached_free={cached_free}, active={active}, fenced={fenced})"
+        )
+    }
+}
+
+/// Counts of a manager, in requests and tokens.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "ManagerStats", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyManagerStats {
+    /// Requests that hold blocks now.
+    running: usize,
+    /// Requests that wait to be resumed.
+    preempted: usize,
+    /// Requests admitted so far.
+    admissions: u64,
+    /// Prompt tokens of the admitted requests.
+    prompt_tokens: u64,
+    /// Of the prompt tokens, those whose KV was cached.
+    hit_tokens: u64,
+    /// Of the prompt tokens, those that the engine had to compute.
+    computed_tokens: u64,
+    /// Admissions and resumptions refused for want of blocks.
+    refusals: u64,
+    /// Tokens appended after admission.
+    appended_tokens: u64,
+    /// Requests preempted so far.
+    preemptions: u64,
+    /// Computed tokens that preemptions gave up, cached again or not.
+    preempted_tokens: u64,
+    /// Requests resumed so far.
+    resumptions: u64,
+    /// Tokens of the resumed requests.
+    resumed_tokens: u64,
+    /// Of the resumed tokens, those whose KV was still cached.
+    resumed_hit_tokens: u64,
+    /// Bytes of KV per block; 0 if unknown.
+    block_bytes: u64,
+    /// The pool's own counts.
+    pool: PyPoolStats,
+}
+
+impl From<ManagerStats> for PyManagerStats {
+    fn from(stats: ManagerStats) -> Self {
+        Self {
+            running: stats.running,
+            preempted: stats.preempted,
+            admissions: stats.admissions,
+            prompt_tokens: stats.prompt_tokens,
+            hit_tokens: stats.hit_tokens,
+            computed_tokens: stats.computed_tokens,
+            refusals: stats.refusals,
+            appended_tokens: stats.appended_tokens,
+            preemptions: stats.preemptions,
+            preempted_tokens: stats.preempted_tokens,
+            resumptions: stats.resumptions,
+            resumed_tokens: stats.resumed_tokens,
+            resumed_hit_tokens: stats.resumed_hit_tokens,
+            block_bytes: stats.block_bytes,
+            pool: stats.pool.into(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyManagerStats {
+    /// Returns the bytes of KV in this many blocks; 0 if unknown.
+    fn bytes(&self, blocks: u64) -> u64 {
+        blocks.saturating_mul(self.block_bytes)
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { running, preempted, prompt_tokens, hit_tokens, .. } = self;
+        format!(
+            "ManagerStats(running={running}, preempted={preempted}, prompt_tokens={prompt_tokens}, hit_tokens={hit_tokens})"
+        )
+    }
+}
+
+/// What a lookup would find: counts, not ids.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "Probe", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyProbe {
+    /// Blocks from the start of the prompt that a lookup would return.
+    cached_blocks: usize,
+    /// Of the cached blocks, those that nobody holds: acquiring them uses up as many available ones.
+    idle_blocks: usize,
+    /// Blocks behind the cached ones that are registered and being computed now.
+    pending_blocks: usize,
+}
+
+impl From<Probe> for PyProbe {
+    fn from(probe: Probe) -> Self {
+        let Probe { cached_blocks, idle_blocks, pending_blocks } = probe;
+        Self { cached_blocks, idle_blocks, pending_blocks }
+    }
+}
+
+#[pymethods]
+impl PyProbe {
+    fn __repr__(&self) -> String {
+        let Self { cached_blocks, idle_blocks, pending_blocks } = self;
+        format!(
+            "Probe(cached_blocks={cached_blocks}, idle_blocks={idle_blocks}, pending_blocks={pending_blocks})"
+        )
+    }
+}
+
+/// What an admitted request got.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "Admission", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyAdmission {
+    /// Leading tokens whose KV is cached: the engine computes from here on.
+    cached_tokens: usize,
+    /// Leading blocks of the block table that are cached, shared, and not to be written.
+    cached_blocks: usize,
+    /// Blocks of the whole block table.
+    num_blocks: usize,
+    /// The whole block table; empty if it was written to a buffer of the caller.
+    block_ids: Vec<u32>,
+}
+
+impl PyAdmission {
+    /// With `block_ids` left out: they went into the caller's buffer.
+    pub(crate) fn written(admission: &Admission) -> Self {
+        let Admission { cached_tokens, cached_blocks, ref block_ids, .. } = *admission;
+        Self { cached_tokens, cached_blocks, num_blocks: block_ids.len(), block_ids: Vec::new() }
+    }
+}
+
+impl From<&Admission> for PyAdmission {
+    fn from(admission: &Admission) -> Self {
+        Self { block_ids: ids(&admission.block_ids), ..Self::written(admission) }
+    }
+}
+
+#[pymethods]
+impl PyAdmission {
+    fn __repr__(&self) -> String {
+        let Self { cached_tokens, cached_blocks, num_blocks, .. } = self;
+        format!(
+            "Admission(cached_tokens={cached_tokens}, cached_blocks={cached_blocks}, num_blocks={num_blocks})"
+        )
+    }
+}
+
+/// What the manager knows of a request.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "RequestInfo", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyRequestInfo {
+    /// Whether it holds blocks: running, or preempted.
+    state: &'static str,
+    /// Its tokens: prompt and appended ones.
+    tokens: usize,
+    /// Tokens whose KV is written, cached ones included.
+    computed_tokens: usize,
+    /// Tokens that were cached when it was last admitted.
+    cached_tokens: usize,
+    /// Blocks in its block table.
+    blocks: usize,
+}
+
+impl From<RequestInfo> for PyRequestInfo {
+    fn from(info: RequestInfo) -> Self {
+        Self {
+            state: if info.state == RequestState::Running { "running" } else { "preempted" },
+            tokens: info.tokens,
+            computed_tokens: info.computed_tokens,
+            cached_tokens: info.cached_tokens,
+            blocks: info.blocks,
+        }
+    }
+}
+
+#[pymethods]
+impl PyRequestInfo {
+    fn __repr__(&self) -> String {
+        let Self { state, tokens, computed_tokens, blocks, .. } = self;
+        format!(
+            "RequestInfo(state={state:?}, tokens={tokens}, computed_tokens={computed_tokens}, blocks={blocks})"
+        )
+    }
+}
+
+/// An event as a dict: its names are those of the Rust enum.
+pub(crate) fn event<'py>(
+    py: Python<'py>,
+    event: &BlockEvent,
+    algorithm: Option<HashAlgorithm>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let digest = |hash: &kvpool::BlockHash| {
+        PyBytes::new(py, algorithm.map_or(&hash.as_bytes()[..], |algorithm| hash.digest(algorithm))).unbind()
+    };
+    let out = PyDict::new(py);
+    match event {
+        BlockEvent::Stored { hash, parent, depth, block } => {
+            out.set_item("type", "stored")?;
+            out.set_item("hash", digest(hash))?;
+            out.set_item("parent", parent.as_ref().map(digest))?;
+            out.set_item("depth", depth)?;
+            out.set_item("block_id", block.get())?;
+        }
+        BlockEvent::Removed { hash, block } => {
+            out.set_item("type", "removed")?;
+            out.set_item("hash", digest(hash))?;
+            out.set_item("block_id", block.get())?;
+        }
+        BlockEvent::Cleared { epoch } => {
+            out.set_item("type", "cleared")?;
+            out.set_item("epoch", epoch)?;
+        }
+        _ => {}
+    }
+    Ok(out)
+}

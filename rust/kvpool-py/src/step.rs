@@ -1,0 +1,193 @@
+//! `Step`: a planned scheduler step.
+
+use std::sync::Mutex;
+
+use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::convert::{Int, ids, request_id, request_ref, tokens};
+use crate::enter::{enter, enter_sized};
+use crate::errors::{OrRaise, raise};
+use crate::hashing::PyExtraKeys;
+use crate::manager::{PyCacheManager, step};
+use crate::stats::PyAdmission;
+
+/// What a step is doing.
+enum State {
+    /// It plans; a commit will work on about so many blocks and tokens.
+    Open(StepPlan, usize),
+    /// A call has the plan.
+    Busy,
+    Over,
+}
+
+/// A step being planned: operations that are committed together or not at all.
+#[pyclass(frozen, module = "kvpool._core", name = "Step")]
+pub(crate) struct PyStep {
+    manager: Py<PyCacheManager>,
+    state: Mutex<State>,
+}
+
+impl PyStep {
+    pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> Self {
+        let plan = enter(manager.py(), &manager.get().inner, |manager| manager.begin_step());
+        Self { manager: manager.unbind(), state: Mutex::new(State::Open(plan, 0)) }
+    }
+
+    /// Takes the plan for a call.
+    fn take(&self, py: Python<'_>) -> PyResult<(StepPlan, usize)> {
+        let taken = enter(py, &self.state, |state| match std::mem::replace(state, State::Busy) {
+            State::Open(plan, work) => Ok((plan, work)),
+            other => {
+                *state = other;
+                Err(matches!(state, State::Busy))
+            }
+        });
+        taken.map_err(|busy| {
+            let message = if busy {
+                "another thread is using this step: let one thread plan it"
+            } else {
+                "this step is over: begin a new one"
+            };
+            raise(py, "StaleStepError", message)
+        })
+    }
+
+    /// Puts the plan back after a call, unless the step was rolled back meanwhile.
+    fn put(&self, py: Python<'_>, next: State) {
+        enter(py, &self.state, |state| {
+            if matches!(state, State::Busy) {
+                *state = next;
+            }
+        });
+    }
+
+    /// Plans an operation of `size` blocks or tokens.
+    fn plan<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut CacheManager, &mut StepPlan) -> Result<R, ManagerError> + Send,
+    ) -> PyResult<R> {
+        let (mut plan, work) = self.take(py)?;
+        let (result, plan) = enter_sized(py, &self.manager.get().inner, size, move |manager| {
+            let result = call(manager, &mut plan);
+            (result, plan)
+        });
+        self.put(py, State::Open(plan, work.saturating_add(size)));
+        result.or_raise(py)
+    }
+
+    /// Blocks of a request, as far as they say how long a call takes.
+    fn size_of(&self, py: Python<'_>, id: RequestRef<'_>) -> usize {
+        enter(py, &self.manager.get().inner, |manager| {
+            manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
+        })
+    }
+}
+
+#[pymethods]
+impl PyStep {
+    /// Plans an admission and returns how many tokens would be cached.
+    #[pyo3(signature = (request_id, prompt, extra=None))]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<usize> {
+        let id = self::request_id(request_id)?;
+        let cursor = self.manager.get().prompt(py, prompt, extra)?;
+        let size = cursor.num_tokens() / cursor.hasher().block_size();
+        self.plan(py, size, |manager, plan| Ok(manager.plan_admit(plan, id, cursor)?))
+    }
+
+    /// Plans to resume a preempted request and returns how many tokens would be cached.
+    fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let id = request_ref(request_id)?;
+        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_resume(plan, id))
+    }
+
+    /// Plans to append tokens to a running request and returns how many blocks that adds.
+    fn append(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        token_ids: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
+        self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens))
+    }
+
+    /// Plans to preempt a running request and returns how many blocks that makes available.
+    #[pyo3(signature = (request_id, *, after_step=None))]
+    fn preempt(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+    ) -> PyResult<usize> {
+        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_preempt(plan, id, after_step))
+    }
+
+    /// Plans to release a request and returns how many blocks that makes available.
+    #[pyo3(signature = (request_id, *, after_step=None))]
+    fn release(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+    ) -> PyResult<usize> {
+        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_release(plan, id, after_step))
+    }
+
+    /// Blocks that would still be available after the operations so far.
+    #[getter]
+    fn available_blocks(&self, py: Python<'_>) -> PyResult<usize> {
+        let (plan, work) = self.take(py)?;
+        let available = plan.available_blocks();
+        self.put(py, State::Open(plan, work));
+        Ok(available)
+    }
+
+    /// Does all that is planned, and ends the step.
+    fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (mut plan, work) = self.take(py)?;
+        let (result, plan) = enter_sized(py, &self.manager.get().inner, work, move |manager| {
+            (manager.commit_step(&mut plan), plan)
+        });
+        self.put(py, if result.is_ok() { State::Over } else { State::Open(plan, work) });
+        let outcomes = result.or_raise(py)?;
+        let out = PyList::empty(py);
+        for outcome in &outcomes {
+            match outcome {
+                StepOutcome::Admitted(admission) => out.append(PyAdmission::from(admission))?,
+                StepOutcome::Appended(blocks) => out.append(ids(blocks))?,
+                _ => out.append(py.None())?,
+            }
+        }
+        Ok(out)
+    }
+
+    /// Drops the plan: nothing has happened.
+    fn rollback(&self, py: Python<'_>) {
+        enter(py, &self.state, |state| *state = State::Over);
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.rollback(py);
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        enter(py, &self.state, |state| if let State::Open(plan, _) = state { plan.len() } else { 0 })
+    }
+}

@@ -1,0 +1,312 @@
+//! Engine mode: continuous batching in virtual time, through the manager.
+//!
+//! One step: requests that have arrived are admitted, first come first served, while a running place, budget and blocks
+//! are left; every decoding request computes its last token and samples the next; the rest of the budget goes to prefill,
+//! oldest first, in chunks. When an append does not fit, the request admitted last is preempted by recompute and waits at
+//! the head of the queue. A step takes `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
+
+use std::collections::VecDeque;
+
+use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
+
+use super::prefetch::Prefetch;
+use super::report::{EngineReport, HitCounts};
+use super::{ReplayConfig, ReplayError};
+use crate::expand::output_token;
+use crate::trace::Trace;
+
+/// A request that waits: with its prompt, or known to the manager since it was preempted.
+#[derive(Debug)]
+enum Waiting {
+    New { index: usize, cursor: Box<HashCursor> },
+    Preempted(Running),
+}
+
+/// A request that runs.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    /// Its number in the trace, and its id.
+    index: usize,
+    /// Tokens that it has: prompt and output.
+    tokens: usize,
+    /// Of those, tokens whose KV is written.
+    computed: usize,
+    /// Output tokens sampled.
+    output: u32,
+}
+
+/// The manager, the queues and what was counted.
+#[derive(Debug)]
+pub(super) struct Engine {
+    manager: CacheManager,
+    max_running: usize,
+    step_tokens: usize,
+    step_ms: f64,
+    prefill_ms_per_token: f64,
+    now_ms: f64,
+    first_ms: f64,
+    /// Requests of the trace that have arrived.
+    arrived: usize,
+    finished: usize,
+    waiting: VecDeque<Waiting>,
+    /// In order of admission.
+    running: Vec<Running>,
+    /// The head of the queue did not fit, and nothing has been released since: asking again would be in vain.
+    blocked: bool,
+    time_to_first_token_ms: f64,
+    pub(super) hits: HitCounts,
+    pub(super) last_half: HitCounts,
+    report: EngineReport,
+}
+
+impl Engine {
+    pub(super) fn new(manager: CacheManager, config: &ReplayConfig) -> Self {
+        Self {
+            manager,
+            max_running: config.max_running,
+            step_tokens: config.step_tokens,
+            step_ms: config.step_ms,
+            prefill_ms_per_token: 1000.0 / config.prefill_tokens_per_s,
+            now_ms: 0.0,
+            first_ms: 0.0,
+            arrived: 0,
+            finished: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            blocked: false,
+            time_to_first_token_ms: 0.0,
+            hits: HitCounts::default(),
+            last_half: HitCounts::default(),
+            report: EngineReport::default(),
+        }
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        trace: &Trace,
+        prompts: &mut Prefetch,
+        requests: usize,
+    ) -> Result<usize, ReplayError> {
+        let target = trace.requests().len().min(self.finished.saturating_add(requests));
+        while self.finished < target {
+            self.arrive(trace, prompts)?;
+            self.admit(trace)?;
+            if self.running.is_empty() {
+                continue; // nothing fitted or nothing is there: time moves to the next arrival
+            }
+            self.step(trace)?;
+        }
+        Ok(self.finished)
+    }
+
+    /// Queues what has arrived by now; if nothing runs and nothing waits, waits for the next arrival.
+    fn arrive(&mut self, trace: &Trace, prompts: &mut Prefetch) -> Result<(), ReplayError> {
+        let requests = trace.requests();
+        if self.arrived == 0 {
+            self.first_ms = requests.first().map_or(0.0, |request| request.timestamp_ms);
+            self.now_ms = self.first_ms;
+        }
+        if self.running.is_empty()
+            && self.waiting.is_empty()
+            && let Some(next) = requests.get(self.arrived)
+        {
+            self.now_ms = self.now_ms.max(next.timestamp_ms);
+        }
+        while requests.get(self.arrived).is_some_and(|next| next.timestamp_ms <= self.now_ms) {
+            let cursor = Box::new(prompts.next()?);
+            self.waiting.push_back(Waiting::New { index: self.arrived, cursor });
+            self.arrived += 1;
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, trace: &Trace) -> Result<(), ReplayError> {
+        while !self.blocked && self.running.len() < self.max_running {
+            match self.waiting.pop_front() {
+                None => break,
+                Some(Waiting::New { index, cursor }) => self.admit_new(trace, index, *cursor)?,
+                Some(Waiting::Preempted(request)) => self.resume(request)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn admit_new(&mut self, trace: &Trace, index: usize, cursor: HashCursor) -> Result<(), ReplayError> {
+        let tokens = cursor.num_tokens();
+        match self.manager.admit(index as i64, cursor) {
+            Ok(admission) => {
+                let block_size = self.manager.pool().block_size() as u64;
+                let hit = admission.cached_blocks as u64;
+                self.hits.add(tokens as u64, tokens as u64, hit, block_size);
+                if index >= trace.requests().len() / 2 {
+                    self.last_half.add(tokens as u64, tokens as u64, hit, block_size);
+                }
+                self.running.push(Running { index, tokens, computed: admission.cached_tokens, output: 0 });
+                self.report.peak_running = self.report.peak_running.max(self.running.len());
+            }
+            Err(refused) => match refused.error {
+                ManagerError::OutOfBlocks(refusal) if refusal.can_ever_fit => {
+                    self.blocked = true;
+                    self.waiting.push_front(Waiting::New { index, cursor: refused.cursor });
+                }
+                ManagerError::OutOfBlocks(_) => {
+                    self.report.rejected += 1;
+                    self.finished += 1;
+                }
+                error => return Err(error.into()),
+            },
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, request: Running) -> Result<(), ReplayError> {
+        match self.manager.resume(request.index as i64) {
+            Ok(admission) => self.running.push(Running { computed: admission.cached_tokens, ..request }),
+            Err(ManagerError::OutOfBlocks(refusal)) if refusal.can_ever_fit => {
+                self.blocked = true;
+                self.waiting.push_front(Waiting::Preempted(request));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// One step of the engine.
+    fn step(&mut self, trace: &Trace) -> Result<(), ReplayError> {
+        let decoding = self.running.iter().filter(|request| request.computed + 1 == request.tokens).count();
+        let mut budget = self.step_tokens.saturating_sub(decoding);
+        let mut prefilled = 0;
+        // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in the same step.
+        let mut sampling = Vec::with_capacity(self.running.len());
+        for (place, request) in self.running.iter_mut().enumerate() {
+            let left = request.tokens - request.computed;
+            if left > 1 {
+                let chunk = left.min(budget);
+                budget -= chunk;
+                prefilled += chunk;
+                request.computed += chunk;
+                if chunk < left {
+                    self.manager.commit(request.index as i64, request.computed)?;
+                    continue;
+                }
+            }
+            sampling.push(place);
+        }
+        self.now_ms += self.step_ms + prefilled as f64 * self.prefill_ms_per_token;
+        self.report.steps += 1;
+        self.sample(trace, &mut sampling)?;
+        self.finish(trace)
+    }
+
+    /// Commits what the sampling requests have, and appends a sampled token to each: one call.
+    fn sample(&mut self, trace: &Trace, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
+        loop {
+            // A request whose output is complete appends nothing more: `finish` releases it.
+            let wants = |request: &Running| request.output < trace.requests()[request.index].output_length;
+            let rows: Vec<_> = sampling.iter().map(|&place| self.running[place]).collect();
+            let growing: Vec<_> = rows.iter().filter(|request| wants(request)).collect();
+            let ids: Vec<_> = growing.iter().map(|request| RequestRef::Int(request.index as i64)).collect();
+            let tokens: Vec<_> =
+                growing.iter().map(|request| output_token(request.index as u32, request.output)).collect();
+            match self.manager.append(&ids, &tokens, true) {
+                Ok(_) => break,
+                // Alone, and the next token needs a block more than the pool has: it would run into this forever.
+                Err(ManagerError::OutOfBlocks(refusal))
+                    if self.running.len() == 1 && !refusal.can_ever_fit =>
+                {
+                    self.reject_last(sampling)?;
+                }
+                Err(ManagerError::OutOfBlocks(_)) => self.preempt_last(sampling)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for &place in &*sampling {
+            let request = &mut self.running[place];
+            let TraceRequestEnd { arrival_ms, output_length } = TraceRequestEnd::of(trace, request.index);
+            request.computed = request.tokens;
+            if request.output == 0 {
+                self.time_to_first_token_ms += self.now_ms - arrival_ms;
+            }
+            if request.output < output_length {
+                request.output += 1;
+                request.tokens += 1;
+                self.report.decode_appends += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Preempts the request admitted last.
+    fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
+        let Some(victim) = self.running.pop() else { return Ok(()) };
+        sampling.retain(|&place| place < self.running.len());
+        self.manager.preempt(victim.index as i64, None)?;
+        self.waiting.push_front(Waiting::Preempted(Running { computed: 0, ..victim }));
+        self.blocked = false;
+        Ok(())
+    }
+
+    /// Gives up on the request admitted last.
+    fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
+        let Some(victim) = self.running.pop() else { return Ok(()) };
+        sampling.retain(|&place| place < self.running.len());
+        self.manager.release(victim.index as i64, None)?;
+        self.report.rejected += 1;
+        self.finished += 1;
+        self.blocked = false;
+        Ok(())
+    }
+
+    /// Releases the requests whose output is complete.
+    fn finish(&mut self, trace: &Trace) -> Result<(), ReplayError> {
+        let mut place = 0;
+        while place < self.running.len() {
+            let request = self.running[place];
+            let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
+            // A prompt without output is done once it is computed.
+            if done && request.computed + usize::from(request.output > 0) >= request.tokens {
+                self.manager.commit(request.index as i64, request.computed)?;
+                self.manager.release(request.index as i64, None)?;
+                self.running.remove(place);
+                self.finished += 1;
+                self.blocked = false;
+            } else {
+                place += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(&self) -> EngineReport {
+        let stats = self.manager.stats();
+        EngineReport {
+            virtual_seconds: (self.now_ms - self.first_ms) / 1000.0,
+            preemptions: stats.preemptions,
+            resumed_tokens: stats.resumed_tokens,
+            resumed_token_hits: stats.resumed_hit_tokens,
+            mean_time_to_first_token_ms: self.time_to_first_token_ms / self.hits.requests.max(1) as f64,
+            ..self.report
+        }
+    }
+
+    pub(super) fn pool_stats(&self) -> PoolStats {
+        self.manager.stats().pool
+    }
+
+    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.manager.check_invariants()
+    }
+}
+
+/// What the trace says of a request's beginning and end.
+struct TraceRequestEnd {
+    arrival_ms: f64,
+    output_length: u32,
+}
+
+impl TraceRequestEnd {
+    fn of(trace: &Trace, index: usize) -> Self {
+        let request = &trace.requests()[index];
+        Self { arrival_ms: request.timestamp_ms, output_length: request.output_length }
+    }
+}

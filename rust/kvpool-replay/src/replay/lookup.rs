@@ -1,0 +1,67 @@
+//! Lookup mode: each request looked up and stored at once.
+
+use kvpool::{BlockPool, InvariantViolation, PoolStats};
+
+use super::ReplayError;
+use super::prefetch::Prefetch;
+use super::report::HitCounts;
+use crate::trace::{Trace, TraceRequest};
+
+/// The pool and what was counted.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pool: BlockPool,
+    done: usize,
+    pub(super) hits: HitCounts,
+    pub(super) last_half: HitCounts,
+}
+
+/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only leaves its prompts'
+/// tails out: they are never hit.
+pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
+    u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
+}
+
+impl Lookup {
+    pub(super) fn new(pool: BlockPool) -> Self {
+        Self { pool, done: 0, hits: HitCounts::default(), last_half: HitCounts::default() }
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        trace: &Trace,
+        prompts: &mut Prefetch,
+        requests: usize,
+    ) -> Result<usize, ReplayError> {
+        let all = trace.requests().len();
+        for index in self.done..all.min(self.done.saturating_add(requests)) {
+            let prompt = prompts.next()?;
+            let chain = prompt.chain();
+            let mut table = self.pool.match_and_acquire(chain, usize::MAX)?;
+            let hits = table.len();
+            // A prompt larger than the pool is stored as far as it goes.
+            let missing = (chain.len() - hits).min(self.pool.num_available());
+            self.pool.allocate_into(missing, &mut table)?;
+            self.pool.register(&table[hits..], chain, hits)?;
+            self.pool.mark_computed(&table[hits..])?;
+            self.pool.release_table(&table)?;
+            let request = &trace.requests()[index];
+            let indexed = indexed_tokens(request, trace.block_tokens());
+            let block_size = self.pool.block_size() as u64;
+            self.hits.add(u64::from(request.input_length), indexed, hits as u64, block_size);
+            if index >= all / 2 {
+                self.last_half.add(u64::from(request.input_length), indexed, hits as u64, block_size);
+            }
+            self.done = index + 1;
+        }
+        Ok(self.done)
+    }
+
+    pub(super) fn pool_stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.pool.check_invariants()
+    }
+}

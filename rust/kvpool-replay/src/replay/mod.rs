@@ -1,0 +1,330 @@
+//! Replay: a request trace through the shipped pool and manager.
+//!
+//! Two modes:
+//!
+//! - **lookup**: each request is looked up and stored at once, one after the other, and released. Every block of the
+//!   prompt counts as a whole block, the partial last one too; a full hit is allowed; a block weighs the tokens of the
+//!   prompt that it holds. This is the definition behind published hit rates of traces, and it has no time in it.
+//! - **engine**: virtual time. Requests arrive at their timestamps, wait, are admitted while blocks and the bound on
+//!   running requests allow, prefill in chunks under a token budget per step, decode one token per step, are preempted by
+//!   recompute when blocks run out, and release their blocks at the end. Only full blocks can hit, and the last prompt
+//!   token is always computed: what a server does.
+//!
+//! Owns the session ([`Replay`]), which advances in slices so that a caller can show progress, and the worker threads that
+//! expand and hash prompts ahead of it, in trace order. The result does not depend on the number of threads.
+
+mod engine;
+mod lookup;
+mod prefetch;
+mod report;
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use kvpool::{
+    BlockHasher, CacheManager, DuplicatePolicy, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
+    ManagerError, PoolConfig, Verify,
+};
+
+use crate::error::ExpandError;
+use crate::trace::Trace;
+use engine::Engine;
+use lookup::Lookup;
+use prefetch::{MAX_THREADS, Prefetch};
+pub use report::{EngineReport, HitCounts, Report};
+
+/// How requests are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Each request looked up and stored at once.
+    #[default]
+    Lookup,
+    /// Continuous batching in virtual time.
+    Engine,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: &'static [Self] = &[Self::Lookup, Self::Engine];
+
+    /// The mode's name, as users write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lookup => "lookup",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ReplayError;
+
+    fn from_str(name: &str) -> Result<Self, ReplayError> {
+        Self::ALL.iter().copied().find(|mode| mode.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|mode| mode.name()).collect();
+            ReplayError::InvalidConfig {
+                field: "mode",
+                value: format!("{name:?}"),
+                expected: format!("one of {}", known.join(", ")),
+            }
+        })
+    }
+}
+
+/// Settings of a replay.
+#[derive(Clone, PartialEq)]
+pub struct ReplayConfig {
+    /// How requests are run.
+    pub mode: Mode,
+    /// Tokens per block of the pool.
+    pub block_size: usize,
+    /// Usable blocks of the pool, the null block not counted. At least 1.
+    pub capacity_blocks: usize,
+    /// How blocks are hashed.
+    pub algorithm: HashAlgorithm,
+    /// How hits are verified.
+    pub verify: Verify,
+    /// Seed of the hash algorithm, where it takes one.
+    pub seed: Option<String>,
+    /// Eviction policy.
+    pub eviction: EvictionPolicy,
+    /// Share of the pool that an admission leaves available while others run (engine mode).
+    pub watermark: f64,
+    /// Engine mode: requests that run at once, at most. At least 1.
+    pub max_running: usize,
+    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill. At least 1.
+    pub step_tokens: usize,
+    /// Engine mode: milliseconds of virtual time that a step takes, before its prefill tokens.
+    pub step_ms: f64,
+    /// Engine mode: prefill tokens per second of virtual time, added to `step_ms`.
+    pub prefill_tokens_per_s: f64,
+    /// Threads that expand and hash prompts ahead of the replay, at most 1024; 0 chooses the number of cores.
+    pub threads: usize,
+}
+
+impl Default for ReplayConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Lookup,
+            block_size: 16,
+            capacity_blocks: 100_000,
+            algorithm: HashAlgorithm::Sha256,
+            verify: Verify::None,
+            seed: None,
+            eviction: EvictionPolicy::Lru,
+            watermark: 0.0,
+            max_running: 256,
+            step_tokens: 8192,
+            step_ms: 20.0,
+            prefill_tokens_per_s: 50_000.0,
+            threads: 0,
+        }
+    }
+}
+
+/// The seed may be a secret: it is hidden.
+impl fmt::Debug for ReplayConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayConfig")
+            .field("mode", &self.mode)
+            .field("block_size", &self.block_size)
+            .field("capacity_blocks", &self.capacity_blocks)
+            .field("algorithm", &self.algorithm)
+            .field("verify", &self.verify)
+            .field("seed", &self.seed.as_ref().map(|_| "hidden"))
+            .field("eviction", &self.eviction)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a replay cannot run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// A setting out of range.
+    #[error("{field} is {value}: must be {expected}")]
+    InvalidConfig {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// The ids of a request do not give tokens.
+    #[error("request {request}: {error}")]
+    Expand {
+        /// Number of the request, from 1.
+        request: usize,
+        /// Why.
+        error: ExpandError,
+    },
+    /// The threads that hash ahead did not start, or one of them died.
+    #[error("hashing ahead with {threads} threads: {reason}")]
+    Threads {
+        /// How many there were to be.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// The manager or the pool refused.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+}
+
+impl From<kvpool::PoolError> for ReplayError {
+    fn from(error: kvpool::PoolError) -> Self {
+        Self::Manager(error.into())
+    }
+}
+
+fn check(
+    ok: bool,
+    field: &'static str,
+    value: impl Display + Copy,
+    expected: &str,
+) -> Result<(), ReplayError> {
+    if ok {
+        return Ok(());
+    }
+    Err(ReplayError::InvalidConfig { field, value: value.to_string(), expected: expected.into() })
+}
+
+#[derive(Debug)]
+enum Runner {
+    Lookup(Box<Lookup>),
+    Engine(Box<Engine>),
+}
+
+/// A replay under way.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::replay::{Replay, ReplayConfig};
+/// let trace = generate(&GeneratorConfig { requests: 50, ..Default::default() }).unwrap();
+/// let mut replay = Replay::new(Arc::new(trace), ReplayConfig { capacity_blocks: 50_000, ..Default::default() })?;
+/// while replay.advance(10)? < replay.total() {}
+/// let report = replay.report();
+/// assert!(report.hits.block_hits > 0 && report.hits.block_hits < report.hits.blocks);
+/// # Ok::<(), kvpool_replay::replay::ReplayError>(())
+/// ```
+#[derive(Debug)]
+pub struct Replay {
+    config: ReplayConfig,
+    trace: Arc<Trace>,
+    prompts: Prefetch,
+    runner: Runner,
+}
+
+impl Replay {
+    /// Sets up the pool and starts hashing.
+    ///
+    /// # Errors
+    /// [`ReplayError::InvalidConfig`] and what pool, manager and hasher say of their settings.
+    pub fn new(trace: Arc<Trace>, config: ReplayConfig) -> Result<Self, ReplayError> {
+        check(config.capacity_blocks >= 1, "capacity_blocks", config.capacity_blocks, "at least 1")?;
+        check(config.max_running >= 1, "max_running", config.max_running, "at least 1")?;
+        check(config.step_tokens >= 1, "step_tokens", config.step_tokens, "at least 1")?;
+        let (step, rate) = (config.step_ms, config.prefill_tokens_per_s);
+        check(step > 0.0 && step.is_finite(), "step_ms", step, "above 0 and finite")?;
+        check(rate > 0.0 && !rate.is_nan(), "prefill_tokens_per_s", rate, "above 0")?;
+        check(
+            config.threads <= MAX_THREADS,
+            "threads",
+            config.threads,
+            "at most 1024, or 0 for one per core",
+        )?;
+        let trace_block = trace.block_tokens();
+        if config.mode == Mode::Lookup && config.block_size > 0 {
+            // A partial block is filled up from its trace block: a block must not reach into the next.
+            let divides = trace_block.is_multiple_of(config.block_size);
+            let expected =
+                format!("a divisor of the trace's {trace_block} in lookup mode; engine mode takes any");
+            check(divides, "block_size", config.block_size, &expected)?;
+        }
+        let num_blocks = config.capacity_blocks.saturating_add(1);
+        let (hasher, runner) = match config.mode {
+            Mode::Lookup => Self::lookup(&config, num_blocks)?,
+            Mode::Engine => Self::engine(&config, num_blocks)?,
+        };
+        let prompts = Prefetch::start(&trace, &hasher, config.mode, config.threads)?;
+        Ok(Self { config, trace, prompts, runner })
+    }
+
+    fn lookup(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let pool = kvpool::BlockPool::new(PoolConfig {
+            num_blocks,
+            block_size: config.block_size,
+            verify: config.verify,
+            duplicates: DuplicatePolicy::Keep,
+            eviction: config.eviction,
+            event_capacity: 0,
+        })?;
+        let hasher = BlockHasher::new(HasherConfig {
+            algorithm: config.algorithm,
+            block_size: config.block_size,
+            verify: config.verify,
+            key: None,
+            seed: config.seed.clone(),
+        });
+        let hasher = hasher.map_err(ManagerError::from)?;
+        Ok((Arc::new(hasher), Runner::Lookup(Box::new(Lookup::new(pool)))))
+    }
+
+    fn engine(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let manager = CacheManager::new(ManagerConfig {
+            num_blocks,
+            block_size: config.block_size,
+            algorithm: config.algorithm,
+            verify: config.verify,
+            seed: config.seed.clone(),
+            eviction: config.eviction,
+            watermark: config.watermark,
+            ..ManagerConfig::default()
+        })?;
+        Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
+    }
+
+    /// Requests of the trace.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.trace.requests().len()
+    }
+
+    /// Runs on until `requests` more requests are finished, or all are. Returns how many are finished.
+    ///
+    /// # Errors
+    /// [`ReplayError::Expand`] for ids that give no tokens; what the manager refuses.
+    pub fn advance(&mut self, requests: usize) -> Result<usize, ReplayError> {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.advance(&self.trace, &mut self.prompts, requests),
+            Runner::Engine(engine) => engine.advance(&self.trace, &mut self.prompts, requests),
+        }
+    }
+
+    /// What has been measured so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let (hits, last_half, pool, engine) = match &self.runner {
+            Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None),
+            Runner::Engine(engine) => {
+                (engine.hits, engine.last_half, engine.pool_stats(), Some(engine.report()))
+            }
+        };
+        Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine)
+    }
+
+    /// Recounts the invariants of the pool or manager that was replayed.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), kvpool::InvariantViolation> {
+        match &self.runner {
+            Runner::Lookup(lookup) => lookup.check_invariants(),
+            Runner::Engine(engine) => engine.check_invariants(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Worker threads that expand and hash prompts ahead of the replay.
+//!
+//! Hashes depend on tokens alone, never on the pool, so prompts can be hashed before their turn: request `i` by worker
+//! `i mod n`, each with a bounded channel of its own, read round robin. The replay sees the prompts in trace order,
+//! whatever the number of workers; memory is bounded by the channels.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+
+use kvpool::{BlockHasher, ExtraKeys, HashCursor};
+
+use super::{Mode, ReplayError};
+use crate::expand::TokenExpander;
+use crate::trace::Trace;
+
+/// More threads than this are a mistake.
+pub(super) const MAX_THREADS: usize = 1024;
+
+/// Prompts that a worker may be ahead.
+const AHEAD: usize = 16;
+
+type Prompt = Result<HashCursor, ReplayError>;
+
+/// Prompts in trace order.
+#[derive(Debug)]
+pub(super) struct Prefetch {
+    workers: Vec<Receiver<Prompt>>,
+    next: usize,
+}
+
+impl Prefetch {
+    /// Starts the workers. They end when the trace does, or when this is dropped.
+    ///
+    /// # Errors
+    /// [`ReplayError::Threads`] if the system refuses one; those started before it then end.
+    pub(super) fn start(
+        trace: &Arc<Trace>,
+        hasher: &Arc<BlockHasher>,
+        mode: Mode,
+        threads: usize,
+    ) -> Result<Self, ReplayError> {
+        let cores = || thread::available_parallelism().map_or(1, Into::into);
+        let threads = if threads == 0 { cores() } else { threads }.min(trace.requests().len());
+        let workers = (0..threads)
+            .map(|first| {
+                let name = format!("kvpool-hash-{first}");
+                let (sender, receiver) = sync_channel(AHEAD);
+                let (trace, hasher) = (trace.clone(), hasher.clone());
+                let worker = move || {
+                    for request in (first..trace.requests().len()).step_by(threads) {
+                        if sender.send(prompt(&trace, &hasher, mode, request)).is_err() {
+                            return; // the replay is gone
+                        }
+                    }
+                };
+                let started = thread::Builder::new().name(name).spawn(worker);
+                started.map_err(|error| ReplayError::Threads { threads, reason: error.to_string() })?;
+                Ok(receiver)
+            })
+            .collect::<Result<_, ReplayError>>()?;
+        Ok(Self { workers, next: 0 })
+    }
+
+    /// The prompt of the next request of the trace. To be called once per request.
+    pub(super) fn next(&mut self) -> Prompt {
+        let threads = self.workers.len();
+        let worker = self.next % threads.max(1);
+        self.next += 1;
+        let received = self.workers.get(worker).and_then(|worker| worker.recv().ok());
+        received.unwrap_or_else(|| {
+            Err(ReplayError::Threads { threads, reason: "one of them ended early".into() })
+        })
+    }
+}
+
+fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, mode: Mode, index: usize) -> Prompt {
+    let expand_error = |error| ReplayError::Expand { request: index + 1, error };
+    let expander = TokenExpander::new(trace.block_tokens()).map_err(expand_error)?;
+    let request = &trace.requests()[index];
+    let mut tokens = Vec::new();
+    match mode {
+        Mode::Engine => expander.expand_request(request, index as u32, &mut tokens).map_err(expand_error)?,
+        Mode::Lookup => {
+            // Every block of the prompt is a whole block: the partial last one is filled up from its id.
+            let indexed = super::lookup::indexed_tokens(request, trace.block_tokens());
+            let whole = indexed.next_multiple_of(hasher.block_size() as u64);
+            let whole = u32::try_from(whole).unwrap_or(u32::MAX);
+            expander.expand(&request.hash_ids, whole, &mut tokens).map_err(expand_error)?;
+        }
+    }
+    let mut cursor =
+        HashCursor::new(hasher.clone(), ExtraKeys::default()).map_err(kvpool::ManagerError::from)?;
+    cursor.append(&tokens);
+    Ok(cursor)
+}

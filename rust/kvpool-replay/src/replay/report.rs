@@ -1,0 +1,138 @@
+//! What a replay measured, with its definitions.
+
+use kvpool::PoolStats;
+use serde::Serialize;
+
+use super::{Mode, ReplayConfig};
+
+/// Hits of a set of requests. Each request counts once, at its first admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HitCounts {
+    /// Requests counted.
+    pub requests: u64,
+    /// Blocks of their prompts, partial last ones included.
+    pub blocks: u64,
+    /// Of those, blocks found cached. A block counts only if every block before it in its prompt was found.
+    pub block_hits: u64,
+    /// Blocks that the prompt fills.
+    pub full_blocks: u64,
+    /// Of those, blocks found cached.
+    pub full_block_hits: u64,
+    /// Tokens of their prompts.
+    pub tokens: u64,
+    /// Of those, tokens in blocks found cached.
+    pub token_hits: u64,
+}
+
+impl HitCounts {
+    /// Adds a request of `tokens` tokens, `indexed` of which are in blocks that the trace names, with `hit_blocks` found.
+    pub(super) fn add(&mut self, tokens: u64, indexed: u64, hit_blocks: u64, block_size: u64) {
+        self.requests += 1;
+        self.tokens += tokens;
+        self.blocks += indexed.div_ceil(block_size);
+        self.block_hits += hit_blocks;
+        self.full_blocks += indexed / block_size;
+        self.full_block_hits += hit_blocks.min(indexed / block_size);
+        self.token_hits += (hit_blocks * block_size).min(indexed);
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// Figures of engine mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EngineReport {
+    /// Virtual seconds from the first arrival to the last finish.
+    pub virtual_seconds: f64,
+    /// Steps of the virtual engine.
+    pub steps: u64,
+    /// Output tokens appended.
+    pub decode_appends: u64,
+    /// Requests given up: their prompt, or what they had grown to, is larger than the pool.
+    pub rejected: u64,
+    /// Preemptions by recompute.
+    pub preemptions: u64,
+    /// Tokens of resumed requests, and of those the ones still cached: kept apart from the hits of first admissions.
+    pub resumed_tokens: u64,
+    /// See `resumed_tokens`.
+    pub resumed_token_hits: u64,
+    /// Most requests running at once.
+    pub peak_running: usize,
+    /// Mean time from arrival to the end of prefill, in virtual milliseconds.
+    pub mean_time_to_first_token_ms: f64,
+}
+
+/// The result of a replay. Rates are in percent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `lookup` or `engine`.
+    pub mode: &'static str,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Tokens that one id of the trace stands for.
+    pub trace_block_tokens: usize,
+    /// Usable blocks.
+    pub capacity_blocks: usize,
+    /// Hash algorithm.
+    pub algorithm: &'static str,
+    /// Verification of hits.
+    pub verify: &'static str,
+    /// Eviction policy.
+    pub eviction: &'static str,
+    /// Counts over all requests.
+    pub hits: HitCounts,
+    /// Hit share of the blocks.
+    pub block_hit_rate: f64,
+    /// Hit share of the blocks that prompts fill.
+    pub full_block_hit_rate: f64,
+    /// Hit share of the tokens.
+    pub token_hit_rate: f64,
+    /// Counts over the last half of the requests: the cache is warm by then.
+    pub last_half: HitCounts,
+    /// Hit share of the tokens of the last half.
+    pub last_half_token_hit_rate: f64,
+    /// Blocks handed out.
+    pub allocated: u64,
+    /// Of those, blocks that held cached content.
+    pub evicted: u64,
+    /// Refused hits.
+    pub collisions: u64,
+    /// Engine mode only.
+    pub engine: Option<EngineReport>,
+}
+
+impl Report {
+    pub(super) fn new(
+        config: &ReplayConfig,
+        trace_block_tokens: usize,
+        hits: HitCounts,
+        last_half: HitCounts,
+        pool: PoolStats,
+        engine: Option<EngineReport>,
+    ) -> Self {
+        Self {
+            mode: match config.mode {
+                Mode::Lookup => "lookup",
+                Mode::Engine => "engine",
+            },
+            block_size: config.block_size,
+            trace_block_tokens,
+            capacity_blocks: config.capacity_blocks,
+            algorithm: config.algorithm.name(),
+            verify: config.verify.name(),
+            eviction: config.eviction.name(),
+            hits,
+            block_hit_rate: percent(hits.block_hits, hits.blocks),
+            full_block_hit_rate: percent(hits.full_block_hits, hits.full_blocks),
+            token_hit_rate: percent(hits.token_hits, hits.tokens),
+            last_half,
+            last_half_token_hit_rate: percent(last_half.token_hits, last_half.tokens),
+            allocated: pool.allocated,
+            evicted: pool.evicted,
+            collisions: pool.collisions,
+            engine,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Traces: what a recorded or generated workload is, in memory and as Mooncake JSONL.
+//!
+//! Owns [`TraceRequest`] (one request), [`Trace`] (requests in order of arrival, with the block size that
+//! their ids are made for) and [`write_jsonl`]. Reading is in [`crate::reader`], the rules are in
+//! [`crate::validate`], and [`crate::generate`] makes traces.
+//!
+//! The format is Mooncake's: one JSON object a line, with `timestamp` (ms from the start of the recording),
+//! `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of the prompt. Ids are
+//! *chained*: an id names a block together with everything before it, so equal ids at equal positions mean an
+//! equal prefix, which is all that a prefix cache can see of a prompt.
+//!
+//! Invariants of a [`Trace`] (its constructors check them, and nothing changes it afterwards):
+//!
+//! 1. it holds at least one request;
+//! 2. `input_length >= 1`, and the ids cover the prompt: only its last block may be partial, and mostly it
+//!    is. Either all requests list their partial block, `ceil(input_length / block_tokens)` ids as Mooncake
+//!    does, or all leave it out, since an engine cannot reuse it: `floor(...)` ids;
+//! 3. timestamps are finite, not negative, and never go backwards;
+//! 4. an id has one parent in the whole trace and stands at most once in a request (unless the check was
+//!    switched off in [`ReadOptions`](crate::reader::ReadOptions)).
+//!
+//! Costs: 40 bytes and one allocation per request, 8 bytes per block reference.
+
+use std::{
+    collections::HashSet,
+    io::{self, BufWriter, Write},
+};
+
+use crate::{
+    error::TraceError,
+    validate::{IdHasherBuilder, RequestChecker},
+};
+
+/// Tokens of a block in the published Mooncake traces.
+pub const DEFAULT_BLOCK_TOKENS: usize = 512;
+
+/// One request of a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceRequest {
+    /// When the request arrives, in ms from the start of the recording; finite, 0 or more. Files hold whole
+    /// milliseconds as a rule; a fraction is kept.
+    pub timestamp_ms: f64,
+    /// Prompt tokens, 1 or more.
+    pub input_length: u32,
+    /// Tokens that the model answered with; may be 0.
+    pub output_length: u32,
+    /// One chained id per block of the prompt; a partial last block may have one or not.
+    pub hash_ids: Box<[u64]>,
+}
+
+impl TraceRequest {
+    /// The ids of the full blocks: all that an engine, which indexes full blocks only, can find again.
+    ///
+    /// ```
+    /// use kvpool_replay::trace::TraceRequest;
+    ///
+    /// let request =
+    ///     TraceRequest { timestamp_ms: 0.0, input_length: 600, output_length: 1, hash_ids: [8, 9].into() };
+    /// assert_eq!(request.full_blocks(512), [8]);
+    /// ```
+    #[must_use]
+    pub fn full_blocks(&self, block_tokens: usize) -> &[u64] {
+        let full = (self.input_length as usize).checked_div(block_tokens).unwrap_or(0);
+        self.hash_ids.get(..full).unwrap_or(&self.hash_ids)
+    }
+}
+
+/// A workload: requests in order of arrival.
+///
+/// ```
+/// use kvpool_replay::trace::{Trace, TraceRequest};
+///
+/// let turn = |timestamp_ms, input_length, ids: &[u64]| TraceRequest {
+///     timestamp_ms,
+///     input_length,
+///     output_length: 10,
+///     hash_ids: ids.into(),
+/// };
+/// // Two turns of a chat: the second repeats block 0, and has filled the partial block 1 differently.
+/// let trace = Trace::new(vec![turn(0.0, 700, &[0, 1]), turn(2500.0, 1300, &[0, 2, 3])], 512).unwrap();
+/// let summary = trace.summary();
+/// assert_eq!((summary.requests, summary.input_tokens, summary.span_ms), (2, 2000, 2500.0));
+/// assert_eq!((summary.block_references, summary.partial_blocks, summary.unique_blocks), (5, 2, 4));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    requests: Vec<TraceRequest>,
+    block_tokens: usize,
+}
+
+impl Trace {
+    /// A trace of `requests`, whose ids are made for blocks of `block_tokens` tokens.
+    ///
+    /// Costs one hash-map step per block reference, 10 to 50 ns by how many are new.
+    ///
+    /// # Errors
+    ///
+    /// The first broken rule of the four above, as the reader would report it, with the request's number
+    /// (from 1) as its line; [`TraceError::BadOption`] for `block_tokens` 0.
+    pub fn new(requests: Vec<TraceRequest>, block_tokens: usize) -> Result<Self, TraceError> {
+        let mut checker = RequestChecker::new(block_tokens, true)?;
+        if requests.is_empty() {
+            return Err(TraceError::Empty { lines: 0 });
+        }
+        for (line, request) in (1..).zip(&requests) {
+            checker.check(request, line)?;
+        }
+        Ok(Self { requests, block_tokens })
+    }
+
+    /// A trace of one or more requests that a [`RequestChecker`] has passed in this order, or would pass.
+    pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize) -> Self {
+        Self { requests, block_tokens }
+    }
+
+    /// The requests, in order of arrival; never empty.
+    #[must_use]
+    pub fn requests(&self) -> &[TraceRequest] {
+        &self.requests
+    }
+
+    /// The requests, given up.
+    #[must_use]
+    pub fn into_requests(self) -> Vec<TraceRequest> {
+        self.requests
+    }
+
+    /// Tokens that one id stands for.
+    #[must_use]
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// Totals over the whole trace.
+    ///
+    /// One pass and one hash-set step per block reference: 10 to 20 ms per million. Not stored; keep the
+    /// answer.
+    #[must_use]
+    pub fn summary(&self) -> TraceSummary {
+        let mut unique: HashSet<u64, IdHasherBuilder> = HashSet::default();
+        let mut summary = TraceSummary { requests: self.requests.len(), ..TraceSummary::default() };
+        for request in &self.requests {
+            summary.input_tokens += u64::from(request.input_length);
+            summary.output_tokens += u64::from(request.output_length);
+            summary.block_references += request.hash_ids.len() as u64;
+            summary.longest_input = summary.longest_input.max(request.input_length);
+            let full = request.full_blocks(self.block_tokens).len();
+            summary.partial_blocks += (request.hash_ids.len() - full) as u64;
+            unique.extend(request.hash_ids.iter().copied());
+        }
+        if let (Some(first), Some(last)) = (self.requests.first(), self.requests.last()) {
+            summary.span_ms = last.timestamp_ms - first.timestamp_ms;
+        }
+        summary.unique_blocks = unique.len() as u64;
+        summary
+    }
+}
+
+/// Totals of a [`Trace`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TraceSummary {
+    /// Requests.
+    pub requests: usize,
+    /// From the first arrival to the last, in ms.
+    pub span_ms: f64,
+    /// Prompt tokens of all requests.
+    pub input_tokens: u64,
+    /// Answered tokens of all requests.
+    pub output_tokens: u64,
+    /// Prompt tokens of the longest prompt.
+    pub longest_input: u32,
+    /// Ids of all requests, repeated ones included: what an empty cache of no size would have to compute.
+    pub block_references: u64,
+    /// Those of them that stand for a partial last block; 0 for a trace that leaves partial blocks out.
+    pub partial_blocks: u64,
+    /// Different ids: what a cache that never evicts would have to compute.
+    pub unique_blocks: u64,
+}
+
+/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
+///
+/// The bytes depend on the trace alone: a time that is a whole number of ms is written without a fraction,
+/// another one with the fewest digits that name it. Reading them back gives the same trace (times of more
+/// than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
+///
+/// ```
+/// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};
+///
+/// let request =
+///     TraceRequest { timestamp_ms: 27.0, input_length: 600, output_length: 9, hash_ids: [4, 5].into() };
+/// let mut file = Vec::new();
+/// write_jsonl(&Trace::new(vec![request], 512).unwrap(), &mut file).unwrap();
+/// let line = r#"{"timestamp": 27, "input_length": 600, "output_length": 9, "hash_ids": [4, 5]}"#;
+/// assert_eq!(file, [line.as_bytes(), b"\n"].concat());
+/// ```
+///
+/// # Errors
+///
+/// What `out` says; part of the trace may have been written.
+pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    for request in trace.requests() {
+        // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
+        write!(
+            out,
+            "{{\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \"hash_ids\": [",
+            request.timestamp_ms, request.input_length, request.output_length
+        )?;
+        for (position, id) in request.hash_ids.iter().enumerate() {
+            let comma = if position == 0 { "" } else { ", " };
+            write!(out, "{comma}{id}")?;
+        }
+        out.write_all(b"]}\n")?;
+    }
+    out.flush()
+}

@@ -1,0 +1,349 @@
+//! The rules of a trace, checked request by request.
+//!
+//! Owns [`RequestChecker`] (all rules) and [`PrefixChecker`] (the rule on ids). Both see each request once,
+//! in order, and keep what is needed for the next: the reader, [`Trace::new`](crate::trace::Trace::new) and
+//! the tests use the same code.
+//!
+//! **Why one map is enough.** Ids are consistent when "equal ids at equal positions mean equal prefixes". The
+//! checker keeps, per id, the id before it where it was first seen (its parent), and requires the same parent
+//! ever after. Then, by induction along the chain:
+//!
+//! 1. an id always has the same whole prefix, because its parent has;
+//! 2. an id always stands at the same position, because its parent does;
+//! 3. an id that repeats within a request is caught without a set of its own: at the first repeat the id
+//!    before it is no repeat, so it is not the parent that the map holds.
+//!
+//! Costs: one hash-map step per block reference and 40 to 80 bytes per different id.
+//!
+//! The map's hash is two multiplications, keyed per map: ids come from files, and a file must not be able to
+//! choose ids that collide. No answer depends on the key, since the map is never walked.
+
+use std::{
+    collections::{HashMap, hash_map::Entry, hash_map::RandomState},
+    hash::{BuildHasher, Hasher},
+};
+
+use crate::{error::TraceError, trace::TraceRequest};
+
+/// Block sizes in use, most likely first: the order decides which one an error suggests.
+const USUAL_BLOCK_TOKENS: [usize; 9] = [16, 512, 64, 32, 128, 256, 1024, 2048, 4096];
+
+/// Checks every rule on requests, in order of arrival.
+///
+/// ```
+/// use kvpool_replay::{error::TraceError, trace::TraceRequest, validate::RequestChecker};
+///
+/// let mut checker = RequestChecker::new(512, true).unwrap();
+/// let request = |timestamp_ms| TraceRequest {
+///     timestamp_ms,
+///     input_length: 20,
+///     output_length: 1,
+///     hash_ids: [7].into(),
+/// };
+/// assert!(checker.check(&request(30.0), 1).is_ok());
+/// assert!(matches!(checker.check(&request(29.5), 2), Err(TraceError::TimeBackwards { .. })));
+/// ```
+#[derive(Debug)]
+pub struct RequestChecker {
+    block_tokens: usize,
+    /// Line and time of the request before.
+    previous: Option<(u64, f64)>,
+    /// How partial blocks are treated, and the first line that shows it; `None` until a prompt has one.
+    convention: Option<(Partial, u64)>,
+    /// `None` where the caller does not want ids checked.
+    prefixes: Option<PrefixChecker>,
+}
+
+/// Whether the partial last block of a prompt has an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Partial {
+    Listed,
+    LeftOut,
+}
+
+impl RequestChecker {
+    /// A checker for ids of `block_tokens` tokens; `check_prefixes` switches the rule on ids, the only one
+    /// that needs memory.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::BadOption`] for `block_tokens` 0.
+    pub fn new(block_tokens: usize, check_prefixes: bool) -> Result<Self, TraceError> {
+        if block_tokens == 0 {
+            return Err(TraceError::BadOption {
+                option: "block_tokens",
+                value: 0,
+                allowed: "1 or more tokens",
+            });
+        }
+        Ok(Self {
+            block_tokens,
+            previous: None,
+            convention: None,
+            prefixes: check_prefixes.then(PrefixChecker::new),
+        })
+    }
+
+    /// Checks the next request; `line` is only for the message.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::BadNumber`] for a prompt of 0 tokens or a time that is negative or not finite,
+    /// [`TraceError::BlockCount`], [`TraceError::TimeBackwards`], and what [`PrefixChecker::check`] gives.
+    /// After an error the checker is of no more use: it may have taken in a part of the request.
+    pub fn check(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
+        let TraceRequest { timestamp_ms, input_length, ref hash_ids, .. } = *request;
+        if !(timestamp_ms.is_finite() && timestamp_ms >= 0.0) {
+            return Err(TraceError::BadNumber {
+                line,
+                field: "timestamp".to_owned(),
+                value: timestamp_ms.to_string(),
+                allowed: "ms, 0 or more",
+            });
+        }
+        if input_length == 0 {
+            return Err(TraceError::BadNumber {
+                line,
+                field: "input_length".to_owned(),
+                value: "0".to_owned(),
+                allowed: "a whole number from 1 to 4294967295",
+            });
+        }
+        self.check_count(input_length, hash_ids.len(), line)?;
+        if let Some((previous_line, previous_ms)) = self.previous
+            && timestamp_ms < previous_ms
+        {
+            return Err(TraceError::TimeBackwards { line, timestamp_ms, previous_line, previous_ms });
+        }
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.check(hash_ids, line)?;
+        }
+        self.previous = Some((line, timestamp_ms));
+        Ok(())
+    }
+
+    /// Checks the number of ids: with or without one for the partial block, but the same way all along.
+    fn check_count(&mut self, input_length: u32, found: usize, line: u64) -> Result<(), TraceError> {
+        let full = input_length as usize / self.block_tokens;
+        let all = (input_length as usize).div_ceil(self.block_tokens);
+        let this = if found == all { Partial::Listed } else { Partial::LeftOut };
+        let (convention, since) = self.convention.unwrap_or((this, line));
+        let expected = if convention == Partial::Listed { all } else { full };
+        if found == expected {
+            if full != all {
+                self.convention = Some((convention, since));
+            }
+            return Ok(());
+        }
+        Err(TraceError::BlockCount {
+            line,
+            input_length,
+            found,
+            // With nothing to go by, the format's own rule.
+            expected: if self.convention.is_none() { all } else { expected },
+            block_tokens: self.block_tokens,
+            convention_line: self.convention.map(|_| since),
+            likely_block_tokens: likely_block_tokens(input_length, found),
+        })
+    }
+}
+
+/// The usual block size at which a prompt of `input_length` tokens has `count` blocks.
+fn likely_block_tokens(input_length: u32, count: usize) -> Option<usize> {
+    USUAL_BLOCK_TOKENS.into_iter().find(|&tokens| (input_length as usize).div_ceil(tokens) == count)
+}
+
+/// Checks that an id has one parent in all requests; see the module for why that is the whole rule.
+///
+/// ```
+/// use kvpool_replay::{error::TraceError, validate::PrefixChecker};
+///
+/// let mut checker = PrefixChecker::new();
+/// checker.check(&[1, 2, 3], 1).unwrap();
+/// checker.check(&[1, 2, 4], 2).unwrap();
+/// assert_eq!(checker.unique_blocks(), 4);
+/// let error = checker.check(&[1, 4], 3).unwrap_err();
+/// assert!(matches!(
+///     error,
+///     TraceError::ParentConflict { id: 4, parent: Some(1), first_line: 2, first_parent: Some(2), .. }
+/// ));
+/// ```
+#[derive(Debug, Default)]
+pub struct PrefixChecker {
+    seen: HashMap<u64, Origin, IdHasherBuilder>,
+}
+
+/// Where an id was first seen.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    parent: Option<u64>,
+    line: u64,
+}
+
+impl PrefixChecker {
+    /// A checker that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Different ids seen so far.
+    #[must_use]
+    pub fn unique_blocks(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Checks the ids of the next request; `line` is only for the message.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::DuplicateId`] or [`TraceError::ParentConflict`] for the first id at fault. The ids
+    /// before it have been taken in.
+    pub fn check(&mut self, hash_ids: &[u64], line: u64) -> Result<(), TraceError> {
+        let mut parent = None;
+        for (position, &id) in hash_ids.iter().enumerate() {
+            match self.seen.entry(id) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Origin { parent, line });
+                }
+                Entry::Occupied(entry) if entry.get().parent == parent => {}
+                Entry::Occupied(entry) => {
+                    let origin = *entry.get();
+                    return Err(conflict(hash_ids, position, id, parent, line, origin));
+                }
+            }
+            parent = Some(id);
+        }
+        Ok(())
+    }
+}
+
+/// The error for an id whose parent is not the one it had: a repeat in its own request, or another prefix.
+#[cold]
+fn conflict(
+    hash_ids: &[u64],
+    second: usize,
+    id: u64,
+    parent: Option<u64>,
+    line: u64,
+    origin: Origin,
+) -> TraceError {
+    match hash_ids.iter().take(second).position(|&other| other == id) {
+        Some(first) => TraceError::DuplicateId { line, id, first, second },
+        None => TraceError::ParentConflict {
+            line,
+            id,
+            parent,
+            first_line: origin.line,
+            first_parent: origin.parent,
+        },
+    }
+}
+
+/// Makes hashers for ids, with a key of their own per map.
+#[derive(Clone, Debug)]
+pub(crate) struct IdHasherBuilder {
+    key: u64,
+}
+
+impl Default for IdHasherBuilder {
+    fn default() -> Self {
+        // The standard library's random keys, drawn once per map.
+        Self { key: RandomState::new().hash_one(0_u64) }
+    }
+}
+
+impl BuildHasher for IdHasherBuilder {
+    type Hasher = IdHasher;
+
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher { state: self.key }
+    }
+}
+
+/// Hashes one id: the key goes in before the multiplication, and both halves of the 128-bit product count.
+#[derive(Debug)]
+pub(crate) struct IdHasher {
+    state: u64,
+}
+
+/// The 64 bits of the golden ratio, and a second odd constant with no pattern (both from `SplitMix64`).
+const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND: u64 = 0xbf58_476d_1ce4_e5b9;
+
+impl Hasher for IdHasher {
+    fn write_u64(&mut self, id: u64) {
+        self.state = fold(fold(id ^ self.state, FIRST) ^ self.state.rotate_left(32), SECOND);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.state
+    }
+}
+
+/// The two halves of the product, joined.
+fn fold(left: u64, right: u64) -> u64 {
+    let product = u128::from(left) * u128::from(right);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::{
+        ChaCha8Rng,
+        rand_core::{Rng, SeedableRng},
+    };
+
+    use super::*;
+    use crate::trace::Trace;
+
+    fn request(timestamp_ms: f64, input_length: u32, ids: &[u64]) -> TraceRequest {
+        TraceRequest { timestamp_ms, input_length, output_length: 1, hash_ids: ids.into() }
+    }
+
+    #[test]
+    fn partial_blocks_may_be_left_out_by_all() {
+        let full = vec![request(0.0, 1024, &[0, 1]), request(1.0, 1500, &[0, 1]), request(2.0, 20, &[])];
+        let trace = Trace::new(full.clone(), 512).unwrap();
+        assert_eq!((trace.summary().partial_blocks, trace.summary().block_references), (0, 4));
+        let mixed = [full, vec![request(3.0, 600, &[0, 3])]].concat();
+        let error = Trace::new(mixed, 512).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 4: 2 hash_ids for input_length 600; expected 1 at 512 tokens a block, as line 2 gives no id to its partial last block"
+        );
+    }
+
+    /// The rule as one would write it down: equal ids at equal positions mean equal prefixes, nothing
+    /// repeats, and an id stands at one position.
+    fn consistent(requests: &[Vec<u64>]) -> bool {
+        let mut prefixes = HashMap::new();
+        requests.iter().all(|ids| {
+            (0..ids.len()).all(|at| {
+                !ids[..at].contains(&ids[at]) && *prefixes.entry(ids[at]).or_insert(&ids[..at]) == &ids[..at]
+            })
+        })
+    }
+
+    #[test]
+    fn prefix_checker_agrees_with_the_rule() {
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
+        let mut outcomes = [0; 2];
+        for _ in 0..20_000 {
+            let requests: Vec<Vec<u64>> = (0..3)
+                .map(|_| (0..rng.next_u32() % 4).map(|at| u64::from(at * 2 + rng.next_u32() % 3)).collect())
+                .collect();
+            let mut checker = PrefixChecker::new();
+            let passed = requests.iter().zip(1..).all(|(ids, line)| checker.check(ids, line).is_ok());
+            assert_eq!(passed, consistent(&requests), "{requests:?}");
+            outcomes[usize::from(passed)] += 1;
+        }
+        assert!(outcomes.iter().all(|&count| count > 1000), "{outcomes:?}");
+    }
+}

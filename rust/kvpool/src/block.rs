@@ -1,0 +1,103 @@
+//! Block ids and block states.
+//!
+//! A block is `block_size` consecutive token slots of KV memory, named by a dense [`BlockId`]. Block 0 is the
+//! *null block*: it pads block tables, is never allocated and never counted. Every other block is, at any
+//! moment, in exactly one [`BlockState`]:
+//!
+//! ```text
+//!              allocate                    release (not registered, or not computed)
+//!   Free  ───────────────►  Active  ─────────────────────────────────────────────►  Free
+//!                           ▲    │
+//!         match_and_acquire │    │ release (registered and computed)
+//!                           │    ▼
+//!                         CachedFree  ── evicted by an allocation ──►  Active (new owner)
+//!
+//!   Active ── release_after(step) ──► Fenced ── complete_step(step) ──► Free or CachedFree
+//! ```
+
+use std::fmt;
+
+/// The name of a block: an index into the engine's KV memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct BlockId(u32);
+
+/// Block 0: pads block tables; never allocated, never counted.
+pub const NULL_BLOCK: BlockId = BlockId(0);
+
+/// The largest number of blocks of one pool, null block included: ids are `u32` and one value is the list sentinel.
+pub const MAX_BLOCKS: usize = (u32::MAX - 1) as usize;
+
+impl BlockId {
+    /// Names the block with this id.
+    #[must_use]
+    pub const fn new(id: u32) -> Self {
+        Self(id)
+    }
+
+    /// The id as a number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The id as an array index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether this is the null block.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Debug for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<BlockId> for u32 {
+    fn from(block: BlockId) -> Self {
+        block.0
+    }
+}
+
+/// Where a block is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockState {
+    /// Block 0.
+    Null,
+    /// Reference count 0, no cached content: on the free list.
+    Free,
+    /// Reference count 0, registered and computed: a hit can take it, the evictor may reuse it.
+    CachedFree,
+    /// Held by at least one block table.
+    Active,
+    /// Held only by fences: released, but a running step or transfer may still touch it.
+    Fenced,
+}
+
+impl BlockState {
+    /// Lower-case name, as Python and logs show it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Free => "free",
+            Self::CachedFree => "cached-free",
+            Self::Active => "active",
+            Self::Fenced => "fenced",
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Typed errors of the pool and its parts.
+//!
+//! Every message names the offending value and the limit. Whatever call returns one has changed nothing: free order,
+//! eviction order, counters of blocks and the index are as they were.
+
+use std::fmt;
+
+use crate::block::BlockId;
+use crate::hash::{HashAlgorithm, HashError};
+
+/// Why blocks were not handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Blocks that the call needed, beyond cached ones.
+    pub needed: usize,
+    /// Blocks that it could have taken: free and cached-free, less what a watermark reserves.
+    pub available: usize,
+    /// `needed - available`: blocks that must be released first.
+    pub missing: usize,
+    /// Blocks that become available when running steps complete.
+    pub fenced: usize,
+    /// Whether the call would fit an otherwise empty pool. If not, waiting is of no use.
+    pub can_ever_fit: bool,
+}
+
+impl Refusal {
+    /// A refusal of `needed` blocks where `available` can be taken.
+    #[must_use]
+    pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
+        Self { needed, available, missing: needed.saturating_sub(available), fenced, can_ever_fit }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needed, available, missing, fenced, can_ever_fit } = self;
+        write!(f, "out of blocks: {needed} needed, {available} available, {missing} missing")?;
+        match (can_ever_fit, fenced) {
+            (false, _) => write!(f, "; it can never fit this pool"),
+            (true, 0) => Ok(()),
+            (true, fenced) => write!(f, "; {fenced} more are fenced until their step completes"),
+        }
+    }
+}
+
+/// What a block pool, or one of its parts, refused to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A configuration value outside its range.
+    #[error("{field} is {value}: must be {expected}")]
+    InvalidConfig {
+        /// The name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// Not enough blocks.
+    #[error("{0}")]
+    OutOfBlocks(Refusal),
+    /// A block id outside the pool.
+    #[error("block id {block} is outside this pool: ids run from 1 to {last}")]
+    UnknownBlock {
+        /// The id.
+        block: u64,
+        /// The largest id of the pool.
+        last: u32,
+    },
+    /// The null block where a real block is needed.
+    #[error("block 0 is the null block: it cannot be {operation}")]
+    NullBlock {
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// Release of more references than the block has (a double free), or acquire of a block that nobody holds.
+    #[error("block {block} has {held} references: cannot {operation} (reference {position} of this call)")]
+    NotHeld {
+        /// The block.
+        block: BlockId,
+        /// References that it had before the call.
+        held: u32,
+        /// What was asked.
+        operation: &'static str,
+        /// Position of the failing id in the call.
+        position: usize,
+    },
+    /// A reference count would overflow.
+    #[error("block {block} has {held} references: no more can be counted")]
+    RefCountOverflow {
+        /// The block.
+        block: BlockId,
+        /// References that it has.
+        held: u32,
+    },
+    /// A block is already on a list that it was to be put on, or is not on the list that it was to be removed from.
+    #[error("block {block} is {state}: cannot {operation}")]
+    WrongState {
+        /// The block.
+        block: BlockId,
+        /// Where it is.
+        state: &'static str,
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// A registered block is immutable until it is evicted.
+    #[error("block {block} is already registered")]
+    AlreadyRegistered {
+        /// The block.
+        block: BlockId,
+    },
+    /// The block has no hash.
+    #[error("block {block} is not registered: register it before marking it computed")]
+    NotRegistered {
+        /// The block.
+        block: BlockId,
+    },
+    /// More blocks than the chain has hashes.
+    #[error("{blocks} blocks from position {start} do not fit a hash chain of {chain} full blocks")]
+    ChainTooShort {
+        /// Position of the first block.
+        start: usize,
+        /// Number of blocks.
+        blocks: usize,
+        /// Length of the chain.
+        chain: usize,
+    },
+    /// A chain hashed for another block size.
+    #[error("the hash chain was made for blocks of {chain} tokens, the pool has blocks of {pool}")]
+    BlockSizeMismatch {
+        /// Block size of the chain.
+        chain: usize,
+        /// Block size of the pool.
+        pool: usize,
+    },
+    /// A chain hashed by another algorithm than what is registered.
+    #[error("the hash chain was made with {chain}, this pool has registered blocks hashed with {pool}")]
+    AlgorithmMismatch {
+        /// Algorithm of the chain.
+        chain: HashAlgorithm,
+        /// Algorithm of the registered blocks.
+        pool: HashAlgorithm,
+    },
+    /// A non-cryptographic digest in a pool that does not verify hits.
+    #[error(
+        "{algorithm} is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")"
+    )]
+    UnverifiedAlgorithm {
+        /// The algorithm of the chain.
+        algorithm: HashAlgorithm,
+    },
+    /// The pool verifies hits, and the chain does not carry what it compares.
+    #[error(
+        "the pool verifies hits by {verify}, the hash chain does not carry them: use a hasher with the same setting"
+    )]
+    MissingVerification {
+        /// What the pool compares.
+        verify: &'static str,
+    },
+    /// A chain hashed before the last epoch bump.
+    #[error("the hash chain belongs to epoch {chain}, the pool is in epoch {pool}: hash the tokens again")]
+    StaleEpoch {
+        /// Epoch of the chain.
+        chain: u64,
+        /// Epoch of the pool.
+        pool: u64,
+    },
+    /// Reset while blocks are used.
+    #[error(
+        "{active} blocks are active and {fenced} fenced: release them first, or bump the epoch, which always succeeds"
+    )]
+    InUse {
+        /// Active blocks.
+        active: usize,
+        /// Fenced blocks.
+        fenced: usize,
+    },
+    /// A pool only grows.
+    #[error("cannot resize from {from} to {to} blocks: a pool only grows, up to {max} blocks")]
+    Shrink {
+        /// Blocks now.
+        from: usize,
+        /// Blocks asked for.
+        to: usize,
+        /// Largest pool.
+        max: usize,
+    },
+    /// A token that the prefix index could not take: see [`HashError`].
+    #[error(transparent)]
+    Hash(#[from] HashError),
+    /// An internal invariant broke. The pool refuses all work from then on.
+    #[error("this pool is poisoned and refuses work: {reason}")]
+    Poisoned {
+        /// The invariant and what was found.
+        reason: String,
+    },
+}
+
+/// A broken invariant, found by a recount from scratch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invariant {invariant} is broken: {detail}")]
+pub struct InvariantViolation {
+    /// Number and name, as in ARCHITECTURE.md.
+    pub invariant: &'static str,
+    /// What was expected and what was found.
+    pub detail: String,
+}
+
+impl InvariantViolation {
+    /// Reports that `invariant` does not hold.
+    #[must_use]
+    pub fn new(invariant: &'static str, detail: impl Into<String>) -> Self {
+        Self { invariant, detail: detail.into() }
+    }
+}
+
+/// `Ok` if `holds`, else the violation with the detail that `detail` builds.
+pub(crate) fn ensure(
+    holds: bool,
+    invariant: &'static str,
+    detail: impl FnOnce() -> String,
+) -> Result<(), InvariantViolation> {
+    if holds { Ok(()) } else { Err(InvariantViolation::new(invariant, detail())) }
+}

@@ -1,0 +1,169 @@
+//! The algorithms and the ways to verify a hit, by name.
+//!
+//! An algorithm here is a hash function *and* an encoding: two engines share blocks only if both agree, so
+//! the pair has one name, which is what configuration files, events and the published vectors carry. Names
+//! never change their meaning: a new encoding gets a new name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::HashError;
+
+/// A hash function together with the encoding of what is hashed.
+///
+/// ```
+/// use kvpool::hash::HashAlgorithm;
+/// let algorithm: HashAlgorithm = "vllm-sha256-cbor".parse()?;
+/// assert_eq!(algorithm, HashAlgorithm::VllmSha256Cbor);
+/// assert_eq!(algorithm.digest_len(), 32);
+/// assert!(!HashAlgorithm::Xxh3.is_cryptographic());
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum HashAlgorithm {
+    /// SHA-256 over the native encoding. The default.
+    #[default]
+    Sha256,
+    /// BLAKE3 over the native encoding; keyed when a key is configured.
+    Blake3,
+    /// XXH3-128 over the native encoding. Not cryptographic: hits have to be verified.
+    Xxh3,
+    /// vLLM's `sha256`: SHA-256 over pickle protocol 5.
+    VllmSha256,
+    /// vLLM's `sha256_cbor`: SHA-256 over canonical CBOR.
+    VllmSha256Cbor,
+    /// vLLM's `xxhash`: XXH3-128 over pickle protocol 5. Not cryptographic.
+    VllmXxhash,
+    /// vLLM's `xxhash_cbor`: XXH3-128 over canonical CBOR. Not cryptographic.
+    VllmXxhashCbor,
+}
+
+impl HashAlgorithm {
+    /// Every algorithm, in the order of declaration.
+    pub const ALL: &'static [Self] = &[
+        Self::Sha256,
+        Self::Blake3,
+        Self::Xxh3,
+        Self::VllmSha256,
+        Self::VllmSha256Cbor,
+        Self::VllmXxhash,
+        Self::VllmXxhashCbor,
+    ];
+
+    /// The name used in configuration, events and vectors.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Blake3 => "blake3",
+            Self::Xxh3 => "xxh3",
+            Self::VllmSha256 => "vllm-sha256",
+            Self::VllmSha256Cbor => "vllm-sha256-cbor",
+            Self::VllmXxhash => "vllm-xxhash",
+            Self::VllmXxhashCbor => "vllm-xxhash-cbor",
+        }
+    }
+
+    /// Bytes of a digest: 16 or 32. A [`BlockHash`](super::BlockHash) is zero after them.
+    #[must_use]
+    pub const fn digest_len(self) -> usize {
+        match self {
+            Self::Sha256 | Self::Blake3 | Self::VllmSha256 | Self::VllmSha256Cbor => 32,
+            Self::Xxh3 | Self::VllmXxhash | Self::VllmXxhashCbor => 16,
+        }
+    }
+
+    /// Whether nobody can make two prefixes with the same digest. Where false, a hit has to be verified.
+    #[must_use]
+    pub const fn is_cryptographic(self) -> bool {
+        match self {
+            Self::Sha256 | Self::Blake3 | Self::VllmSha256 | Self::VllmSha256Cbor => true,
+            Self::Xxh3 | Self::VllmXxhash | Self::VllmXxhashCbor => false,
+        }
+    }
+
+    /// Whether the encoding is one of vLLM's.
+    #[must_use]
+    pub const fn is_vllm(self) -> bool {
+        match self {
+            Self::Sha256 | Self::Blake3 | Self::Xxh3 => false,
+            Self::VllmSha256 | Self::VllmSha256Cbor | Self::VllmXxhash | Self::VllmXxhashCbor => true,
+        }
+    }
+
+    /// The names of all algorithms, for messages.
+    pub(crate) fn known_names() -> String {
+        Self::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for HashAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for HashAlgorithm {
+    type Err = HashError;
+
+    fn from_str(name: &str) -> Result<Self, HashError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|a| a.name() == name)
+            .ok_or_else(|| HashError::UnknownAlgorithm { name: name.to_owned() })
+    }
+}
+
+/// How a hit in the prefix index is verified before it is used. Ordered from weakest to strongest.
+///
+/// ```
+/// use kvpool::hash::Verify;
+/// assert!(Verify::None < Verify::Fingerprint && Verify::Fingerprint < Verify::Tokens);
+/// assert_eq!("tokens".parse(), Ok(Verify::Tokens));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum Verify {
+    /// The digest alone decides. Enough for a cryptographic algorithm.
+    #[default]
+    None,
+    /// An independent keyed 128-bit fingerprint of the whole prefix has to be equal too: 16 bytes per block.
+    Fingerprint,
+    /// The fingerprint and the tokens of the block have to be equal: 16 bytes and 4 per token for each block.
+    Tokens,
+}
+
+impl Verify {
+    /// Every mode, weakest first.
+    pub const ALL: &'static [Self] = &[Self::None, Self::Fingerprint, Self::Tokens];
+
+    /// The name used in configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fingerprint => "fingerprint",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+impl fmt::Display for Verify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Verify {
+    type Err = HashError;
+
+    fn from_str(name: &str) -> Result<Self, HashError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|v| v.name() == name)
+            .ok_or_else(|| HashError::UnknownVerify { name: name.to_owned() })
+    }
+}

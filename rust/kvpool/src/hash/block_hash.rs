@@ -1,0 +1,87 @@
+//! The digest of a prefix, as a value.
+//!
+//! One fixed size for all algorithms: 32 bytes, copied freely, compared with one wide compare, usable as a
+//! key in a flat array. Digests that are shorter are padded with zeros at the end, so two digests of one
+//! algorithm are equal exactly if their padded forms are. Digests of different algorithms are never compared:
+//! a pool has one algorithm.
+
+use std::fmt;
+
+use super::{HashAlgorithm, HashError};
+
+/// A second, independent, keyed 128-bit digest of the same prefix; see [`Verify`](super::Verify).
+///
+/// As bytes (in vectors and on a wire) it is 16 bytes, little endian.
+pub type Fingerprint = u128;
+
+/// The digest of a block and everything before it. 32 bytes; shorter digests are padded with zeros.
+///
+/// ```
+/// use kvpool::hash::{BlockHash, HashAlgorithm};
+/// let hash = BlockHash::from_digest(HashAlgorithm::Xxh3, &[0xab; 16])?;
+/// assert_eq!(hash.digest(HashAlgorithm::Xxh3), [0xab; 16]);
+/// assert_eq!(hash.as_bytes()[16..], [0; 16]);
+/// assert!(format!("{hash:?}").starts_with("abab"));
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHash([u8; 32]);
+
+impl BlockHash {
+    /// Takes the padded form as it is.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Pads a digest of `algorithm`, as [`Self::digest`] gives it.
+    ///
+    /// # Errors
+    /// [`HashError::DigestLength`] for any other length than [`HashAlgorithm::digest_len`].
+    pub fn from_digest(algorithm: HashAlgorithm, digest: &[u8]) -> Result<Self, HashError> {
+        let expected = algorithm.digest_len();
+        if digest.len() != expected {
+            return Err(HashError::DigestLength { len: digest.len(), expected, algorithm });
+        }
+        let mut bytes = [0; 32];
+        bytes[..expected].copy_from_slice(digest);
+        Ok(Self(bytes))
+    }
+
+    /// A digest of 16 bytes, given as the big-endian number that XXH3-128 defines as its canonical form.
+    pub(crate) fn from_u128_be(value: u128) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&value.to_be_bytes());
+        Self(bytes)
+    }
+
+    /// All 32 bytes, padding included.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The bytes that `algorithm` produced: the first [`HashAlgorithm::digest_len`].
+    #[must_use]
+    pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
+        &self.0[..algorithm.digest_len()]
+    }
+}
+
+impl fmt::Debug for BlockHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<[u8; 32]> for BlockHash {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl AsRef<[u8]> for BlockHash {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

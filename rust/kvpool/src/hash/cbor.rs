@@ -1,0 +1,121 @@
+//! Canonical CBOR (RFC 7049, section 3.9), for the few types that vLLM hashes: every number and length in its
+//! shortest form.
+//!
+//! Identity plays no part here: equal values have equal bytes. That makes it the vLLM encoding to choose
+//! where several programs, or several versions of one, have to agree.
+//!
+//! [`text_block`] is the common case, with one 8-byte store per token; [`Cbor`] handles everything else and
+//! appends to a vector.
+
+use super::vllm::{Encoder, ObjectId};
+
+const UNSIGNED: u8 = 0x00;
+const NEGATIVE: u8 = 0x20;
+const BYTES: u8 = 0x40;
+const TEXT: u8 = 0x60;
+const ARRAY: u8 = 0x80;
+const NULL: u8 = 0xf6;
+
+/// Bytes that [`text_block`] may touch for `tokens` tokens; its stores are 8 bytes wide.
+pub(super) const fn text_block_capacity(tokens: usize) -> usize {
+    // Outer array, parent, array header, tokens, null, slack for the wide store.
+    1 + 34 + 9 + 5 * tokens + 1 + 8
+}
+
+/// Writes `(parent, tuple(tokens), None)` and returns its length.
+///
+/// For a parent of up to 32 bytes; the buffer has [`text_block_capacity`] bytes or more.
+pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
+    // Heads are copied in full width; what follows overwrites the rest.
+    buffer[0] = ARRAY | 3;
+    let (bytes, len) = head(BYTES, parent.len() as u64);
+    buffer[1..10].copy_from_slice(&bytes);
+    let mut at = 1 + len;
+    buffer[at..at + parent.len()].copy_from_slice(parent);
+    at += parent.len();
+    let (bytes, len) = head(ARRAY, tokens.len() as u64);
+    buffer[at..at + 9].copy_from_slice(&bytes);
+    at += len;
+    for &token in tokens {
+        let (word, len) = token_word(token);
+        buffer[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        at += len;
+    }
+    buffer[at] = NULL;
+    at + 1
+}
+
+/// A token's bytes in the low end of a word, and how many there are.
+#[inline]
+fn token_word(token: u32) -> (u64, usize) {
+    if token > 0xffff {
+        (u64::from(token.swap_bytes()) << 8 | 0x1a, 5)
+    } else if token > 0xff {
+        (u64::from(token.swap_bytes() >> 16) << 8 | 0x19, 3)
+    } else if token > 23 {
+        (u64::from(token) << 8 | 0x18, 2)
+    } else {
+        (u64::from(token), 1)
+    }
+}
+
+/// The head of a data item: major type and shortest argument.
+fn head(major: u8, argument: u64) -> ([u8; 9], usize) {
+    let mut bytes = [0; 9];
+    bytes[1..].copy_from_slice(&argument.to_be_bytes());
+    let (info, width) = match argument {
+        0..=23 => return ([major | argument as u8, 0, 0, 0, 0, 0, 0, 0, 0], 1),
+        24..=0xff => (24, 1),
+        0x100..=0xffff => (25, 2),
+        0x1_0000..=0xffff_ffff => (26, 4),
+        _ => (27, 8),
+    };
+    bytes.copy_within(9 - width.., 1);
+    bytes[0] = major | info;
+    (bytes, 1 + width)
+}
+
+/// Writes any nesting of arrays, integers, strings, bytes and null.
+pub(super) struct Cbor<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> Cbor<'a> {
+    /// Appends to `out`.
+    pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out }
+    }
+
+    fn head(&mut self, major: u8, argument: u64) {
+        let (bytes, len) = head(major, argument);
+        self.out.extend_from_slice(&bytes[..len]);
+    }
+}
+
+impl Encoder for Cbor<'_> {
+    fn begin_tuple(&mut self, len: usize) {
+        self.head(ARRAY, len as u64);
+    }
+
+    fn end_tuple(&mut self, _len: usize) {}
+
+    fn none(&mut self) {
+        self.out.push(NULL);
+    }
+
+    fn int(&mut self, value: i64) {
+        let major = if value < 0 { NEGATIVE } else { UNSIGNED };
+        // A negative n is written as -1 - n, which is its complement.
+        self.head(major, (if value < 0 { !value } else { value }).cast_unsigned());
+    }
+
+    fn bytes(&mut self, bytes: &[u8], _object: Option<ObjectId>) {
+        self.head(BYTES, bytes.len() as u64);
+        self.out.extend_from_slice(bytes);
+    }
+
+    fn str(&mut self, text: &str, _object: Option<ObjectId>) {
+        self.head(TEXT, text.len() as u64);
+        self.out.extend_from_slice(text.as_bytes());
+    }
+}

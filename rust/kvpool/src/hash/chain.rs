@@ -1,0 +1,219 @@
+//! The hash chain of a sequence: the digests of its full blocks, first to last.
+//!
+//! Plain data with one invariant: `tokens` holds exactly the tokens of the hashed blocks, or nothing if the
+//! digests were computed elsewhere, and `fingerprints` has one entry per digest or none. A chain knows the
+//! algorithm, the block size and the epoch that it was made with, so that a pool can refuse one that does not
+//! belong to it.
+//!
+//! Memory: 32 bytes per block, 16 more with fingerprints, and 4 per token.
+
+use std::fmt;
+
+use super::hasher::ChainState;
+use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError};
+
+/// Digests of consecutive full blocks, from the first block of the sequence on.
+///
+/// Made by [`HashCursor`](super::HashCursor) or [`BlockHasher::extend`], or from digests that an engine
+/// computed:
+///
+/// ```
+/// use kvpool::hash::{BlockHash, HashAlgorithm, HashChain};
+/// let digests = vec![BlockHash::from_bytes([1; 32]), BlockHash::from_bytes([2; 32])];
+/// let mut chain = HashChain::from_digests(HashAlgorithm::VllmSha256, 16, 0, digests)?;
+/// assert_eq!(chain.len(), 2);
+/// assert!(chain.tokens().is_empty() && chain.fingerprints().is_empty());
+/// chain.truncate(1);
+/// assert_eq!(chain.hashes(), [BlockHash::from_bytes([1; 32])]);
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct HashChain {
+    algorithm: HashAlgorithm,
+    block_size: usize,
+    epoch: u64,
+    hashes: Vec<BlockHash>,
+    fingerprints: Vec<Fingerprint>,
+    tokens: Vec<u32>,
+}
+
+/// The digests, not the tokens.
+impl fmt::Debug for HashChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashChain")
+            .field("algorithm", &self.algorithm)
+            .field("block_size", &self.block_size)
+            .field("epoch", &self.epoch)
+            .field("hashes", &self.hashes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HashChain {
+    /// An empty chain.
+    #[must_use]
+    pub fn new(hasher: &BlockHasher, epoch: u64) -> Self {
+        Self {
+            algorithm: hasher.algorithm(),
+            block_size: hasher.block_size(),
+            epoch,
+            hashes: Vec::new(),
+            fingerprints: Vec::new(),
+            tokens: Vec::new(),
+        }
+    }
+
+    /// A chain of digests that were computed elsewhere. It has no tokens and no fingerprints, so hits on it
+    /// cannot be verified and it cannot be extended.
+    ///
+    /// # Errors
+    /// [`HashError::BlockSize`]; [`HashError::DigestPadding`] for bytes after the digest length of
+    /// `algorithm`, which could never match.
+    pub fn from_digests(
+        algorithm: HashAlgorithm,
+        block_size: usize,
+        epoch: u64,
+        hashes: Vec<BlockHash>,
+    ) -> Result<Self, HashError> {
+        let max = super::config::MAX_BLOCK_SIZE;
+        if block_size == 0 || block_size > max {
+            return Err(HashError::BlockSize { block_size, max });
+        }
+        let digest_len = algorithm.digest_len();
+        let padded_wrong = |hash: &BlockHash| hash.as_bytes()[digest_len..].iter().any(|&byte| byte != 0);
+        if let Some(index) = hashes.iter().position(padded_wrong) {
+            return Err(HashError::DigestPadding { index, digest_len, algorithm });
+        }
+        Ok(Self { algorithm, block_size, epoch, hashes, fingerprints: Vec::new(), tokens: Vec::new() })
+    }
+
+    /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide, which no chain of a
+    /// working hash function does. Only for tests.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn forged(
+        algorithm: HashAlgorithm,
+        block_size: usize,
+        epoch: u64,
+        hashes: Vec<BlockHash>,
+        fingerprints: Vec<Fingerprint>,
+        tokens: Vec<u32>,
+    ) -> Self {
+        Self { algorithm, block_size, epoch, hashes, fingerprints, tokens }
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Whether there is no block.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// Hash function and encoding of the digests.
+    #[must_use]
+    pub fn algorithm(&self) -> HashAlgorithm {
+        self.algorithm
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// The epoch of the request. In the native encoding it is part of every digest.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// One digest per block.
+    #[must_use]
+    pub fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
+    /// One fingerprint per block; empty where [`Verify`](super::Verify) does not ask for them, or the digests
+    /// were computed elsewhere.
+    #[must_use]
+    pub fn fingerprints(&self) -> &[Fingerprint] {
+        &self.fingerprints
+    }
+
+    /// The tokens of the hashed blocks, `len() * block_size()` of them; empty if the digests were computed
+    /// elsewhere.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The tokens of block `index`. `None` past the end, and if the digests were computed elsewhere.
+    #[must_use]
+    pub fn block_tokens(&self, index: usize) -> Option<&[u32]> {
+        let start = index.checked_mul(self.block_size)?;
+        self.tokens.get(start..start.checked_add(self.block_size)?)
+    }
+
+    /// Keeps the first `blocks` blocks; all of them if there are fewer.
+    pub fn truncate(&mut self, blocks: usize) {
+        self.hashes.truncate(blocks);
+        self.fingerprints.truncate(blocks);
+        self.tokens.truncate(blocks.saturating_mul(self.block_size));
+    }
+
+    /// Changes the tag alone, for algorithms whose digests do not contain the epoch.
+    pub(super) fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// What the next block has as its parent; `None` if that is the root.
+    pub(super) fn last_state(&self) -> Option<ChainState> {
+        let digest = *self.hashes.last()?;
+        Some(ChainState::new(digest, self.fingerprints.last().copied().unwrap_or(0)))
+    }
+
+    /// Checks that `hasher` can go on from here.
+    pub(super) fn check_extendable(&self, hasher: &BlockHasher, epoch: u64) -> Result<(), HashError> {
+        let mismatch = |what, chain: &dyn ToString, expected: &dyn ToString| {
+            Err(HashError::ChainMismatch { what, chain: chain.to_string(), expected: expected.to_string() })
+        };
+        if self.algorithm != hasher.algorithm() {
+            return mismatch("algorithm", &self.algorithm, &hasher.algorithm());
+        }
+        if self.block_size != hasher.block_size() {
+            return mismatch("block size", &self.block_size, &hasher.block_size());
+        }
+        if self.epoch != epoch {
+            return mismatch("epoch", &self.epoch, &epoch);
+        }
+        let blocks = self.hashes.len();
+        let fingerprints = if hasher.has_fingerprints() { blocks } else { 0 };
+        if self.tokens.len() / self.block_size != blocks || self.fingerprints.len() != fingerprints {
+            return Err(HashError::ChainNotExtendable { blocks });
+        }
+        Ok(())
+    }
+
+    /// Takes the tokens of blocks that are about to be hashed, and makes room for their states.
+    pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
+        self.tokens.extend_from_slice(tokens);
+        let blocks = tokens.len() / self.block_size;
+        self.hashes.reserve(blocks);
+        if fingerprints {
+            self.fingerprints.reserve(blocks);
+        }
+    }
+
+    /// Takes the state of the next block, whose tokens are already here.
+    pub(super) fn push_state(&mut self, state: &ChainState, fingerprints: bool) {
+        self.hashes.push(state.digest());
+        if fingerprints {
+            self.fingerprints.push(state.fingerprint());
+        }
+    }
+}

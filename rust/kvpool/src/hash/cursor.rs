@@ -1,0 +1,218 @@
+//! The cursor: the hash chain of a sequence that grows, and sometimes shrinks.
+//!
+//! It holds the chain of the full blocks and the tokens of the last, partial block. Appending a token costs a
+//! push until a block is complete; only then is anything hashed, and never twice. Invariant: at any time the
+//! chain equals the chain of the same tokens hashed at once.
+//!
+//! `append` cannot fail: the extra keys are checked when the cursor is made, and any tokens can be hashed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::extra::ItemIndex;
+use super::hasher::ChainState;
+use super::{BlockHasher, ExtraKeys, HashChain, HashError};
+
+/// Hashes one sequence as it grows.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool::hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?);
+/// let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
+/// assert_eq!(cursor.append(&[1, 2, 3, 4, 5, 6]), 1);
+/// assert_eq!(cursor.tail(), [5, 6]);
+/// assert_eq!(cursor.append(&[7]), 0);
+/// assert_eq!(cursor.append(&[8]), 1);
+/// assert_eq!(cursor.chain().len(), 2);
+///
+/// // A rejected draft: back to six tokens, without hashing anything.
+/// cursor.truncate(6)?;
+/// assert_eq!((cursor.chain().len(), cursor.tail()), (1, [5, 6].as_slice()));
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Clone)]
+pub struct HashCursor {
+    hasher: Arc<BlockHasher>,
+    extra: ExtraKeys,
+    items: ItemIndex,
+    chain: HashChain,
+    /// Tokens after the last full block, fewer than a block of them.
+    tail: Vec<u32>,
+    root: ChainState,
+    /// The state after the last full block.
+    state: ChainState,
+    hashed_blocks: u64,
+}
+
+/// How long the sequence is, not what it says.
+impl fmt::Debug for HashCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashCursor")
+            .field("num_tokens", &self.num_tokens())
+            .field("extra", &self.extra)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HashCursor {
+    /// A cursor at the start of a sequence. Hashes the root.
+    ///
+    /// # Errors
+    /// As [`BlockHasher::check_extra`].
+    pub fn new(hasher: Arc<BlockHasher>, extra: ExtraKeys) -> Result<Self, HashError> {
+        let root = hasher.root(&extra)?;
+        let chain = HashChain::new(&hasher, extra.epoch);
+        let items = ItemIndex::new(&extra.multimodal);
+        Ok(Self { hasher, extra, items, chain, tail: Vec::new(), root, state: root, hashed_blocks: 0 })
+    }
+
+    /// Appends tokens and returns how many blocks they completed. If none, nothing is hashed.
+    ///
+    /// Cost: a copy of the tokens and one hash per completed block; amortised, nothing is allocated per
+    /// block.
+    pub fn append(&mut self, tokens: &[u32]) -> usize {
+        let block_size = self.hasher.block_size();
+        let missing = block_size - self.tail.len();
+        if tokens.len() < missing {
+            // Decoding appends one token at a time: a push, without a call of memcpy.
+            match tokens {
+                [token] => self.tail.push(*token),
+                _ => self.tail.extend_from_slice(tokens),
+            }
+            return 0;
+        }
+        self.append_blocks(tokens, missing)
+    }
+
+    /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` do.
+    fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
+        let block_size = self.hasher.block_size();
+        let before = self.chain.len();
+        let mut rest = tokens;
+        if !self.tail.is_empty() {
+            let (head, after) = tokens.split_at(missing);
+            let mut block = std::mem::take(&mut self.tail);
+            block.extend_from_slice(head);
+            self.hash(&block);
+            // Taken back for its capacity.
+            block.clear();
+            self.tail = block;
+            rest = after;
+        }
+        let (blocks, tail) = rest.split_at(rest.len() - rest.len() % block_size);
+        if !blocks.is_empty() {
+            self.hash(blocks);
+        }
+        self.tail.extend_from_slice(tail);
+        self.chain.len() - before
+    }
+
+    /// Hashes whole blocks at the end of the chain.
+    fn hash(&mut self, blocks: &[u32]) {
+        self.state =
+            self.hasher.extend_unchecked(&mut self.chain, self.state, &self.extra, &self.items, blocks);
+        self.hashed_blocks += (blocks.len() / self.hasher.block_size()) as u64;
+    }
+
+    /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash; nothing is hashed.
+    ///
+    /// # Errors
+    /// [`HashError::TruncateBeyondEnd`] if there are fewer; the cursor is then unchanged.
+    pub fn truncate(&mut self, num_tokens: usize) -> Result<(), HashError> {
+        let len = self.num_tokens();
+        if num_tokens > len {
+            return Err(HashError::TruncateBeyondEnd { requested: num_tokens, len });
+        }
+        let hashed = self.chain.tokens().len();
+        if num_tokens >= hashed {
+            self.tail.truncate(num_tokens - hashed);
+            return Ok(());
+        }
+        let blocks = num_tokens / self.hasher.block_size();
+        let start = blocks * self.hasher.block_size();
+        self.tail.clear();
+        self.tail.extend_from_slice(&self.chain.tokens()[start..num_tokens]);
+        self.chain.truncate(blocks);
+        self.state = self.chain.last_state().unwrap_or(self.root);
+        Ok(())
+    }
+
+    /// Moves the sequence to another epoch: everything is hashed again, unless the epoch is the same or is
+    /// not part of what is hashed (vLLM's encodings without fingerprints), in which case the chain only
+    /// changes its tag.
+    ///
+    /// # Errors
+    /// As [`BlockHasher::check_extra`]; the cursor is then unchanged.
+    pub fn rebase(&mut self, epoch: u64) -> Result<(), HashError> {
+        if epoch == self.extra.epoch {
+            return Ok(());
+        }
+        // The same keys were accepted when the cursor was made, and no epoch is refused; asked again so that
+        // a new rule is not missed.
+        self.hasher.check_extra(&self.extra)?;
+        self.extra.epoch = epoch;
+        if !self.hasher.depends_on_epoch() {
+            self.chain.set_epoch(epoch);
+            return Ok(());
+        }
+        let old = std::mem::replace(&mut self.chain, HashChain::new(&self.hasher, epoch));
+        self.root = self.hasher.root_unchecked(&self.extra);
+        self.state = self.root;
+        self.hash(old.tokens());
+        Ok(())
+    }
+
+    /// Tokens appended so far, those of the partial block included.
+    #[must_use]
+    pub fn num_tokens(&self) -> usize {
+        self.chain.tokens().len() + self.tail.len()
+    }
+
+    /// The tokens of the last, partial block; fewer than a block.
+    #[must_use]
+    pub fn tail(&self) -> &[u32] {
+        &self.tail
+    }
+
+    /// The token at `position`, counted from the start of the sequence.
+    #[must_use]
+    pub fn token_at(&self, position: usize) -> Option<u32> {
+        let hashed = self.chain.tokens();
+        match position.checked_sub(hashed.len()) {
+            None => hashed.get(position).copied(),
+            Some(in_tail) => self.tail.get(in_tail).copied(),
+        }
+    }
+
+    /// The hashes of the full blocks.
+    #[must_use]
+    pub fn chain(&self) -> &HashChain {
+        &self.chain
+    }
+
+    /// The extra keys of the sequence.
+    #[must_use]
+    pub fn extra(&self) -> &ExtraKeys {
+        &self.extra
+    }
+
+    /// The hasher.
+    #[must_use]
+    pub fn hasher(&self) -> &Arc<BlockHasher> {
+        &self.hasher
+    }
+
+    /// The epoch of the sequence.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.extra.epoch
+    }
+
+    /// Blocks hashed by this cursor since it was made, those hashed again included. Says what was really
+    /// computed.
+    #[must_use]
+    pub fn hashed_blocks(&self) -> u64 {
+        self.hashed_blocks
+    }
+}

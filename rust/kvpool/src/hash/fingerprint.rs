@@ -1,0 +1,68 @@
+//! Fingerprints: a second opinion on every hit.
+//!
+//! A non-cryptographic digest can be made to collide by whoever chooses the tokens. The fingerprint is
+//! SipHash-1-3 with 128 bits, under a key that the chooser does not know, chained over the native encoding of
+//! the same blocks and of *all* extra keys, those that a vLLM encoding cannot represent included. It shares
+//! nothing with the digest: not the function, not the key, not the parent.
+//!
+//! The key is derived from the configured key and seed under a domain tag of its own, so that neither can be
+//! computed from the other uses of them. Without both, the key is public, and the fingerprint catches
+//! accidents only.
+//!
+//! Cost: about 93 bytes of SipHash-1-3 per 16-token text block, 16 bytes of memory.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+use super::Fingerprint;
+use super::config::HasherConfig;
+
+const KEY_TAG: &[u8] = b"kvpool fingerprint key 1";
+
+/// The keyed function.
+#[derive(Clone, Copy)]
+pub(super) struct Fingerprinter {
+    k0: u64,
+    k1: u64,
+}
+
+impl Fingerprinter {
+    /// Derives the key: the first 16 bytes of SHA-256 over the tag, the key and the seed, each with its
+    /// presence.
+    pub(super) fn new(config: &HasherConfig) -> Self {
+        let mut message = KEY_TAG.to_vec();
+        match &config.key {
+            None => message.push(0),
+            Some(key) => {
+                message.push(1);
+                message.extend_from_slice(key);
+            }
+        }
+        match &config.seed {
+            None => message.push(0),
+            Some(seed) => {
+                message.push(1);
+                message.extend_from_slice(&(seed.len() as u64).to_le_bytes());
+                message.extend_from_slice(seed.as_bytes());
+            }
+        }
+        let (k0, k1) = first_words(&message);
+        Self { k0, k1 }
+    }
+
+    /// The fingerprint of a message.
+    pub(super) fn hash(&self, message: &[u8]) -> Fingerprint {
+        let mut hasher = SipHasher13::new_with_keys(self.k0, self.k1);
+        hasher.write(message);
+        hasher.finish128().as_u128()
+    }
+}
+
+/// The first two little-endian words of SHA-256 of `message`.
+pub(super) fn first_words(message: &[u8]) -> (u64, u64) {
+    let digest = ring::digest::digest(&ring::digest::SHA256, message);
+    let word = |at: usize| {
+        digest.as_ref().iter().skip(at).take(8).rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte))
+    };
+    (word(0), word(8))
+}

@@ -1,0 +1,330 @@
+//! The hasher: configuration, hash function and encoding joined into one immutable object.
+//!
+//! It has no state of its own. A prefix is summed up by a [`ChainState`], the digest (and the fingerprint) of
+//! all its blocks; hashing a block makes the next state from it. So one hasher serves all threads, and a
+//! chain can be continued anywhere from its last state.
+//!
+//! Cost per block: one call of the hash function over the encoded block, plus the encoding, which for text
+//! blocks goes into a buffer on the stack that is reused for all blocks of a call. Nothing is allocated per
+//! block.
+
+use std::fmt;
+
+use super::canonical::{self, BlockMessage, Scratch};
+use super::config::HasherConfig;
+use super::extra::ItemIndex;
+use super::fingerprint::{Fingerprinter, first_words};
+use super::vllm::{self, RequestExtra};
+use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError, Verify};
+
+const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
+
+/// SHA-256 of `message`.
+#[inline]
+pub(super) fn sha256(message: &[u8]) -> BlockHash {
+    let digest = ring::digest::digest(&ring::digest::SHA256, message);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    BlockHash::from_bytes(bytes)
+}
+
+/// What is known of a prefix: its digest and, where fingerprints are on, its fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainState {
+    digest: BlockHash,
+    fingerprint: Fingerprint,
+}
+
+impl ChainState {
+    /// A state computed earlier or elsewhere. `fingerprint` is 0 where fingerprints are off.
+    #[must_use]
+    pub const fn new(digest: BlockHash, fingerprint: Fingerprint) -> Self {
+        Self { digest, fingerprint }
+    }
+
+    /// The digest of the prefix.
+    #[must_use]
+    pub const fn digest(&self) -> BlockHash {
+        self.digest
+    }
+
+    /// The fingerprint of the prefix; 0 where fingerprints are off.
+    #[must_use]
+    pub const fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// How digests are made.
+#[derive(Clone)]
+enum Method {
+    Sha256,
+    Blake3,
+    Blake3Keyed(Box<[u8; 32]>),
+    Xxh3 { seed: u64 },
+    Vllm { method: vllm::Method, none_hash: BlockHash },
+}
+
+/// Hashes blocks. Immutable and shared by all sequences of a pool; cheap to clone.
+///
+/// ```
+/// use kvpool::hash::{BlockHasher, ExtraKeys, HashChain, HasherConfig};
+/// let hasher = BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?;
+/// let extra = ExtraKeys::default();
+/// let mut chain = HashChain::new(&hasher, extra.epoch);
+/// hasher.extend(&mut chain, &extra, &[1, 2, 3, 4, 5, 6, 7, 8])?;
+/// assert_eq!(chain.len(), 2);
+///
+/// // The same block after another prefix has another hash.
+/// let mut other = HashChain::new(&hasher, extra.epoch);
+/// hasher.extend(&mut other, &extra, &[0, 0, 0, 0, 5, 6, 7, 8])?;
+/// assert_ne!(chain.hashes()[1], other.hashes()[1]);
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Clone)]
+pub struct BlockHasher {
+    config: HasherConfig,
+    method: Method,
+    fingerprinter: Option<Fingerprinter>,
+}
+
+impl BlockHasher {
+    /// Makes a hasher. Derives keys and seeds, so keep it rather than make one per request.
+    ///
+    /// # Errors
+    /// [`HashError::BlockSize`], [`HashError::KeyNotSupported`] for a key with another algorithm than BLAKE3,
+    /// [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed.
+    pub fn new(config: HasherConfig) -> Result<Self, HashError> {
+        config.check()?;
+        let algorithm = config.algorithm;
+        let method = match algorithm {
+            HashAlgorithm::Sha256 => Method::Sha256,
+            HashAlgorithm::Blake3 => match config.key {
+                None => Method::Blake3,
+                Some(key) => Method::Blake3Keyed(Box::new(key)),
+            },
+            HashAlgorithm::Xxh3 => Method::Xxh3 { seed: xxh3_seed(config.seed.as_deref()) },
+            HashAlgorithm::VllmSha256
+            | HashAlgorithm::VllmSha256Cbor
+            | HashAlgorithm::VllmXxhash
+            | HashAlgorithm::VllmXxhashCbor => Method::Vllm {
+                method: vllm::Method::new(algorithm)?,
+                none_hash: vllm::none_hash(algorithm, config.seed.as_deref())?,
+            },
+        };
+        let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
+        Ok(Self { config, method, fingerprinter })
+    }
+
+    /// The configuration it was made from.
+    #[must_use]
+    pub const fn config(&self) -> &HasherConfig {
+        &self.config
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.config.block_size
+    }
+
+    /// Hash function and encoding.
+    #[must_use]
+    pub const fn algorithm(&self) -> HashAlgorithm {
+        self.config.algorithm
+    }
+
+    /// How hits are verified.
+    #[must_use]
+    pub const fn verify(&self) -> Verify {
+        self.config.verify
+    }
+
+    /// Whether chains of this hasher have fingerprints.
+    #[must_use]
+    pub const fn has_fingerprints(&self) -> bool {
+        self.fingerprinter.is_some()
+    }
+
+    /// Whether the epoch is part of what is computed; if not, it only tags the chain.
+    pub(super) const fn depends_on_epoch(&self) -> bool {
+        self.has_fingerprints() || !matches!(self.method, Method::Vllm { .. })
+    }
+
+    /// Whether these extra keys can be hashed with this algorithm.
+    ///
+    /// # Errors
+    /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for impossible items; for vLLM's encodings
+    /// [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and [`HashError::ExtraNotUtf8`].
+    pub fn check_extra(&self, extra: &ExtraKeys) -> Result<(), HashError> {
+        extra.check_items()?;
+        match self.method {
+            Method::Vllm { .. } => vllm::check_extra(self.config.algorithm, extra),
+            _ => Ok(()),
+        }
+    }
+
+    /// The state of the empty prefix: what the first block has as its parent.
+    ///
+    /// # Errors
+    /// As [`BlockHasher::check_extra`].
+    pub fn root(&self, extra: &ExtraKeys) -> Result<ChainState, HashError> {
+        self.check_extra(extra)?;
+        Ok(self.root_unchecked(extra))
+    }
+
+    /// [`BlockHasher::root`] for extra keys that have been checked.
+    pub(super) fn root_unchecked(&self, extra: &ExtraKeys) -> ChainState {
+        let message = canonical::root_message(extra);
+        let digest = match &self.method {
+            Method::Vllm { none_hash, .. } => *none_hash,
+            native => native.digest(&message),
+        };
+        let fingerprint = self.fingerprinter.map_or(0, |f| f.hash(&message));
+        ChainState { digest, fingerprint }
+    }
+
+    /// Hashes one block that starts at token position `start` of its request. For many blocks,
+    /// [`BlockHasher::extend`] does less work.
+    ///
+    /// # Errors
+    /// [`HashError::NotOneBlock`] and [`HashError::BlockStart`] for what is not a block, and as
+    /// [`BlockHasher::check_extra`].
+    pub fn hash_block(
+        &self,
+        parent: &ChainState,
+        start: u64,
+        tokens: &[u32],
+        extra: &ExtraKeys,
+    ) -> Result<ChainState, HashError> {
+        let block_size = self.config.block_size;
+        if tokens.len() != block_size {
+            return Err(HashError::NotOneBlock { tokens: tokens.len(), block_size });
+        }
+        if !start.is_multiple_of(block_size as u64) {
+            return Err(HashError::BlockStart { start, block_size });
+        }
+        self.check_extra(extra)?;
+        Ok(self.run(*parent, start, tokens, extra, &ItemIndex::new(&extra.multimodal), |_| ()))
+    }
+
+    /// Hashes whole blocks and appends them to `chain`, whose blocks must have been hashed with the same
+    /// hasher and extra keys. Returns how many.
+    ///
+    /// # Errors
+    /// [`HashError::NotBlockAligned`]; [`HashError::ChainMismatch`] where algorithm, block size or epoch
+    /// differ; [`HashError::ChainNotExtendable`] for digests computed elsewhere; and as
+    /// [`BlockHasher::check_extra`]. The chain is then unchanged.
+    pub fn extend(
+        &self,
+        chain: &mut HashChain,
+        extra: &ExtraKeys,
+        tokens: &[u32],
+    ) -> Result<usize, HashError> {
+        let block_size = self.config.block_size;
+        if !tokens.len().is_multiple_of(block_size) {
+            return Err(HashError::NotBlockAligned { tokens: tokens.len(), block_size });
+        }
+        chain.check_extendable(self, extra.epoch)?;
+        self.check_extra(extra)?;
+        let state = chain.last_state().unwrap_or_else(|| self.root_unchecked(extra));
+        self.extend_unchecked(chain, state, extra, &ItemIndex::new(&extra.multimodal), tokens);
+        Ok(tokens.len() / block_size)
+    }
+
+    /// [`BlockHasher::extend`] from a known state, for arguments that have been checked.
+    pub(super) fn extend_unchecked(
+        &self,
+        chain: &mut HashChain,
+        state: ChainState,
+        extra: &ExtraKeys,
+        items: &ItemIndex,
+        tokens: &[u32],
+    ) -> ChainState {
+        let start = chain.tokens().len() as u64;
+        chain.push_tokens(tokens, self.has_fingerprints());
+        let fingerprints = self.has_fingerprints();
+        self.run(state, start, tokens, extra, items, |state| chain.push_state(state, fingerprints))
+    }
+
+    /// Hashes whole blocks, handing each state to `each`; returns the last.
+    fn run(
+        &self,
+        mut state: ChainState,
+        mut start: u64,
+        tokens: &[u32],
+        extra: &ExtraKeys,
+        items: &ItemIndex,
+        mut each: impl FnMut(&ChainState),
+    ) -> ChainState {
+        let digest_len = self.config.algorithm.digest_len();
+        let mut scratch = Scratch::new();
+        for block in tokens.chunks_exact(self.config.block_size) {
+            let end = start + block.len() as u64;
+            let overlapping = items.overlapping(&extra.multimodal, start, end);
+            match &self.method {
+                Method::Vllm { method, .. } => {
+                    let request = RequestExtra { extra, items, start, end };
+                    let parent = state.digest;
+                    let parent = &parent.as_bytes()[..digest_len];
+                    state.digest = if request.is_none() {
+                        method.text_block(&mut scratch, parent, block)
+                    } else {
+                        method.block(&mut scratch, parent, block, &request)
+                    };
+                    if let Some(f) = &self.fingerprinter {
+                        let mut message =
+                            BlockMessage::encode(&mut scratch, &[0; 32], 16, block, start, overlapping);
+                        state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
+                    }
+                }
+                native => {
+                    let mut message = BlockMessage::encode(
+                        &mut scratch,
+                        state.digest.as_bytes(),
+                        digest_len,
+                        block,
+                        start,
+                        overlapping,
+                    );
+                    state.digest = native.digest(message.bytes());
+                    if let Some(f) = &self.fingerprinter {
+                        state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
+                    }
+                }
+            }
+            each(&state);
+            start = end;
+        }
+        state
+    }
+}
+
+impl Method {
+    /// The digest of a message in the native encoding.
+    #[inline]
+    fn digest(&self, message: &[u8]) -> BlockHash {
+        match self {
+            // vLLM's encodings have no native messages.
+            Self::Sha256 | Self::Vllm { .. } => sha256(message),
+            Self::Blake3 => BlockHash::from_bytes(*blake3::hash(message).as_bytes()),
+            Self::Blake3Keyed(key) => BlockHash::from_bytes(*blake3::keyed_hash(key, message).as_bytes()),
+            Self::Xxh3 { seed } => {
+                BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128_with_seed(message, *seed))
+            }
+        }
+    }
+}
+
+/// XXH3 takes 64 bits: the first word of SHA-256 over a tag and the seed; 0, which is XXH3 without a seed,
+/// where there is none.
+fn xxh3_seed(seed: Option<&str>) -> u64 {
+    seed.map_or(0, |seed| first_words(&[XXH3_SEED_TAG, seed.as_bytes()].concat()).0)
+}
+
+impl fmt::Debug for BlockHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Derived keys and seeds stay out of logs, and the configuration hides its own.
+        f.debug_struct("BlockHasher").field("config", &self.config).finish_non_exhaustive()
+    }
+}

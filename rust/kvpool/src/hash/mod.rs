@@ -1,0 +1,64 @@
+//! Block hashing: what makes two blocks the same block.
+//!
+//! A block's hash identifies the block *and everything before it*: it is the digest of the parent block's
+//! digest, the block's tokens and the extra keys (adapter, salt, tenant, epoch, user, multimodal items).
+//! Requests that have a hash in common may share KV memory, so this is a security boundary, not an
+//! optimisation: whoever can make two different prefixes hash alike can read or poison another's cache.
+//!
+//! * [`BlockHasher`] joins hash function, encoding, keys and block size. Immutable, shared by all threads.
+//! * [`HashCursor`] follows one sequence: append, truncate, and its [`HashChain`] is always that of its
+//!   tokens.
+//! * [`ExtraKeys`] is everything besides tokens that a hash covers.
+//! * [`HashAlgorithm`] names a hash function with its encoding: three over the native encoding, and vLLM's
+//!   four, bit for bit ([`vllm`]).
+//! * [`Verify`] adds an independent keyed [`Fingerprint`], for hash functions that can be made to collide.
+//!
+//! Digests depend on the configuration and the input only: not on the process, the host, its byte order or
+//! the environment. The byte-level specification is `docs/hashing.md`; `tests/data/hash_vectors.json` has
+//! vectors, made by an independent Python program.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use kvpool::hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
+//!
+//! let hasher = Arc::new(BlockHasher::new(HasherConfig::default())?);
+//! let prompt: Vec<u32> = (0..40).collect();
+//! let mut a = HashCursor::new(Arc::clone(&hasher), ExtraKeys::default())?;
+//! assert_eq!(a.append(&prompt), 2);
+//!
+//! // Same salt, same hashes; another salt, none in common.
+//! let salted = |salt: &[u8]| ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() };
+//! let mut b = HashCursor::new(Arc::clone(&hasher), salted(b"b"))?;
+//! b.append(&prompt);
+//! let mut c = HashCursor::new(hasher, salted(b"b"))?;
+//! c.append(&prompt);
+//! assert_eq!(b.chain(), c.chain());
+//! assert!(a.chain().hashes().iter().all(|hash| !b.chain().hashes().contains(hash)));
+//! # Ok::<(), kvpool::hash::HashError>(())
+//! ```
+
+mod algorithm;
+mod block_hash;
+mod canonical;
+mod cbor;
+mod chain;
+mod config;
+mod cursor;
+mod error;
+mod extra;
+mod fingerprint;
+mod hasher;
+mod pickle;
+#[cfg(test)]
+mod tests;
+pub mod vllm;
+
+pub use algorithm::{HashAlgorithm, Verify};
+pub use block_hash::{BlockHash, Fingerprint};
+pub use chain::HashChain;
+pub use config::HasherConfig;
+pub(crate) use config::MAX_BLOCK_SIZE;
+pub use cursor::HashCursor;
+pub use error::HashError;
+pub use extra::{Adapter, ExtraKeys, MultimodalItem};
+pub use hasher::{BlockHasher, ChainState};

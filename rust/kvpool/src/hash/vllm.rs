@@ -1,0 +1,367 @@
+//! vLLM's block hashes, bit for bit: `hash_fn((parent, tuple(tokens), extra_keys or None))`.
+//!
+//! Two layers. [`hash_block`] is for engines that build the extra keys themselves: it takes them as data,
+//! object identities included, because pickle writes an object that it has met before as a reference (see
+//! [`ObjectId`]). The other layer, used by [`BlockHasher`](super::BlockHasher), maps
+//! [`ExtraKeys`] to the tuples that vLLM makes, in its order:
+//!
+//! ```text
+//! ("lora", id, path)
+//! ("mm", identifier, relative offset)   for each item of the block
+//! ("cache_salt", salt)                  on the first block
+//! ```
+//!
+//! There, the three constants are one interned object each, and every id, path, identifier and salt is an
+//! object of its own, as they are in a process that got them over a wire; except for strings that `CPython` has
+//! only one object of: the empty one and those of one Latin-1 character.
+//!
+//! Tenant, user and empty salts have no place in these encodings and are refused. The epoch is not part of
+//! the digest.
+
+use super::canonical::Scratch;
+use super::cbor::{self, Cbor};
+use super::extra::{ExtraKeys, ItemIndex};
+use super::pickle::{self, Pickler};
+use super::{BlockHash, HashAlgorithm, HashError};
+
+/// The seed of vLLM's cryptographic algorithms when `PYTHONHASHSEED` is not set.
+pub const DEFAULT_SEED: &str = "vllm-none-hash";
+
+/// The identity of a Python object: equal ids, same object. Any numbering will do, such as the object's
+/// address.
+///
+/// The id decides a pickle's bytes: a string or bytes object that occurs a second time is written as a
+/// reference to the first. Equal text in distinct objects is not. CBOR takes no notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub u64);
+
+/// A member of one of the tuples in a block's extra keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Atom {
+    /// `None`.
+    None,
+    /// An `int` (not a `bool`).
+    Int(i64),
+    /// A `str` without surrogates.
+    Str {
+        /// Its text.
+        text: Box<str>,
+        /// Its identity.
+        object: ObjectId,
+    },
+    /// A `bytes`.
+    Bytes {
+        /// Its content.
+        bytes: Box<[u8]>,
+        /// Its identity.
+        object: ObjectId,
+    },
+}
+
+impl Atom {
+    /// A `str`.
+    #[must_use]
+    pub fn str(text: &str, object: ObjectId) -> Self {
+        Self::Str { text: text.into(), object }
+    }
+
+    /// A `bytes`.
+    #[must_use]
+    pub fn bytes(bytes: &[u8], object: ObjectId) -> Self {
+        Self::Bytes { bytes: bytes.into(), object }
+    }
+}
+
+/// One tagged tuple of a block's extra keys, such as `("mm", identifier, offset)`.
+pub type ExtraTuple = Vec<Atom>;
+
+/// The digest of one block from everything that vLLM puts into it.
+///
+/// `parent` is the parent's digest, or [`none_hash`] for the first block. `extra` is `None` where vLLM passes
+/// `None`; an empty slice is an empty tuple, which is something else. Allocates only for extra keys and for
+/// blocks of more than about 60 tokens.
+///
+/// ```
+/// use kvpool::hash::HashAlgorithm::VllmSha256;
+/// use kvpool::hash::vllm::{self, Atom, ObjectId};
+/// let root = vllm::none_hash(VllmSha256, None)?;
+/// let parent = root.digest(VllmSha256);
+/// let text = vllm::hash_block(VllmSha256, parent, &[1, 2, 3, 4], None)?;
+/// let salted = vec![Atom::str("cache_salt", ObjectId(1)), Atom::str("s", ObjectId(2))];
+/// assert_ne!(text, vllm::hash_block(VllmSha256, parent, &[1, 2, 3, 4], Some(&[salted]))?);
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+///
+/// # Errors
+/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's.
+pub fn hash_block(
+    algorithm: HashAlgorithm,
+    parent: &[u8],
+    tokens: &[u32],
+    extra: Option<&[ExtraTuple]>,
+) -> Result<BlockHash, HashError> {
+    let method = Method::new(algorithm)?;
+    let mut scratch = Scratch::new();
+    Ok(match extra {
+        None => method.text_block(&mut scratch, parent, tokens),
+        Some(tuples) => method.block(&mut scratch, parent, tokens, &tuples),
+    })
+}
+
+/// vLLM's `NONE_HASH`: the digest that stands for the empty prefix.
+///
+/// `seed` is the value of `PYTHONHASHSEED` there, or `None` where it is not set.
+///
+/// # Errors
+/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::SeedRequired`] for the
+/// `xxhash` ones without a seed, because vLLM draws a random one.
+pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHash, HashError> {
+    let method = Method::new(algorithm)?;
+    let seed = match seed {
+        Some(seed) => seed,
+        None if algorithm.is_cryptographic() => DEFAULT_SEED,
+        None => return Err(HashError::SeedRequired { algorithm }),
+    };
+    let mut out = Vec::new();
+    method.encode(&mut out, |encoder| encoder.str(seed, None));
+    Ok(method.digest(&out))
+}
+
+/// What both serializers can write.
+pub(super) trait Encoder {
+    /// Announces a tuple of `len` members, which follow.
+    fn begin_tuple(&mut self, len: usize);
+    /// Ends it.
+    fn end_tuple(&mut self, len: usize);
+    fn none(&mut self);
+    fn int(&mut self, value: i64);
+    /// `object` is `None` for an object that surely occurs once.
+    fn bytes(&mut self, bytes: &[u8], object: Option<ObjectId>);
+    fn str(&mut self, text: &str, object: Option<ObjectId>);
+}
+
+/// The extra keys of one block, in the form of their owner.
+pub(super) trait BlockExtra {
+    /// Number of tuples.
+    fn count(&self) -> usize;
+    fn encode(&self, encoder: &mut dyn Encoder);
+}
+
+impl BlockExtra for &[ExtraTuple] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn encode(&self, encoder: &mut dyn Encoder) {
+        for tuple in *self {
+            encoder.begin_tuple(tuple.len());
+            for atom in tuple {
+                match atom {
+                    Atom::None => encoder.none(),
+                    Atom::Int(value) => encoder.int(*value),
+                    Atom::Str { text, object } => encoder.str(text, Some(*object)),
+                    Atom::Bytes { bytes, object } => encoder.bytes(bytes, Some(*object)),
+                }
+            }
+            encoder.end_tuple(tuple.len());
+        }
+    }
+}
+
+/// The extra keys of one block, from those of its request. All of its bytes are UTF-8: [`check_extra`] has
+/// seen them.
+pub(super) struct RequestExtra<'a> {
+    pub(super) extra: &'a ExtraKeys,
+    pub(super) items: &'a ItemIndex,
+    /// Token positions of the block.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl RequestExtra<'_> {
+    fn salt(&self) -> Option<&[u8]> {
+        self.extra.salt.as_deref().filter(|_| self.start == 0)
+    }
+
+    /// Whether vLLM passes `None` for this block.
+    pub(super) fn is_none(&self) -> bool {
+        self.extra.adapter.is_none() && self.salt().is_none() && self.items_of_block().next().is_none()
+    }
+
+    fn items_of_block(&self) -> impl Iterator<Item = &super::MultimodalItem> + Clone {
+        self.items.overlapping(&self.extra.multimodal, self.start, self.end)
+    }
+}
+
+impl BlockExtra for RequestExtra<'_> {
+    fn count(&self) -> usize {
+        usize::from(self.extra.adapter.is_some())
+            + self.items_of_block().count()
+            + usize::from(self.salt().is_some())
+    }
+
+    fn encode(&self, encoder: &mut dyn Encoder) {
+        if let Some(adapter) = &self.extra.adapter {
+            encoder.begin_tuple(3);
+            encoder.str("lora", Some(LORA));
+            put_text(encoder, &adapter.id);
+            match &adapter.path {
+                None => encoder.none(),
+                Some(path) => put_text(encoder, path.as_bytes()),
+            }
+            encoder.end_tuple(3);
+        }
+        for item in self.items_of_block() {
+            encoder.begin_tuple(3);
+            encoder.str("mm", Some(MM));
+            put_text(encoder, &item.identifier);
+            encoder.int(item.relative_offset(self.start));
+            encoder.end_tuple(3);
+        }
+        if let Some(salt) = self.salt() {
+            encoder.begin_tuple(2);
+            encoder.str("cache_salt", Some(CACHE_SALT));
+            put_text(encoder, salt);
+            encoder.end_tuple(2);
+        }
+    }
+}
+
+const LORA: ObjectId = ObjectId(1);
+const MM: ObjectId = ObjectId(2);
+const CACHE_SALT: ObjectId = ObjectId(3);
+const EMPTY: ObjectId = ObjectId(4);
+/// The strings of one character from U+0000 to U+00FF are numbered from here on.
+const ONE_CHARACTER: u64 = 0x100;
+
+fn put_text(encoder: &mut dyn Encoder, bytes: &[u8]) {
+    // Checked when the extra keys were taken; lossy rather than a panic if a caller manages to get here
+    // without.
+    let text = String::from_utf8_lossy(bytes);
+    let mut chars = text.chars();
+    let object = match (chars.next(), chars.next()) {
+        (None, _) => Some(EMPTY),
+        (Some(only), None) if u32::from(only) <= 0xff => Some(ObjectId(ONE_CHARACTER + u64::from(only))),
+        _ => None,
+    };
+    encoder.str(&text, object);
+}
+
+/// Checks that the extra keys exist in vLLM's encodings.
+pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result<(), HashError> {
+    let refuse = |field| Err(HashError::ExtraNotRepresentable { algorithm, field });
+    if extra.tenant.is_some() {
+        return refuse("a tenant");
+    }
+    if extra.user.is_some() {
+        return refuse("a user");
+    }
+    // vLLM takes an empty salt for none, so a request that has one would share with those that have none.
+    if extra.salt.as_deref().is_some_and(<[u8]>::is_empty) {
+        return refuse("an empty salt");
+    }
+    let utf8 = |field, bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(HashError::ExtraNotUtf8 { algorithm, field, valid_up_to: error.valid_up_to() }),
+    };
+    if let Some(adapter) = &extra.adapter {
+        utf8("the adapter id", &adapter.id)?;
+    }
+    if let Some(salt) = &extra.salt {
+        utf8("the salt", salt)?;
+    }
+    extra.multimodal.iter().try_for_each(|item| utf8("a multimodal identifier", &item.identifier))
+}
+
+/// One of the four pairs of serializer and hash function.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Method {
+    pickle: bool,
+    sha256: bool,
+}
+
+impl Method {
+    pub(super) fn new(algorithm: HashAlgorithm) -> Result<Self, HashError> {
+        let (pickle, sha256) = match algorithm {
+            HashAlgorithm::VllmSha256 => (true, true),
+            HashAlgorithm::VllmSha256Cbor => (false, true),
+            HashAlgorithm::VllmXxhash => (true, false),
+            HashAlgorithm::VllmXxhashCbor => (false, false),
+            HashAlgorithm::Sha256 | HashAlgorithm::Blake3 | HashAlgorithm::Xxh3 => {
+                return Err(HashError::NotVllm { algorithm });
+            }
+        };
+        Ok(Self { pickle, sha256 })
+    }
+
+    fn digest(self, message: &[u8]) -> BlockHash {
+        if self.sha256 {
+            super::hasher::sha256(message)
+        } else {
+            BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128(message))
+        }
+    }
+
+    fn encode(self, out: &mut Vec<u8>, value: impl FnOnce(&mut dyn Encoder)) {
+        if self.pickle {
+            let mut pickler = Pickler::new(out);
+            value(&mut pickler);
+            pickler.finish();
+        } else {
+            value(&mut Cbor::new(out));
+        }
+    }
+
+    /// A block without extra keys.
+    pub(super) fn text_block(self, scratch: &mut Scratch, parent: &[u8], tokens: &[u32]) -> BlockHash {
+        let in_one_frame = (1..=pickle::ONE_FRAME_TOKENS).contains(&tokens.len());
+        if !in_one_frame || !(1..=32).contains(&parent.len()) {
+            let out = scratch.vec();
+            self.encode(out, |encoder| put_block(encoder, parent, tokens, None));
+            return self.digest(out);
+        }
+        if self.pickle {
+            let buffer = scratch.get(pickle::text_block_capacity(tokens.len()));
+            let len = pickle::text_block(buffer, parent, tokens);
+            self.digest(&buffer[..len])
+        } else {
+            let buffer = scratch.get(cbor::text_block_capacity(tokens.len()));
+            let len = cbor::text_block(buffer, parent, tokens);
+            self.digest(&buffer[..len])
+        }
+    }
+
+    /// A block with extra keys.
+    pub(super) fn block(
+        self,
+        scratch: &mut Scratch,
+        parent: &[u8],
+        tokens: &[u32],
+        extra: &dyn BlockExtra,
+    ) -> BlockHash {
+        let out = scratch.vec();
+        self.encode(out, |encoder| put_block(encoder, parent, tokens, Some(extra)));
+        self.digest(out)
+    }
+}
+
+fn put_block(encoder: &mut dyn Encoder, parent: &[u8], tokens: &[u32], extra: Option<&dyn BlockExtra>) {
+    encoder.begin_tuple(3);
+    encoder.bytes(parent, None);
+    encoder.begin_tuple(tokens.len());
+    for &token in tokens {
+        encoder.int(i64::from(token));
+    }
+    encoder.end_tuple(tokens.len());
+    match extra {
+        None => encoder.none(),
+        Some(extra) => {
+            let count = extra.count();
+            encoder.begin_tuple(count);
+            extra.encode(encoder);
+            encoder.end_tuple(count);
+        }
+    }
+    encoder.end_tuple(3);
+}

@@ -1,0 +1,63 @@
+//! The core of kvpool: the KV-cache block manager for LLM inference engines.
+//!
+//! An engine's scheduler asks it which physical blocks hold a sequence's keys and values, which of them are already
+//! computed, and what to evict. The engine owns the memory; this crate owns who holds what.
+//!
+//! ```text
+//!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
+//!     BlockPool         all-or-nothing operations: the only place where the parts meet
+//!       BlockAllocator    reference counts      over  FreeBlockList
+//!       PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
+//!       Evictor           the order of cached-free blocks
+//!       FenceSet          references that running steps still hold
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; needs none of the above
+//! ```
+//!
+//! | operation | cost |
+//! |---|---|
+//! | allocate, acquire, release, register, match, evict | O(1) per block, whatever the size of the pool |
+//! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
+//! | append a token | O(1); a hash and a block every `block_size` tokens |
+//! | construct | one allocation per array |
+//! | memory | 74 bytes per block at most, 4 more with open fences, 16 more with fingerprints |
+//!
+//! Everything is deterministic: the same calls give the same results on any host. Nothing panics on data: errors are typed,
+//! and a failed call has changed nothing. The crate is single-threaded by design (`&mut self`): callers lock.
+//!
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod allocator;
+mod block;
+mod block_list;
+mod error;
+mod events;
+pub mod evictor;
+mod fence;
+mod free_list;
+pub mod hash;
+mod manager;
+mod pool;
+mod prefix_index;
+mod stats;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use allocator::BlockAllocator;
+pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
+pub use block_list::BlockList;
+pub use error::{InvariantViolation, PoolError, Refusal};
+pub use events::{BlockEvent, EventBatch};
+pub use evictor::{Candidate, EvictionPolicy, Evictor, LruEvictor};
+pub use free_list::FreeBlockList;
+pub use hash::{
+    Adapter, BlockHash, BlockHasher, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor, HashError,
+    HasherConfig, MultimodalItem, Verify,
+};
+pub use manager::{
+    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestId,
+    RequestInfo, RequestRef, RequestState, StepOutcome, StepPlan,
+};
+pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
+pub use prefix_index::{Inserted, PrefixIndex};
+pub use stats::PoolStats;

@@ -1,0 +1,293 @@
+//! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
+
+use super::error::{ManagerError, Refused};
+use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::{CacheManager, ManagerStats};
+use crate::block::BlockId;
+use crate::error::Refusal;
+use crate::hash::HashCursor;
+use crate::pool::PrefixMatch;
+
+/// What a request got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Leading tokens whose KV is cached: the engine computes from here on. A multiple of the block size, and less than
+    /// the prompt.
+    pub cached_tokens: usize,
+    /// Leading blocks of the table that are cached, shared, and not to be written.
+    pub cached_blocks: usize,
+    /// The whole block table.
+    pub block_ids: Vec<BlockId>,
+}
+
+/// A checked admission: the match, and how many blocks are to be allocated behind it.
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) found: PrefixMatch,
+    pub(super) new_blocks: usize,
+}
+
+impl CacheManager {
+    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest. Atomic. O(blocks).
+    ///
+    /// Every block of the prompt is allocated at once, so that chunked prefill cannot run out midway; how many tokens
+    /// the engine computes per step is its own choice ([`Self::commit`]).
+    ///
+    /// # Errors
+    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are missing, and whether
+    /// the request can ever fit), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
+    /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
+    pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
+        let id = id.into();
+        let staged = self.check_new(&id, &cursor).and_then(|()| {
+            let available = self.pool.num_available();
+            self.stage(&cursor, available, self.stats.running > 0)
+        });
+        match staged {
+            Ok(staged) => {
+                let refused = |error| Refused { error, cursor: Box::new(cursor.clone()) };
+                let blocks = self.take(&staged).map_err(refused)?;
+                Ok(self.install(id, cursor, &staged, blocks))
+            }
+            Err(error) => {
+                self.count_refusal(&error);
+                Err(Refused { error, cursor: Box::new(cursor) })
+            }
+        }
+    }
+
+    /// Checks that a request can be new and its prompt belongs here.
+    pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<(), ManagerError> {
+        if self.slots.contains_key(id) {
+            return Err(ManagerError::DuplicateRequest { id: id.clone() });
+        }
+        if cursor.num_tokens() == 0 {
+            return Err(ManagerError::EmptyPrompt { id: id.clone() });
+        }
+        self.check_cursor(cursor)
+    }
+
+    /// Matches a prompt and checks that the rest fits into `available` blocks. Changes nothing.
+    pub(super) fn stage(
+        &self,
+        cursor: &HashCursor,
+        available: usize,
+        others_run: bool,
+    ) -> Result<Staged, ManagerError> {
+        let found = self.pool.match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let idle = found.idle;
+        self.check_fit(cursor, found, idle, available, others_run)
+    }
+
+    /// The arithmetic of [`Self::stage`]: of the matched blocks, `idle` are among the `available` ones.
+    pub(super) fn check_fit(
+        &self,
+        cursor: &HashCursor,
+        found: PrefixMatch,
+        idle: usize,
+        available: usize,
+        others_run: bool,
+    ) -> Result<Staged, ManagerError> {
+        let total = cursor.num_tokens().div_ceil(self.pool.block_size());
+        let new_blocks = total - found.blocks.len();
+        let watermark = if others_run { self.watermark_blocks } else { 0 };
+        let left = available.saturating_sub(idle).saturating_sub(watermark);
+        if new_blocks > left {
+            let can_ever_fit = total <= self.pool.num_usable();
+            let refusal = Refusal::new(new_blocks, left, self.pool.num_fenced(), can_ever_fit);
+            return Err(ManagerError::OutOfBlocks(refusal));
+        }
+        Ok(Staged { found, new_blocks })
+    }
+
+    /// Acquires the match before anything is allocated, so that an allocation cannot evict it (vLLM #10507).
+    fn take(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
+        self.pool.acquire_match(&staged.found)?;
+        self.fill(staged)
+    }
+
+    /// Allocates the blocks behind an acquired match.
+    pub(super) fn fill(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
+        let mut blocks = Vec::with_capacity(staged.found.blocks.len() + staged.new_blocks);
+        blocks.extend_from_slice(&staged.found.blocks);
+        self.pool.allocate_into(staged.new_blocks, &mut blocks)?;
+        Ok(blocks)
+    }
+
+    /// Enters an admitted request.
+    pub(super) fn install(
+        &mut self,
+        id: RequestId,
+        cursor: HashCursor,
+        staged: &Staged,
+        blocks: Vec<BlockId>,
+    ) -> Admission {
+        let cached_blocks = staged.found.blocks.len();
+        let cached_tokens = cached_blocks * self.pool.block_size();
+        let tokens = cursor.num_tokens() as u64;
+        self.stats.admissions += 1;
+        self.stats.prompt_tokens += tokens;
+        self.stats.hit_tokens += cached_tokens as u64;
+        self.stats.computed_tokens += tokens - cached_tokens as u64;
+        self.stats.running += 1;
+        self.version += 1;
+        let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
+        let request = Request {
+            id: id.clone(),
+            state: RequestState::Running,
+            cursor,
+            blocks,
+            computed_tokens: cached_tokens,
+            published: cached_blocks,
+            publishes: true,
+            cached_tokens,
+            batch: 0,
+        };
+        let slot = self.free_slots.pop().unwrap_or(self.requests.len());
+        if slot == self.requests.len() {
+            self.requests.push(Some(request));
+        } else {
+            self.requests[slot] = Some(request);
+        }
+        self.slots.insert(id, slot);
+        admission
+    }
+
+    pub(super) fn count_refusal(&mut self, error: &ManagerError) {
+        self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
+    }
+
+    /// Ends a request, finished or aborted: its blocks lose one reference each, tail first. What it committed stays
+    /// cached; what it did not is never matched (TensorRT-LLM #15018). With `after_step` its blocks are fenced until
+    /// that step completes. O(blocks).
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`].
+    pub fn release<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        after_step: Option<u64>,
+    ) -> Result<(), ManagerError> {
+        let slot = self.slot(id.into())?;
+        self.release_slot(slot, after_step)
+    }
+
+    pub(super) fn release_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
+        let state = self.at(slot)?.state;
+        self.give_up_blocks(slot, after_step)?;
+        match state {
+            RequestState::Running => self.stats.running -= 1,
+            RequestState::Preempted => self.stats.preempted -= 1,
+        }
+        if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
+            self.slots.remove(&request.id);
+            self.free_slots.push(slot);
+        }
+        Ok(())
+    }
+
+    /// Preempts a running request by recompute: it gives up its blocks as in [`Self::release`], keeps its tokens, and
+    /// waits for [`Self::resume`]. What it committed stays cached until evicted, so that resuming may find it again.
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already.
+    pub fn preempt<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        after_step: Option<u64>,
+    ) -> Result<(), ManagerError> {
+        let slot = self.slot_in(id.into(), RequestState::Running, "preempt it")?;
+        self.preempt_slot(slot, after_step)
+    }
+
+    pub(super) fn preempt_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
+        let computed = self.at(slot)?.computed_tokens as u64;
+        self.give_up_blocks(slot, after_step)?;
+        self.stats.running -= 1;
+        self.stats.preempted += 1;
+        self.stats.preemptions += 1;
+        self.stats.preempted_tokens += computed;
+        self.at_mut(slot)?.state = RequestState::Preempted;
+        Ok(())
+    }
+
+    fn give_up_blocks(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
+        let blocks = std::mem::take(&mut self.at_mut(slot)?.blocks);
+        let result = match after_step {
+            None => self.pool.release_table(&blocks),
+            Some(step) => {
+                let tail_first: Vec<_> = blocks.iter().rev().copied().collect();
+                self.pool.release_after(&tail_first, step)
+            }
+        };
+        let request = self.at_mut(slot)?;
+        if let Err(error) = result {
+            request.blocks = blocks;
+            return Err(error.into());
+        }
+        (request.computed_tokens, request.published, request.cached_tokens) = (0, 0, 0);
+        request.publishes = true;
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks); after an epoch
+    /// bump its tokens are hashed again, O(tokens).
+    ///
+    /// # Errors
+    /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
+    pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
+        let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
+        let rebased = self.rebased(slot)?;
+        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.cursor);
+        let available = self.pool.num_available();
+        let staged = self.stage(cursor, available, self.stats.running > 0);
+        let staged = staged.inspect_err(|error| self.count_refusal(error))?;
+        let blocks = self.take(&staged)?;
+        self.reinstall(slot, rebased, &staged, blocks)
+    }
+
+    /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
+    pub(super) fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>, ManagerError> {
+        let (cursor, epoch) = (&self.at(slot)?.cursor, self.pool.epoch());
+        if cursor.epoch() == epoch {
+            return Ok(None);
+        }
+        let mut rebased = Box::new(cursor.clone());
+        rebased.rebase(epoch)?;
+        Ok(Some(rebased))
+    }
+
+    /// Makes a preempted request run again.
+    pub(super) fn reinstall(
+        &mut self,
+        slot: usize,
+        rebased: Option<Box<HashCursor>>,
+        staged: &Staged,
+        blocks: Vec<BlockId>,
+    ) -> Result<Admission, ManagerError> {
+        let cached_blocks = staged.found.blocks.len();
+        let cached_tokens = cached_blocks * self.pool.block_size();
+        let request = self.at_mut(slot)?;
+        let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
+        if let Some(cursor) = rebased {
+            request.cursor = *cursor;
+        }
+        request.blocks = blocks;
+        request.state = RequestState::Running;
+        request.computed_tokens = cached_tokens;
+        request.cached_tokens = cached_tokens;
+        request.published = cached_blocks;
+        let tokens = request.cursor.num_tokens() as u64;
+        let ManagerStats { running, preempted, resumptions, resumed_tokens, resumed_hit_tokens, .. } =
+            &mut self.stats;
+        *running += 1;
+        *preempted -= 1;
+        *resumptions += 1;
+        *resumed_tokens += tokens;
+        *resumed_hit_tokens += cached_tokens as u64;
+        self.version += 1;
+        Ok(admission)
+    }
+}

@@ -1,0 +1,109 @@
+//! What the manager refuses to do, and why.
+
+use super::request::{RequestId, RequestState};
+use crate::error::{PoolError, Refusal};
+use crate::hash::{HashCursor, HashError};
+
+/// A typed refusal. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// Not enough blocks.
+    #[error("{0}")]
+    OutOfBlocks(Refusal),
+    /// No request has this id.
+    #[error("no request has the id {id}: admit it first")]
+    UnknownRequest {
+        /// The id.
+        id: RequestId,
+    },
+    /// A request with this id is known already.
+    #[error("request {id} is known already: release it before admitting it again")]
+    DuplicateRequest {
+        /// The id.
+        id: RequestId,
+    },
+    /// One call, or one step, names a request twice.
+    #[error("request {id} is named twice in one {scope}")]
+    NamedTwice {
+        /// The id.
+        id: RequestId,
+        /// The call or step.
+        scope: &'static str,
+    },
+    /// The request is not in the state that the call needs.
+    #[error("request {id} is {}: cannot {operation}", state_name(.state))]
+    WrongState {
+        /// The id.
+        id: RequestId,
+        /// Its state.
+        state: RequestState,
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// A prompt without tokens.
+    #[error("request {id} has no tokens: a prompt has at least one")]
+    EmptyPrompt {
+        /// The id.
+        id: RequestId,
+    },
+    /// A batch whose lists differ in length.
+    #[error("{requests} requests but {values} {what}: one each is needed")]
+    LengthMismatch {
+        /// Requests named.
+        requests: usize,
+        /// Values given.
+        values: usize,
+        /// What the values are.
+        what: &'static str,
+    },
+    /// More computed tokens than tokens, or fewer than before.
+    #[error("request {id} has {tokens} tokens, {computed} of them computed: cannot set computed to {asked}")]
+    BadComputedCount {
+        /// The id.
+        id: RequestId,
+        /// The count asked for.
+        asked: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens computed so far.
+        computed: usize,
+    },
+    /// The manager has changed since the step was planned.
+    #[error("the manager has changed since this step was begun: begin a new one")]
+    StaleStep,
+    /// A cursor made by another hasher than the manager's.
+    #[error(
+        "this prompt was hashed with other settings than the manager's: make it with the manager's own hasher"
+    )]
+    ForeignCursor,
+    /// The pool refused.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The hasher refused.
+    #[error(transparent)]
+    Hash(#[from] HashError),
+}
+
+fn state_name(state: &RequestState) -> &'static str {
+    match state {
+        RequestState::Running => "running",
+        RequestState::Preempted => "preempted",
+    }
+}
+
+/// A refused admission, with the prompt handed back so that it need not be hashed again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// Why.
+    pub error: ManagerError,
+    /// The prompt.
+    pub cursor: Box<HashCursor>,
+}
+
+impl From<Refused> for ManagerError {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}

@@ -1,0 +1,472 @@
+//! `CacheManager`: what a scheduler calls.
+//!
+//! Owns: which request holds which blocks, and how far each is computed. Blocks, hashes and eviction belong to
+//! [`BlockPool`]; the manager turns what a scheduler means (admit, append, commit, preempt, release) into one atomic pool
+//! operation each.
+//!
+//! The life of a request:
+//!
+//! 1. [`CacheManager::admit`] hashes nothing (the prompt comes hashed, from [`CacheManager::prepare`], on any thread),
+//!    finds the cached prefix, acquires it, and allocates the rest, in one step that succeeds or changes nothing. The
+//!    last prompt token is always left to compute.
+//! 2. [`CacheManager::commit`] says how many tokens the engine has computed. Full, computed blocks are registered: from
+//!    then on other requests can hit them, and no earlier.
+//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch, and blocks where a boundary is crossed.
+//! 4. [`CacheManager::release`], or [`CacheManager::preempt`] and later [`CacheManager::resume`].
+//!
+//! A step may be planned as a whole before anything is touched: [`CacheManager::begin_step`].
+//!
+//! Invariants, recounted by [`CacheManager::check_invariants`]:
+//! - M1: the references of a block are the block tables that hold it, plus its fences.
+//! - M2: a running request's table has exactly the blocks its tokens need; a preempted one's is empty.
+//! - M3: a published block carries the hash of the tokens committed to it (vLLM #49377).
+//! - M4: hit tokens + computed tokens == prompt tokens over all admissions, re-admissions counted apart (vLLM #25780).
+//!
+//! Costs: O(1) per block touched and per request named; nothing depends on the size of the pool or the number of
+//! requests.
+//!
+//! ```
+//! use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+//! let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+//! let prompt: Vec<u32> = (0..10).collect();
+//!
+//! let admission = manager.admit("a", manager.prepare(&prompt, ExtraKeys::default())?)?;
+//! assert_eq!((admission.cached_tokens, admission.block_ids.len()), (0, 3));
+//! manager.commit("a", 10)?;                         // the engine has run the prompt
+//! manager.append(&["a".into()], &[77], false)?;     // and sampled a token
+//!
+//! let second = manager.admit("b", manager.prepare(&prompt, ExtraKeys::default())?)?;
+//! assert_eq!(second.cached_tokens, 8);              // two full blocks, shared
+//! manager.release("a", None)?;
+//! manager.release("b", None)?;
+//! # Ok::<(), kvpool::ManagerError>(())
+//! ```
+
+mod admission;
+mod error;
+mod growth;
+mod request;
+mod step;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::block::BlockId;
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::EvictionPolicy;
+use crate::hash::{BlockHasher, ExtraKeys, HashAlgorithm, HashCursor, HasherConfig, Verify};
+use crate::pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe};
+use crate::stats::PoolStats;
+
+pub use admission::Admission;
+pub use error::{ManagerError, Refused};
+pub use growth::NewBlock;
+use request::Request;
+pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
+pub use step::{StepOutcome, StepPlan};
+
+/// Settings of a [`CacheManager`].
+#[derive(Clone, PartialEq)]
+pub struct ManagerConfig {
+    /// Blocks of the pool, null block included. At least 2.
+    pub num_blocks: usize,
+    /// Tokens per block. At least 1.
+    pub block_size: usize,
+    /// How blocks are hashed.
+    pub algorithm: HashAlgorithm,
+    /// How hits are verified. A non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
+    pub verify: Verify,
+    /// Key of BLAKE3 and of fingerprints.
+    pub key: Option<[u8; 32]>,
+    /// Seed of XXH3, of fingerprints, and of vLLM's encodings.
+    pub seed: Option<String>,
+    /// What happens to released duplicates.
+    pub duplicates: DuplicatePolicy,
+    /// Which cached-free block is reused first.
+    pub eviction: EvictionPolicy,
+    /// Events kept until they are taken; 0 records none.
+    pub event_capacity: usize,
+    /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
+    /// that these can go on appending.
+    pub watermark: f64,
+    /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
+    pub block_bytes: u64,
+}
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, event_capacity } =
+            PoolConfig::default();
+        Self {
+            num_blocks,
+            block_size,
+            algorithm: HashAlgorithm::Sha256,
+            verify,
+            key: None,
+            seed: None,
+            duplicates,
+            eviction,
+            event_capacity,
+            watermark: 0.0,
+            block_bytes: 0,
+        }
+    }
+}
+
+impl ManagerConfig {
+    fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            verify: self.verify,
+            duplicates: self.duplicates,
+            eviction: self.eviction,
+            event_capacity: self.event_capacity,
+        }
+    }
+
+    fn hasher(&self) -> HasherConfig {
+        HasherConfig {
+            algorithm: self.algorithm,
+            block_size: self.block_size,
+            verify: self.verify,
+            key: self.key,
+            seed: self.seed.clone(),
+        }
+    }
+}
+
+/// Key and seed are hidden, as in [`HasherConfig`].
+impl fmt::Debug for ManagerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagerConfig")
+            .field("pool", &self.pool())
+            .field("hasher", &self.hasher())
+            .field("watermark", &self.watermark)
+            .field("block_bytes", &self.block_bytes)
+            .finish()
+    }
+}
+
+/// Counters and gauges of a manager.
+///
+/// `hit_tokens + computed_tokens == prompt_tokens`, always: each request counts once, at its first admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerStats {
+    /// Requests that hold blocks now.
+    pub running: usize,
+    /// Requests that wait to be resumed.
+    pub preempted: usize,
+    /// Requests admitted so far.
+    pub admissions: u64,
+    /// Prompt tokens of those requests.
+    pub prompt_tokens: u64,
+    /// Of those, tokens whose KV was cached.
+    pub hit_tokens: u64,
+    /// Of those, tokens that the engine had to compute.
+    pub computed_tokens: u64,
+    /// Admissions refused for want of blocks, resumptions included.
+    pub refusals: u64,
+    /// Tokens appended after admission.
+    pub appended_tokens: u64,
+    /// Requests preempted.
+    pub preemptions: u64,
+    /// Computed tokens that preemptions gave up, cached again or not.
+    pub preempted_tokens: u64,
+    /// Requests resumed.
+    pub resumptions: u64,
+    /// Tokens of resumed requests.
+    pub resumed_tokens: u64,
+    /// Of those, tokens whose KV was still cached.
+    pub resumed_hit_tokens: u64,
+    /// Bytes of KV per block; 0 if unknown.
+    pub block_bytes: u64,
+    /// The pool's own figures.
+    pub pool: PoolStats,
+}
+
+/// Requests by id over one [`BlockPool`].
+#[derive(Debug)]
+pub struct CacheManager {
+    pool: BlockPool,
+    hasher: Arc<BlockHasher>,
+    /// Blocks that an admission leaves available while others run.
+    watermark_blocks: usize,
+    slots: HashMap<RequestId, usize>,
+    /// A request's slot never moves; free slots are reused.
+    requests: Vec<Option<Request>>,
+    free_slots: Vec<usize>,
+    stats: ManagerStats,
+    /// Counts changes: a planned step is committed only to the state that it was planned for.
+    version: u64,
+    batch: u64,
+    /// Reused by every append.
+    rows: Vec<usize>,
+    fresh: Vec<BlockId>,
+}
+
+impl CacheManager {
+    /// A manager of an empty pool.
+    ///
+    /// # Errors
+    /// Names the setting that is out of range and what is allowed.
+    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    pub fn new(config: ManagerConfig) -> Result<Self, ManagerError> {
+        if !(0.0..1.0).contains(&config.watermark) {
+            return Err(ManagerError::Pool(PoolError::InvalidConfig {
+                field: "watermark",
+                value: config.watermark.to_string(),
+                expected: "a share of the pool, from 0.0 to below 1.0".into(),
+            }));
+        }
+        let pool = BlockPool::new(config.pool())?;
+        let hasher = BlockHasher::new(config.hasher())?;
+        if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
+            return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
+        }
+        let watermark_blocks = (config.watermark * pool.num_usable() as f64) as usize;
+        Ok(Self {
+            pool,
+            hasher: Arc::new(hasher),
+            watermark_blocks,
+            slots: HashMap::new(),
+            requests: Vec::new(),
+            free_slots: Vec::new(),
+            stats: ManagerStats { block_bytes: config.block_bytes, ..ManagerStats::default() },
+            version: 0,
+            batch: 0,
+            rows: Vec::new(),
+            fresh: Vec::new(),
+        })
+    }
+
+    /// The pool. Its requests' blocks are the manager's: to look at, not to release.
+    #[must_use]
+    pub const fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// The hasher that prompts are hashed with: `Send + Sync`, so a prompt can be hashed on any thread.
+    #[must_use]
+    pub const fn hasher(&self) -> &Arc<BlockHasher> {
+        &self.hasher
+    }
+
+    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). O(tokens); needs the manager
+    /// only for its hasher and epoch.
+    ///
+    /// # Errors
+    /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
+    pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor, ManagerError> {
+        let mut cursor =
+            HashCursor::new(self.hasher.clone(), ExtraKeys { epoch: self.pool.epoch(), ..extra })?;
+        cursor.append(tokens);
+        Ok(cursor)
+    }
+
+    /// What an admission of `cursor` would find cached now. Changes nothing. O(blocks matched).
+    ///
+    /// # Errors
+    /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
+    pub fn probe(&self, cursor: &HashCursor) -> Result<Probe, ManagerError> {
+        self.check_cursor(cursor)?;
+        Ok(self.pool.probe(cursor.chain(), self.reusable_blocks(cursor))?)
+    }
+
+    /// The request's tokens, computed tokens, state. O(1).
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`].
+    pub fn request<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<RequestInfo, ManagerError> {
+        Ok(self.at(self.slot(id.into())?)?.info())
+    }
+
+    /// The request's block table. O(1).
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`].
+    pub fn block_table<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&[BlockId], ManagerError> {
+        Ok(&self.at(self.slot(id.into())?)?.blocks)
+    }
+
+    /// Whether a request has this id.
+    #[must_use]
+    pub fn contains<'a>(&self, id: impl Into<RequestRef<'a>>) -> bool {
+        self.slots.contains_key(&id.into())
+    }
+
+    /// Counters and gauges. O(1).
+    #[must_use]
+    pub fn stats(&self) -> ManagerStats {
+        ManagerStats { pool: self.pool.stats(), ..self.stats }
+    }
+
+    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
+        self.version += 1;
+        Ok(self.pool.complete_step(step)?)
+    }
+
+    /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests go on and are never published again;
+    /// preempted ones are hashed anew when they resume.
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
+        self.version += 1;
+        Ok(self.pool.bump_epoch()?)
+    }
+
+    /// Forgets all cached content: see [`BlockPool::reset`].
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`] while requests hold blocks.
+    pub fn reset(&mut self) -> Result<usize, ManagerError> {
+        let forgotten = self.pool.reset()?;
+        self.version += 1;
+        Ok(forgotten)
+    }
+
+    /// Drops blocks from the index by id: see [`BlockPool::evict`].
+    ///
+    /// # Errors
+    /// Unknown ids.
+    pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+        let evicted = self.pool.evict(blocks)?;
+        self.version += 1;
+        Ok(evicted)
+    }
+
+    /// Grows the pool: see [`BlockPool::resize`].
+    ///
+    /// # Errors
+    /// [`PoolError::Shrink`].
+    pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
+        self.pool.resize(num_blocks)?;
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Events since the last call: see [`BlockPool::take_events`].
+    pub fn take_events(&mut self) -> crate::events::EventBatch {
+        self.pool.take_events()
+    }
+
+    /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.pool.check_invariants()?;
+        let mut held = vec![0u32; self.pool.num_blocks()];
+        for request in self.requests.iter().flatten() {
+            self.check_request(request)?;
+            for block in &request.blocks {
+                held[block.index()] += 1;
+            }
+        }
+        for block in (1..held.len() as u32).map(BlockId::new) {
+            let counted = self.pool.ref_count(block).unwrap_or(0);
+            let expected = held[block.index()] + self.pool.fence_references(block);
+            ensure(counted == expected, "M1 (references are block tables and fences)", || {
+                format!("{block:?} has {counted} references, {expected} holders")
+            })?;
+        }
+        let live = self.requests.iter().flatten().count();
+        let indexed = self.slots.iter().all(|(id, &slot)| {
+            self.requests.get(slot).and_then(Option::as_ref).is_some_and(|request| request.id == *id)
+        });
+        let counted = self.stats.running + self.stats.preempted;
+        ensure(indexed && live == self.slots.len() && live == counted, "M5 (requests are counted)", || {
+            format!("{live} live, {} by id, {counted} counted", self.slots.len())
+        })?;
+        let ManagerStats { prompt_tokens, hit_tokens, computed_tokens, .. } = self.stats;
+        ensure(hit_tokens + computed_tokens == prompt_tokens, "M4 (hits + computed == prompt tokens)", || {
+            format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}")
+        })
+    }
+
+    fn check_request(&self, request: &Request) -> Result<(), InvariantViolation> {
+        let id = &request.id;
+        let needed = match request.state {
+            RequestState::Running => {
+                request.blocks_missing_for(0, self.pool.block_size()) + request.blocks.len()
+            }
+            RequestState::Preempted => 0,
+        };
+        ensure(request.blocks.len() == needed, "M2 (a table has the blocks that its tokens need)", || {
+            format!("request {id} has {} blocks, needs {needed}", request.blocks.len())
+        })?;
+        ensure(request.computed_tokens <= request.cursor.num_tokens(), "M2 (computed tokens exist)", || {
+            format!("request {id}")
+        })?;
+        if request.cursor.epoch() != self.pool.epoch() {
+            return Ok(());
+        }
+        for (block, hash) in
+            request.blocks.iter().zip(request.cursor.chain().hashes()).take(request.published)
+        {
+            // Dropped by id since, perhaps; never under another hash.
+            let wrong = self.pool.hash_of(*block).is_some_and(|registered| registered != *hash);
+            ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
+                format!("{block:?} of request {id}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
+    fn check_cursor(&self, cursor: &HashCursor) -> Result<(), ManagerError> {
+        if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
+            return Err(ManagerError::ForeignCursor);
+        }
+        Ok(self.pool.check_chain(cursor.chain())?)
+    }
+
+    /// Full blocks of a prompt that a lookup may reuse: at least its last token is left to compute.
+    fn reusable_blocks(&self, cursor: &HashCursor) -> usize {
+        cursor.num_tokens().saturating_sub(1) / self.pool.block_size()
+    }
+
+    #[inline]
+    fn slot(&self, id: RequestRef<'_>) -> Result<usize, ManagerError> {
+        self.slots.get(&id).copied().ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
+    }
+
+    #[inline]
+    fn at(&self, slot: usize) -> Result<&Request, ManagerError> {
+        self.requests.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
+    }
+
+    #[inline]
+    fn at_mut(&mut self, slot: usize) -> Result<&mut Request, ManagerError> {
+        self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
+    }
+
+    /// The slot of a request in a given state.
+    fn slot_in(
+        &self,
+        id: RequestRef<'_>,
+        state: RequestState,
+        operation: &'static str,
+    ) -> Result<usize, ManagerError> {
+        let slot = self.slot(id)?;
+        let request = self.at(slot)?;
+        if request.state == state {
+            return Ok(slot);
+        }
+        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
+    }
+}
+
+/// `slots` and `requests` disagree: cannot happen, and must not panic if it does.
+#[cold]
+fn lost_slot() -> ManagerError {
+    ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
+}

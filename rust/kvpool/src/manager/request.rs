@@ -1,0 +1,189 @@
+//! Requests: their ids, and what the manager keeps of each.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use hashbrown::Equivalent;
+
+use crate::block::BlockId;
+use crate::hash::HashCursor;
+
+/// The engine's name of a request: a number or a string, whichever the engine uses.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RequestId {
+    /// A number.
+    Int(i64),
+    /// A string.
+    Str(Box<str>),
+}
+
+/// A borrowed [`RequestId`]: what look-ups take, so that a string is not copied.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestRef<'a> {
+    /// A number.
+    Int(i64),
+    /// A string.
+    Str(&'a str),
+}
+
+impl RequestId {
+    /// Borrows the id.
+    #[must_use]
+    pub fn as_ref(&self) -> RequestRef<'_> {
+        match self {
+            Self::Int(id) => RequestRef::Int(*id),
+            Self::Str(id) => RequestRef::Str(id),
+        }
+    }
+}
+
+impl RequestRef<'_> {
+    /// Copies the id.
+    #[must_use]
+    pub fn to_owned(self) -> RequestId {
+        match self {
+            Self::Int(id) => RequestId::Int(id),
+            Self::Str(id) => RequestId::Str(id.into()),
+        }
+    }
+}
+
+// The same hash as the borrowed form: what `Equivalent` requires.
+impl Hash for RequestId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
+}
+
+impl Equivalent<RequestId> for RequestRef<'_> {
+    fn equivalent(&self, id: &RequestId) -> bool {
+        *self == id.as_ref()
+    }
+}
+
+impl From<i64> for RequestId {
+    fn from(id: i64) -> Self {
+        Self::Int(id)
+    }
+}
+
+impl From<&str> for RequestId {
+    fn from(id: &str) -> Self {
+        Self::Str(id.into())
+    }
+}
+
+impl From<String> for RequestId {
+    fn from(id: String) -> Self {
+        Self::Str(id.into())
+    }
+}
+
+impl From<i64> for RequestRef<'_> {
+    fn from(id: i64) -> Self {
+        Self::Int(id)
+    }
+}
+
+impl<'a> From<&'a str> for RequestRef<'a> {
+    fn from(id: &'a str) -> Self {
+        Self::Str(id)
+    }
+}
+
+impl<'a> From<&'a RequestId> for RequestRef<'a> {
+    fn from(id: &'a RequestId) -> Self {
+        id.as_ref()
+    }
+}
+
+impl fmt::Display for RequestRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(id) => id.fmt(f),
+            Self::Str(id) => write!(f, "{id:?}"),
+        }
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().fmt(f)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().fmt(f)
+    }
+}
+
+impl fmt::Debug for RequestRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whether a request holds blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestState {
+    /// It holds a block for every `block_size` of its tokens.
+    Running,
+    /// It was preempted: it holds nothing, and its tokens wait to be computed again.
+    Preempted,
+}
+
+/// What the manager keeps of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) state: RequestState,
+    /// Its tokens and the hash chain of its full blocks.
+    pub(crate) cursor: HashCursor,
+    /// Its block table.
+    pub(crate) blocks: Vec<BlockId>,
+    /// Tokens whose KV is written, cached ones included.
+    pub(crate) computed_tokens: usize,
+    /// Leading blocks of the table that are in the index: matched at admission, or registered since.
+    pub(crate) published: usize,
+    /// False after a hash collision: nothing behind the colliding block can be reached by a lookup.
+    pub(crate) publishes: bool,
+    /// Tokens that were cached when it was last admitted.
+    pub(crate) cached_tokens: usize,
+    /// The number of the batch that named it last: finds an id named twice in one call in O(1).
+    pub(crate) batch: u64,
+}
+
+/// What a scheduler may want to know of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestInfo {
+    /// Whether it holds blocks.
+    pub state: RequestState,
+    /// Its tokens: prompt and appended ones.
+    pub tokens: usize,
+    /// Tokens whose KV is written, cached ones included.
+    pub computed_tokens: usize,
+    /// Tokens that were cached when it was last admitted.
+    pub cached_tokens: usize,
+    /// Blocks in its block table.
+    pub blocks: usize,
+}
+
+impl Request {
+    pub(crate) fn info(&self) -> RequestInfo {
+        RequestInfo {
+            state: self.state,
+            tokens: self.cursor.num_tokens(),
+            computed_tokens: self.computed_tokens,
+            cached_tokens: self.cached_tokens,
+            blocks: self.blocks.len(),
+        }
+    }
+
+    /// Blocks that the table lacks once `more` tokens are appended.
+    pub(crate) fn blocks_missing_for(&self, more: usize, block_size: usize) -> usize {
+        (self.cursor.num_tokens() + more).div_ceil(block_size).saturating_sub(self.blocks.len())
+    }
+}

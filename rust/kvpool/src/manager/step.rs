@@ -1,0 +1,327 @@
+//! Step transactions: plan several admissions, appends, preemptions and releases; learn exactly what fits; commit all of
+//! it, or drop the plan and nothing has happened.
+//!
+//! A plan touches nothing. It keeps what the plan's operations would do to reference counts and to the number of
+//! available blocks, and checks each new operation against that. Committing acquires every match first, then releases,
+//! then allocates, so nothing that a plan counted on can be evicted on the way; and it is refused, with everything
+//! unchanged, if the manager changed since [`CacheManager::begin_step`]. Rolling back is dropping the plan.
+//!
+//! Costs: O(blocks) of the requests that the plan names.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::CacheManager;
+use super::admission::{Admission, Staged};
+use super::error::{ManagerError, Refused};
+use super::request::{RequestId, RequestRef, RequestState};
+use crate::block::BlockId;
+use crate::hash::{BlockHasher, HashCursor};
+
+/// One planned operation.
+#[derive(Debug)]
+enum Planned {
+    Admit { id: RequestId, cursor: Box<HashCursor>, staged: Staged },
+    Resume { slot: usize, rebased: Option<Box<HashCursor>>, staged: Staged },
+    Append { slot: usize, tokens: Vec<u32> },
+    Preempt { slot: usize, after_step: Option<u64> },
+    Release { slot: usize, after_step: Option<u64> },
+}
+
+/// What a committed operation did, in the order of planning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StepOutcome {
+    /// A request was admitted or resumed.
+    Admitted(Admission),
+    /// Tokens were appended; these blocks were added to the request's table.
+    Appended(Vec<BlockId>),
+    /// A request was preempted.
+    Preempted,
+    /// A request was released.
+    Released,
+}
+
+/// A step being planned. Dropping it rolls it back.
+///
+/// ```
+/// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError};
+/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 5, block_size: 4, ..Default::default() })?;
+/// let prompt = |tokens: std::ops::Range<u32>| tokens.collect::<Vec<_>>();
+/// manager.admit("old", manager.prepare(&prompt(0..12), ExtraKeys::default())?)?; // 3 of 4 blocks
+///
+/// let mut step = manager.begin_step();
+/// let cursor = manager.prepare(&prompt(100..108), ExtraKeys::default())?;
+/// let refused = manager.plan_admit(&mut step, "new", cursor).unwrap_err(); // needs 2
+/// manager.plan_preempt(&mut step, "old", None)?;
+/// manager.plan_admit(&mut step, "new", *refused.cursor)?;                  // fits now
+/// manager.commit_step(&mut step)?;
+/// assert_eq!(manager.block_table("new")?.len(), 2);
+/// # Ok::<(), ManagerError>(())
+/// ```
+#[derive(Debug)]
+pub struct StepPlan {
+    /// Each manager has a hasher of its own: tells whose plan this is.
+    hasher: Arc<BlockHasher>,
+    version: u64,
+    operations: Vec<Planned>,
+    named: HashSet<RequestId>,
+    /// What the plan adds to the reference counts of blocks.
+    added: HashMap<BlockId, i64>,
+    /// Blocks that would be available after the operations so far.
+    available: usize,
+    /// Requests that would be running.
+    running: usize,
+}
+
+impl StepPlan {
+    /// Operations planned so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether nothing is planned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// Blocks that would still be available after the operations so far.
+    #[must_use]
+    pub const fn available_blocks(&self) -> usize {
+        self.available
+    }
+
+    fn add_reference(&mut self, block: BlockId, now: u32, change: i64) -> i64 {
+        let added = self.added.entry(block).or_default();
+        *added += change;
+        i64::from(now) + *added
+    }
+}
+
+impl CacheManager {
+    /// Begins to plan a step. Changes nothing.
+    #[must_use]
+    pub fn begin_step(&self) -> StepPlan {
+        StepPlan {
+            hasher: Arc::clone(&self.hasher),
+            version: self.version,
+            operations: Vec::new(),
+            named: HashSet::new(),
+            added: HashMap::new(),
+            available: self.pool.num_available(),
+            running: self.stats.running,
+        }
+    }
+
+    /// Checks that `plan` is this manager's, and that nothing has changed since it was begun.
+    fn check_current(&self, plan: &StepPlan) -> Result<(), ManagerError> {
+        let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
+        if current { Ok(()) } else { Err(ManagerError::StaleStep) }
+    }
+
+    fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<(), ManagerError> {
+        self.check_current(plan)?;
+        let id = id.to_owned();
+        if plan.named.contains(&id) {
+            return Err(ManagerError::NamedTwice { id, scope: "step" });
+        }
+        Ok(())
+    }
+
+    fn references(&self, block: BlockId) -> u32 {
+        self.pool.ref_count(block).unwrap_or(0)
+    }
+
+    /// Plans an admission: returns the tokens that would be cached.
+    ///
+    /// # Errors
+    /// As [`CacheManager::admit`], against what the plan leaves available; [`ManagerError::NamedTwice`],
+    /// [`ManagerError::StaleStep`]. The plan is then as it was.
+    pub fn plan_admit(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestId>,
+        cursor: HashCursor,
+    ) -> Result<usize, Refused> {
+        let id = id.into();
+        let staged = self
+            .check_plan(plan, id.as_ref())
+            .and_then(|()| self.check_new(&id, &cursor))
+            .and_then(|()| self.stage_in(plan, &cursor));
+        match staged {
+            Ok(staged) => {
+                let cached = self.count_in(plan, &staged);
+                plan.named.insert(id.clone());
+                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged });
+                Ok(cached)
+            }
+            Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
+        }
+    }
+
+    /// Plans to resume a preempted request: returns the tokens that would be cached.
+    ///
+    /// # Errors
+    /// As [`CacheManager::resume`] and [`Self::plan_admit`].
+    pub fn plan_resume<'a>(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestRef<'a>>,
+    ) -> Result<usize, ManagerError> {
+        let id = id.into();
+        self.check_plan(plan, id)?;
+        let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
+        let rebased = self.rebased(slot)?;
+        let staged = self.stage_in(plan, rebased.as_deref().unwrap_or(&self.at(slot)?.cursor))?;
+        let cached = self.count_in(plan, &staged);
+        plan.named.insert(id.to_owned());
+        plan.operations.push(Planned::Resume { slot, rebased, staged });
+        Ok(cached)
+    }
+
+    /// Plans to append tokens to a running request: returns how many blocks that adds.
+    ///
+    /// # Errors
+    /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
+    pub fn plan_append<'a>(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestRef<'a>>,
+        tokens: &[u32],
+    ) -> Result<usize, ManagerError> {
+        let id = id.into();
+        self.check_plan(plan, id)?;
+        let slot = self.slot_in(id, RequestState::Running, "append to it")?;
+        let request = self.at(slot)?;
+        let needed = request.blocks_missing_for(tokens.len(), self.pool.block_size());
+        let fits = request.blocks.len() + needed <= self.pool.num_usable();
+        self.check_growth(needed, plan.available, fits)?;
+        plan.available -= needed;
+        plan.named.insert(id.to_owned());
+        plan.operations.push(Planned::Append { slot, tokens: tokens.to_vec() });
+        Ok(needed)
+    }
+
+    /// Plans to preempt a running request: returns how many blocks that makes available.
+    ///
+    /// # Errors
+    /// As [`CacheManager::preempt`] and [`Self::plan_admit`].
+    pub fn plan_preempt<'a>(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestRef<'a>>,
+        after_step: Option<u64>,
+    ) -> Result<usize, ManagerError> {
+        let id = id.into();
+        self.check_plan(plan, id)?;
+        let slot = self.slot_in(id, RequestState::Running, "preempt it")?;
+        let freed = self.plan_give_up(plan, slot, after_step)?;
+        plan.running -= 1;
+        plan.named.insert(id.to_owned());
+        plan.operations.push(Planned::Preempt { slot, after_step });
+        Ok(freed)
+    }
+
+    /// Plans to release a request: returns how many blocks that makes available.
+    ///
+    /// # Errors
+    /// As [`CacheManager::release`] and [`Self::plan_admit`].
+    pub fn plan_release<'a>(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestRef<'a>>,
+        after_step: Option<u64>,
+    ) -> Result<usize, ManagerError> {
+        let id = id.into();
+        self.check_plan(plan, id)?;
+        let slot = self.slot(id)?;
+        let freed = self.plan_give_up(plan, slot, after_step)?;
+        plan.running -= usize::from(self.at(slot)?.state == RequestState::Running);
+        plan.named.insert(id.to_owned());
+        plan.operations.push(Planned::Release { slot, after_step });
+        Ok(freed)
+    }
+
+    fn plan_give_up(
+        &self,
+        plan: &mut StepPlan,
+        slot: usize,
+        after_step: Option<u64>,
+    ) -> Result<usize, ManagerError> {
+        if after_step.is_some_and(|step| !self.pool.is_completed(step)) {
+            return Ok(0); // the fence takes over the references: nothing becomes available in this step
+        }
+        let mut freed = 0;
+        for &block in &self.at(slot)?.blocks {
+            freed += usize::from(plan.add_reference(block, self.references(block), -1) == 0);
+        }
+        plan.available += freed;
+        Ok(freed)
+    }
+
+    /// Matches a prompt against the pool as it is, and checks that the rest fits what the plan leaves.
+    fn stage_in(&self, plan: &StepPlan, cursor: &HashCursor) -> Result<Staged, ManagerError> {
+        let found = self.pool.match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let planned = |block: &BlockId| {
+            i64::from(self.references(*block)) + plan.added.get(block).copied().unwrap_or(0)
+        };
+        let idle = found.blocks.iter().filter(|block| planned(block) == 0).count();
+        self.check_fit(cursor, found, idle, plan.available, plan.running > 0)
+    }
+
+    /// Enters a staged admission into the plan.
+    fn count_in(&self, plan: &mut StepPlan, staged: &Staged) -> usize {
+        for &block in &staged.found.blocks {
+            let first = plan.add_reference(block, self.references(block), 1) == 1;
+            plan.available -= usize::from(first);
+        }
+        plan.available -= staged.new_blocks;
+        plan.running += 1;
+        staged.found.blocks.len() * self.pool.block_size()
+    }
+
+    /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then everything is
+    /// allocated, each in the order of planning. The plan is empty and stale afterwards.
+    ///
+    /// # Errors
+    /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.
+    pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
+        self.check_current(plan)?;
+        let operations = std::mem::take(&mut plan.operations);
+        // From here on nothing can fail, short of a broken invariant.
+        self.version += 1;
+        for operation in &operations {
+            if let Planned::Admit { staged, .. } | Planned::Resume { staged, .. } = operation {
+                self.pool.acquire_match(&staged.found)?;
+            }
+        }
+        for operation in &operations {
+            match *operation {
+                Planned::Preempt { slot, after_step } => self.preempt_slot(slot, after_step)?,
+                Planned::Release { slot, after_step } => self.release_slot(slot, after_step)?,
+                _ => {}
+            }
+        }
+        let mut outcomes = Vec::with_capacity(operations.len());
+        for operation in operations {
+            outcomes.push(match operation {
+                Planned::Admit { id, cursor, staged } => {
+                    let blocks = self.fill(&staged)?;
+                    StepOutcome::Admitted(self.install(id, *cursor, &staged, blocks))
+                }
+                Planned::Resume { slot, rebased, staged } => {
+                    let blocks = self.fill(&staged)?;
+                    StepOutcome::Admitted(self.reinstall(slot, rebased, &staged, blocks)?)
+                }
+                Planned::Append { slot, tokens } => {
+                    StepOutcome::Appended(self.extend(slot, &tokens)?.to_vec())
+                }
+                Planned::Preempt { .. } => StepOutcome::Preempted,
+                Planned::Release { .. } => StepOutcome::Released,
+            });
+        }
+        Ok(outcomes)
+    }
+}

@@ -1,0 +1,269 @@
+//! Allocation, references, fences, eviction, reset, epochs and growth: the lifetime half of [`BlockPool`].
+
+use std::collections::BTreeMap;
+
+use super::{BlockPool, DuplicatePolicy};
+use crate::block::{BlockId, MAX_BLOCKS};
+use crate::error::{PoolError, Refusal};
+use crate::events::BlockEvent;
+use crate::evictor::Candidate;
+use crate::free_list::check_id;
+
+impl BlockPool {
+    /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBlocks`] if fewer are free or evictable.
+    pub fn allocate(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
+        let mut out = Vec::new();
+        self.allocate_into(n, &mut out)?;
+        Ok(out)
+    }
+
+    /// [`Self::allocate`] into a list that the caller reuses.
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
+    pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        self.check_poison()?;
+        if n > self.num_available() {
+            let can_ever_fit = n <= self.num_usable();
+            let refusal = Refusal::new(n, self.num_available(), self.num_fenced(), can_ever_fit);
+            return Err(PoolError::OutOfBlocks(refusal));
+        }
+        let free = n.min(self.allocator.num_free());
+        self.allocator.allocate_into(free, out)?;
+        for _ in free..n {
+            let Some(victim) = self.evictor.evict() else {
+                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            };
+            self.check_victim(victim)?;
+            self.unregister(victim);
+            self.allocator.hold_parked(victim);
+            out.push(victim);
+            self.counters.evicted += 1;
+        }
+        self.counters.allocated += n as u64;
+        Ok(())
+    }
+
+    /// Poisons the pool if the evictor gave up what it cannot have held.
+    fn check_victim(&mut self, victim: BlockId) -> Result<(), PoolError> {
+        if self.allocator.ref_count(victim) == Some(0) && self.index.is_computed(victim) {
+            return Ok(());
+        }
+        Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")))
+    }
+
+    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n).
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
+    pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.check_poison()?;
+        self.allocator.acquire(blocks)?;
+        if !self.fences.is_idle() {
+            let mut added = BTreeMap::<BlockId, u32>::new();
+            for &block in blocks {
+                *added.entry(block).or_default() += 1;
+            }
+            for (block, added) in added {
+                let now = self.allocator.ref_count(block).unwrap_or(added);
+                self.fences.on_acquire(block, now - added);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops one reference per id. Blocks without further references become cached-free if they are registered and
+    /// computed, else free; for eviction they count as used last at this moment, of one chain the deepest as the
+    /// longest unused. A block named twice loses two references. O(n).
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
+    /// ids.
+    pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let mut shared = BTreeMap::<BlockId, u32>::new();
+        if !self.fences.is_idle() {
+            self.check_releasable(blocks, &mut shared)?;
+        }
+        self.idle.clear();
+        self.allocator.drop_references(blocks, &mut self.idle)?;
+        for block in shared.into_keys() {
+            let left = self.allocator.ref_count(block).unwrap_or(0);
+            self.fences.on_release(block, left);
+        }
+        self.settle_idle()
+    }
+
+    /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
+        let tail_first: Vec<_> = table.iter().rev().copied().collect();
+        self.release(&tail_first)
+    }
+
+    /// Checks that callers, as opposed to fences, hold the references that `blocks` names, and counts them.
+    fn check_releasable(
+        &self,
+        blocks: &[BlockId],
+        named: &mut BTreeMap<BlockId, u32>,
+    ) -> Result<(), PoolError> {
+        for (position, &block) in blocks.iter().enumerate() {
+            check_id(block, self.num_blocks(), "released")?;
+            let count = named.entry(block).or_default();
+            *count += 1;
+            let held = self.allocator.ref_count(block).unwrap_or(0) - self.fences.references(block);
+            if *count > held {
+                return Err(PoolError::NotHeld { block, held, operation: "release it", position });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the parked blocks of `self.idle` where they belong: to the evictor or to the free list.
+    fn settle_idle(&mut self) -> Result<(), PoolError> {
+        let idle = std::mem::take(&mut self.idle);
+        self.candidates.clear();
+        for &block in &idle {
+            if let Some(depth) = self.index.depth_of(block) {
+                let duplicate = self.duplicates == DuplicatePolicy::DropOnRelease
+                    && self.index.has_other_computed_copy(block);
+                if self.index.is_computed(block) && !duplicate {
+                    self.candidates.push(Candidate { block, depth });
+                    continue;
+                }
+                self.counters.duplicates_dropped += u64::from(duplicate);
+                self.unregister(block);
+            }
+            self.allocator.free_parked(block)?;
+        }
+        self.evictor.insert(&mut self.candidates);
+        self.idle = idle;
+        Ok(())
+    }
+
+    /// Releases blocks that a running step may still touch: they become allocatable when `complete_step(step)`, or that
+    /// of a later step, is called; until then a hit on them still succeeds. If that step has completed already they are
+    /// released at once. O(n).
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn release_after(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
+        if self.fences.is_completed(step) {
+            return self.release(blocks);
+        }
+        self.check_poison()?;
+        self.check_releasable(blocks, &mut BTreeMap::new())?;
+        let allocator = &self.allocator;
+        self.fences.add(step, blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Ends the fences of `step` and of all earlier steps. Returns how many references they held. O(those references).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
+    pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
+        self.check_poison()?;
+        let ended = self.fences.complete(step);
+        self.idle.clear();
+        for &block in &ended {
+            let references = self.allocator.ref_count(block).unwrap_or(0);
+            self.fences.end_one(block, references);
+            self.allocator.drop_references(&[block], &mut self.idle)?;
+        }
+        self.settle_idle()?;
+        Ok(ended.len())
+    }
+
+    /// Drops blocks from the index by id: no lookup finds them any more. Cached-free ones become free; held ones stay
+    /// with their holders and become free when released. Returns how many were registered. O(n).
+    ///
+    /// # Errors
+    /// Unknown ids.
+    pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
+        self.check_poison()?;
+        for &block in blocks {
+            check_id(block, self.num_blocks(), "evicted")?;
+        }
+        let before = self.index.num_registered();
+        for &block in blocks {
+            if !self.index.contains(block) {
+                continue;
+            }
+            let idle = self.allocator.ref_count(block) == Some(0);
+            if self.evictor.remove(block) != idle {
+                let reason = format!("B2: the evictor is wrong about whether it held block {block}");
+                return Err(self.broken(reason));
+            }
+            self.unregister(block);
+            if idle {
+                self.allocator.free_parked(block)?;
+            }
+        }
+        Ok(before - self.index.num_registered())
+    }
+
+    /// Forgets all cached content. Returns how many blocks were registered. O(usable blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
+    pub fn reset(&mut self) -> Result<usize, PoolError> {
+        self.check_poison()?;
+        let stats = self.stats();
+        if stats.active + stats.fenced > 0 {
+            return Err(PoolError::InUse { active: stats.active, fenced: stats.fenced });
+        }
+        self.forget()
+    }
+
+    /// Starts a new epoch, for instance after a change of weights: nothing registered before is ever matched again, and
+    /// chains of earlier epochs can no longer be registered, so running requests keep their blocks but never publish
+    /// them. Returns the new epoch. O(usable blocks).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn bump_epoch(&mut self) -> Result<u64, PoolError> {
+        self.check_poison()?;
+        self.epoch += 1;
+        self.forget()?;
+        Ok(self.epoch)
+    }
+
+    fn forget(&mut self) -> Result<usize, PoolError> {
+        let registered = self.index.num_registered();
+        while let Some(block) = self.evictor.evict() {
+            self.check_victim(block)?;
+            self.index.remove(block);
+            self.allocator.free_parked(block)?;
+        }
+        if !self.evictor.is_empty() {
+            return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+        }
+        self.index.clear();
+        self.events.push(BlockEvent::Cleared { epoch: self.epoch });
+        Ok(registered)
+    }
+
+    /// Grows the pool to `num_blocks` blocks, null block included; the new ones are handed out last. O(new blocks), and
+    /// O(blocks) for the index.
+    ///
+    /// # Errors
+    /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.
+    pub fn resize(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let from = self.num_blocks();
+        if num_blocks < from || num_blocks > MAX_BLOCKS {
+            return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
+        }
+        // Memory for everything first: the allocator, whose size is the pool's, comes last and hands the blocks out.
+        self.index.grow(num_blocks)?;
+        self.evictor.grow(num_blocks)?;
+        self.allocator.grow(num_blocks)?;
+        Ok(())
+    }
+}

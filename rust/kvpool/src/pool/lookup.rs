@@ -1,0 +1,194 @@
+//! Lookups, registration and the computed bit: the prefix-cache half of [`BlockPool`].
+
+use super::BlockPool;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::events::BlockEvent;
+use crate::free_list::check_id;
+use crate::hash::HashChain;
+use crate::prefix_index::{Inserted, Visibility};
+
+/// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Probe {
+    /// Blocks from the start of the chain that a lookup would return.
+    pub cached_blocks: usize,
+    /// Of those, blocks that nobody holds: acquiring them leaves that many fewer to allocate.
+    pub idle_blocks: usize,
+    /// Blocks behind the cached ones that are registered and being computed now.
+    pub pending_blocks: usize,
+}
+
+/// What [`BlockPool::register`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Blocks registered, from the first of the call on.
+    pub blocks: usize,
+    /// Whether a hash collision stopped it: the blocks behind were not registered.
+    pub collided: bool,
+}
+
+/// A match that nothing has acquired yet. Only valid until the pool changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PrefixMatch {
+    pub(crate) blocks: Vec<BlockId>,
+    /// Blocks of the match without references.
+    pub(crate) idle: usize,
+    /// Blocks asked for.
+    asked: usize,
+    collided: bool,
+}
+
+impl BlockPool {
+    /// Checks that `chain` belongs to this pool's epoch, block size and verification.
+    pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
+        if chain.epoch() != self.epoch {
+            return Err(PoolError::StaleEpoch { chain: chain.epoch(), pool: self.epoch });
+        }
+        self.index.check_chain(chain)
+    }
+
+    /// The longest computed prefix of `chain`, at most `max_blocks` long, without touching anything.
+    pub(crate) fn match_prefix(
+        &self,
+        chain: &HashChain,
+        max_blocks: usize,
+    ) -> Result<PrefixMatch, PoolError> {
+        self.check_poison()?;
+        self.check_chain(chain)?;
+        let asked = chain.len().min(max_blocks);
+        let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
+        for position in 0..asked {
+            match self.index.find_or_collision(chain, position) {
+                Ok(Some(block)) => {
+                    let references = self.allocator.ref_count(block).unwrap_or(u32::MAX);
+                    if references == u32::MAX {
+                        break; // no further reference can be counted: as good as a miss
+                    }
+                    found.idle += usize::from(references == 0);
+                    found.blocks.push(block);
+                }
+                Ok(None) => break,
+                Err(()) => {
+                    found.collided = true;
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
+    pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
+        for &block in &found.blocks {
+            let before = self.allocator.ref_count(block).unwrap_or(0);
+            if before > 0 {
+                self.allocator.acquire(&[block])?;
+                self.fences.on_acquire(block, before);
+            } else if self.evictor.remove(block) {
+                self.allocator.hold_parked(block);
+            } else {
+                return Err(
+                    self.broken(format!("B2: block {block} is cached, unheld, and not with the evictor"))
+                );
+            }
+        }
+        self.counters.hits += found.blocks.len() as u64;
+        self.counters.misses += (found.asked - found.blocks.len()) as u64;
+        self.counters.collisions += u64::from(found.collided);
+        Ok(())
+    }
+
+    /// Finds the longest cached prefix of `chain`, at most `max_blocks` blocks, and acquires it: one reference per block
+    /// for the caller. Only computed blocks match; the walk stops at the first that does not. O(blocks matched).
+    ///
+    /// # Errors
+    /// [`PoolError::StaleEpoch`], [`PoolError::BlockSizeMismatch`], [`PoolError::UnverifiedAlgorithm`],
+    /// [`PoolError::MissingVerification`]: the chain is not one of this pool's.
+    pub fn match_and_acquire(
+        &mut self,
+        chain: &HashChain,
+        max_blocks: usize,
+    ) -> Result<Vec<BlockId>, PoolError> {
+        let found = self.match_prefix(chain, max_blocks)?;
+        self.acquire_match(&found)?;
+        Ok(found.blocks)
+    }
+
+    /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
+    ///
+    /// # Errors
+    /// As [`Self::match_and_acquire`].
+    pub fn probe(&self, chain: &HashChain, max_blocks: usize) -> Result<Probe, PoolError> {
+        let found = self.match_prefix(chain, max_blocks)?;
+        let cached_blocks = found.blocks.len();
+        let pending = (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(chain, at));
+        Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
+    }
+
+    /// Registers held blocks as the chain's blocks `start..`: they are immutable from now on. Nothing matches them
+    /// before [`Self::mark_computed`]. Stops at a hash collision, which is counted; the caller's blocks stay usable,
+    /// they are just not cached. O(blocks), allocates nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], unknown ids, and what
+    /// [`Self::match_and_acquire`] says of chains.
+    pub fn register(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Registered, PoolError> {
+        self.check_poison()?;
+        self.check_chain(chain)?;
+        let too_short = PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() };
+        let hashes = start.checked_add(blocks.len()).and_then(|end| chain.hashes().get(start..end));
+        let hashes = hashes.ok_or(too_short)?;
+        for (position, &block) in blocks.iter().enumerate() {
+            check_id(block, self.num_blocks(), "registered")?;
+            if self.allocator.ref_count(block) == Some(0) {
+                return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
+            }
+        }
+        for (done, (&block, hash)) in blocks.iter().zip(hashes).enumerate() {
+            // Already registered before, or named twice in this call: take back what this call did.
+            if self.index.contains(block) {
+                for undo in blocks.iter().take(done).rev() {
+                    self.index.remove(*undo);
+                }
+                return Err(PoolError::AlreadyRegistered { block });
+            }
+            if self.index.insert_checked(block, chain, start + done, hash) == Inserted::Collision {
+                self.counters.collisions += 1;
+                return Ok(Registered { blocks: done, collided: true });
+            }
+        }
+        Ok(Registered { blocks: blocks.len(), collided: false })
+    }
+
+    /// Sets the computed bit of registered blocks: the engine has written their KV, lookups may return them. O(blocks),
+    /// allocates nothing; a block that is computed already stays so.
+    ///
+    /// # Errors
+    /// [`PoolError::NotRegistered`], unknown ids.
+    pub fn mark_computed(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.check_poison()?;
+        for &block in blocks {
+            check_id(block, self.num_blocks(), "marked computed")?;
+            if !self.index.contains(block) {
+                return Err(PoolError::NotRegistered { block });
+            }
+        }
+        for &block in blocks {
+            let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
+            if appeared
+                && self.events.is_enabled()
+                && let (Some(hash), Some(depth)) = (self.index.hash_of(block), self.index.depth_of(block))
+            {
+                let parent = self.index.parent_of(block);
+                self.events.push(BlockEvent::Stored { hash, parent, depth, block });
+            }
+        }
+        Ok(())
+    }
+}

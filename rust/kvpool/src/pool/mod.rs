@@ -1,0 +1,417 @@
+//! `BlockPool`: the only place where allocator, prefix index, evictor and fences meet.
+//!
+//! Owns: which part holds a block. Every operation that changes two parts at once is a method here, and is
+//! all-or-nothing: it checks everything first, and after that nothing can fail.
+//!
+//! Invariants, recounted by [`BlockPool::check_invariants`]:
+//! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the four.
+//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed.
+//! - B3: a free block is not registered; a registered block is held or cached-free.
+//! - B4: an allocation takes a cached block only when no free one is left (vLLM #42948, #42656).
+//! - B5: what an earlier epoch registered is never matched again.
+//!
+//! A block that breaks one of them mid-operation *poisons* the pool: it refuses all work and says why, instead of serving
+//! wrong KV.
+//!
+//! Costs: every operation O(1) per block, whatever the size of the pool; under 80 bytes per block without verification.
+//! [`BlockPool::reset`] and [`BlockPool::bump_epoch`] are O(usable blocks) and rare.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..Default::default() })?);
+//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 100, block_size: 4, ..Default::default() })?;
+//! let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
+//! prompt.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
+//!
+//! let blocks = pool.allocate(2)?;
+//! pool.register(&blocks, prompt.chain(), 0)?;
+//! pool.mark_computed(&blocks)?;                    // the engine has written their KV
+//! pool.release_table(&blocks)?;                    // cached-free now
+//!
+//! let again = pool.match_and_acquire(prompt.chain(), usize::MAX)?;
+//! assert_eq!(again, blocks);
+//! # Ok::<(), kvpool::PoolError>(())
+//! ```
+
+mod lifetime;
+mod lookup;
+
+use std::str::FromStr;
+
+use crate::allocator::BlockAllocator;
+use crate::block::{BlockId, BlockState};
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::events::{BlockEvent, EventBatch, EventLog};
+use crate::evictor::{Candidate, EvictionPolicy, Evictor};
+use crate::fence::FenceSet;
+use crate::hash::{BlockHash, Verify};
+use crate::prefix_index::{PrefixIndex, Visibility};
+use crate::stats::PoolStats;
+
+pub(crate) use lookup::PrefixMatch;
+pub use lookup::{Probe, Registered};
+
+/// What happens to a released block whose content another cached block holds too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DuplicatePolicy {
+    /// Kept as a copy until evicted.
+    #[default]
+    Keep,
+    /// Freed at once: one copy of a content is enough.
+    DropOnRelease,
+}
+
+impl DuplicatePolicy {
+    /// Every policy.
+    pub const ALL: &'static [Self] = &[Self::Keep, Self::DropOnRelease];
+
+    /// The policy's name, as users write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::DropOnRelease => "drop-on-release",
+        }
+    }
+}
+
+impl FromStr for DuplicatePolicy {
+    type Err = PoolError;
+
+    fn from_str(name: &str) -> Result<Self, PoolError> {
+        Self::ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|policy| policy.name()).collect();
+            PoolError::InvalidConfig {
+                field: "duplicates",
+                value: format!("{name:?}"),
+                expected: format!("one of {}", known.join(", ")),
+            }
+        })
+    }
+}
+
+/// Settings of a [`BlockPool`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Blocks of the pool, null block included: ids run from 0 to `num_blocks - 1`. At least 2.
+    pub num_blocks: usize,
+    /// Tokens per block. At least 1.
+    pub block_size: usize,
+    /// How hits are verified.
+    pub verify: Verify,
+    /// What happens to duplicates.
+    pub duplicates: DuplicatePolicy,
+    /// Which cached-free block is reused first.
+    pub eviction: EvictionPolicy,
+    /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
+    /// block more.
+    pub event_capacity: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            num_blocks: 1024,
+            block_size: 16,
+            verify: Verify::None,
+            duplicates: DuplicatePolicy::Keep,
+            eviction: EvictionPolicy::Lru,
+            event_capacity: 0,
+        }
+    }
+}
+
+/// Monotone counters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    allocated: u64,
+    evicted: u64,
+    hits: u64,
+    misses: u64,
+    collisions: u64,
+    duplicates_dropped: u64,
+}
+
+/// Blocks of one tier: allocation, prefix cache, eviction.
+#[derive(Debug)]
+pub struct BlockPool {
+    allocator: BlockAllocator,
+    index: PrefixIndex,
+    evictor: Box<dyn Evictor>,
+    fences: FenceSet,
+    events: EventLog,
+    duplicates: DuplicatePolicy,
+    epoch: u64,
+    counters: Counters,
+    poison: Option<Box<str>>,
+    /// Reused by every release, so that a steady state allocates nothing.
+    idle: Vec<BlockId>,
+    candidates: Vec<Candidate>,
+}
+
+impl BlockPool {
+    /// A pool with every block free. One allocation per array, O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] names the setting and what is allowed.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a configuration is handed over: later fields may be consumed"
+    )]
+    pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
+        let allocator = BlockAllocator::new(config.num_blocks)?;
+        let evictor = config.eviction.build(config.num_blocks)?;
+        Self::assemble(&config, allocator, evictor)
+    }
+
+    /// A pool with a policy of the caller's own; `config.eviction` is ignored.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a configuration is handed over: later fields may be consumed"
+    )]
+    pub fn with_evictor(config: PoolConfig, mut evictor: Box<dyn Evictor>) -> Result<Self, PoolError> {
+        let allocator = BlockAllocator::new(config.num_blocks)?;
+        if !evictor.is_empty() {
+            return Err(PoolError::InvalidConfig {
+                field: "evictor",
+                value: format!("{} with {} blocks", evictor.name(), evictor.len()),
+                expected: "empty".into(),
+            });
+        }
+        evictor.grow(config.num_blocks)?;
+        Self::assemble(&config, allocator, evictor)
+    }
+
+    fn assemble(
+        config: &PoolConfig,
+        allocator: BlockAllocator,
+        evictor: Box<dyn Evictor>,
+    ) -> Result<Self, PoolError> {
+        let events = EventLog::new(config.event_capacity)?;
+        let index =
+            PrefixIndex::new(config.num_blocks, config.block_size, config.verify, events.is_enabled())?;
+        Ok(Self {
+            allocator,
+            index,
+            evictor,
+            fences: FenceSet::default(),
+            events,
+            duplicates: config.duplicates,
+            epoch: 0,
+            counters: Counters::default(),
+            poison: None,
+            idle: Vec::new(),
+            candidates: Vec::new(),
+        })
+    }
+
+    /// Blocks, null block included.
+    #[must_use]
+    pub const fn num_blocks(&self) -> usize {
+        self.allocator.num_blocks()
+    }
+
+    /// Blocks that can be used: all but the null block.
+    #[must_use]
+    pub const fn num_usable(&self) -> usize {
+        self.allocator.num_usable()
+    }
+
+    /// Blocks that an allocation can take now: free and cached-free.
+    #[must_use]
+    pub fn num_available(&self) -> usize {
+        self.allocator.num_free() + self.evictor.len()
+    }
+
+    /// Blocks that no request holds but a running step may still touch.
+    #[must_use]
+    pub const fn num_fenced(&self) -> usize {
+        self.fences.num_fenced()
+    }
+
+    /// References of `block` that fences hold: part of [`Self::ref_count`].
+    #[must_use]
+    pub fn fence_references(&self, block: BlockId) -> u32 {
+        self.fences.references(block)
+    }
+
+    /// Whether `complete_step` has been called for `step` or a later one.
+    #[must_use]
+    pub fn is_completed(&self, step: u64) -> bool {
+        self.fences.is_completed(step)
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.index.block_size()
+    }
+
+    /// The hash algorithm of what was registered; `None` before anything was.
+    #[must_use]
+    pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
+        self.index.algorithm()
+    }
+
+    /// How hits are verified.
+    #[must_use]
+    pub const fn verify(&self) -> Verify {
+        self.index.verify()
+    }
+
+    /// The current epoch: 0, plus one per [`Self::bump_epoch`].
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Why the pool refuses work, if it does.
+    #[must_use]
+    pub fn poison_reason(&self) -> Option<&str> {
+        self.poison.as_deref()
+    }
+
+    /// References of `block`, those of fences included; `None` for ids outside the pool.
+    #[must_use]
+    pub fn ref_count(&self, block: BlockId) -> Option<u32> {
+        self.allocator.ref_count(block)
+    }
+
+    /// Where `block` is; `None` for ids outside the pool.
+    #[must_use]
+    pub fn state(&self, block: BlockId) -> Option<BlockState> {
+        let references = self.allocator.ref_count(block)?;
+        Some(match references {
+            _ if block.is_null() => BlockState::Null,
+            0 if self.evictor.contains(block) => BlockState::CachedFree,
+            0 => BlockState::Free,
+            _ if self.fences.is_fenced(block, references) => BlockState::Fenced,
+            _ => BlockState::Active,
+        })
+    }
+
+    /// The hash under which `block` is registered.
+    #[must_use]
+    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
+        self.index.hash_of(block)
+    }
+
+    /// Whether `block` is registered and its KV written.
+    #[must_use]
+    pub fn is_computed(&self, block: BlockId) -> bool {
+        self.index.is_computed(block)
+    }
+
+    /// The free blocks in the order in which they will be handed out. O(free blocks).
+    #[must_use]
+    pub fn free_order(&self) -> Vec<BlockId> {
+        self.allocator.free_list().iter().collect()
+    }
+
+    /// The cached-free blocks in the order in which they would be evicted. O(cached-free blocks).
+    #[must_use]
+    pub fn eviction_order(&self) -> Vec<BlockId> {
+        self.evictor.order()
+    }
+
+    /// Events since the last call; empty unless the pool was made with an event capacity.
+    pub fn take_events(&mut self) -> EventBatch {
+        self.events.take()
+    }
+
+    /// Gauges and counters. O(1).
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let Counters { allocated, evicted, hits, misses, collisions, duplicates_dropped } = self.counters;
+        PoolStats {
+            usable: self.num_usable(),
+            free: self.allocator.num_free(),
+            cached_free: self.evictor.len(),
+            active: self.allocator.num_held() - self.num_fenced(),
+            fenced: self.num_fenced(),
+            registered: self.index.num_registered(),
+            block_size: self.block_size(),
+            epoch: self.epoch,
+            allocated,
+            evicted,
+            hits,
+            misses,
+            collisions,
+            duplicates_dropped,
+        }
+    }
+
+    /// Recounts every invariant of the pool and of its parts from scratch. O(blocks), for tests and scrubbing.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        if let Some(reason) = self.poison_reason() {
+            return Err(InvariantViolation::new("B0 (the pool is not poisoned)", reason));
+        }
+        self.allocator.check_invariants()?;
+        self.index.check_invariants()?;
+        self.evictor.check_invariants()?;
+        self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
+        let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
+        for block in (1..self.num_blocks() as u32).map(BlockId::new) {
+            let references = self.allocator.ref_count(block).unwrap_or(0);
+            let on_free_list = self.allocator.free_list().contains(block);
+            let evictable = self.evictor.contains(block);
+            let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(references > 0);
+            ensure(places == 1, "B1 (a block is in exactly one place)", || {
+                format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
+            })?;
+            ensure(
+                !evictable || self.index.is_computed(block),
+                "B2 (evictable blocks are computed)",
+                || format!("{block:?}"),
+            )?;
+            ensure(
+                !on_free_list || !self.index.contains(block),
+                "B3 (free blocks are not registered)",
+                || format!("{block:?}"),
+            )?;
+            match self.state(block) {
+                Some(BlockState::Free) => free += 1,
+                Some(BlockState::CachedFree) => cached_free += 1,
+                Some(BlockState::Fenced) => fenced += 1,
+                _ => active += 1,
+            }
+        }
+        let stats = self.stats();
+        let counted = (stats.free, stats.cached_free, stats.active, stats.fenced);
+        ensure(counted == (free, cached_free, active, fenced), "B1 (the sums hold)", || {
+            format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
+        })
+    }
+
+    /// Refuses work if an invariant broke before.
+    fn check_poison(&self) -> Result<(), PoolError> {
+        match &self.poison {
+            None => Ok(()),
+            Some(reason) => Err(PoolError::Poisoned { reason: reason.to_string() }),
+        }
+    }
+
+    /// Poisons the pool: an internal invariant broke during an operation.
+    #[cold]
+    fn broken(&mut self, reason: String) -> PoolError {
+        self.poison = Some(reason.clone().into_boxed_str());
+        PoolError::Poisoned { reason }
+    }
+
+    /// Takes a registered block out of the index, with its event.
+    fn unregister(&mut self, block: BlockId) {
+        let hash = if self.events.is_enabled() { self.index.hash_of(block) } else { None };
+        let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
+        if let (true, Some(hash)) = (vanished, hash) {
+            self.events.push(BlockEvent::Removed { hash, block });
+        }
+    }
+}

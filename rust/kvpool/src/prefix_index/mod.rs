@@ -1,0 +1,371 @@
+//! `PrefixIndex`: block hash -> the blocks that hold that content.
+//!
+//! Owns: which blocks are registered, under which hash, at which depth of their chain, whether they are computed, and
+//! what verifies a hit. It knows nothing of reference counts: a registered block may be held or cached-free.
+//!
+//! Several blocks may carry one hash (two requests computed the same prompt at once): they form a ring, in which every
+//! computed copy precedes every uncomputed one, so that a lookup looks at one entry. The oldest computed copy is the
+//! one that hits.
+//!
+//! Invariants:
+//! - P1: the table's entry of a hash is the head of the ring of exactly the blocks registered under it.
+//! - P2: in a ring, computed copies precede uncomputed ones. A lookup never returns an uncomputed block.
+//! - P3: every entry points to a block whose stored hash is its key; removing a block leaves no entry behind
+//!   (vLLM #4761, kvcached #362).
+//! - A second chain with an equal hash and other content (a collision) is never indexed over the first: it is counted.
+//!
+//! Costs: O(1) per block; 44 bytes per block, about 5 to 10 of table, and with verification 16 (fingerprint) or
+//! `4 x block_size` more (tokens).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use kvpool::{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify};
+//! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
+//! let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
+//! cursor.append(&[1, 2, 3, 4, 5]);
+//! let mut index = PrefixIndex::new(8, 2, Verify::None, false)?;
+//! index.insert(BlockId::new(3), cursor.chain(), 0)?;
+//! assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
+//! index.mark_computed(BlockId::new(3))?;
+//! assert_eq!(index.find(cursor.chain(), 0), Some(BlockId::new(3)));
+//! # Ok::<(), kvpool::PoolError>(())
+//! ```
+
+mod rings;
+
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+
+use crate::block::BlockId;
+use crate::block_list::{no_memory, try_reserve};
+use crate::error::PoolError;
+use crate::free_list::check_num_blocks;
+use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, MAX_BLOCK_SIZE, Verify};
+
+/// What [`PrefixIndex::insert`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// The block is registered.
+    Registered,
+    /// Another content has the same hash: the block is not registered.
+    Collision,
+}
+
+/// A change of what can be matched, that a listener may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visibility {
+    Unchanged,
+    Appeared,
+    Vanished,
+}
+
+/// Depth in the low bits, flags above.
+const REGISTERED: u32 = 1 << 31;
+const COMPUTED: u32 = 1 << 30;
+const HEAD: u32 = 1 << 29;
+const DEPTH: u32 = HEAD - 1;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    hash: BlockHash,
+    /// Ring of the blocks with this hash.
+    prev: u32,
+    next: u32,
+    depth_and_flags: u32,
+}
+
+const EMPTY: Entry = Entry { hash: BlockHash::from_bytes([0; 32]), prev: 0, next: 0, depth_and_flags: 0 };
+
+impl Entry {
+    fn is(&self, flag: u32) -> bool {
+        self.depth_and_flags & flag != 0
+    }
+}
+
+/// Block hash -> blocks, for the blocks of one pool.
+#[derive(Clone, Debug)]
+pub struct PrefixIndex {
+    table: HashTable<u32>,
+    table_key: TableKey,
+    /// By block id, up to the highest block registered so far: the rest is reserved but not written.
+    entries: Vec<Entry>,
+    num_blocks: usize,
+    block_size: usize,
+    verify: Verify,
+    /// That of the first chain registered; all others must have it, for digests of several are not comparable.
+    algorithm: Option<HashAlgorithm>,
+    fingerprints: Vec<Fingerprint>,
+    tokens: Vec<u32>,
+    /// Parent hashes, kept only for listeners.
+    keep_parents: bool,
+    parents: Vec<BlockHash>,
+    registered: usize,
+}
+
+/// Where a digest goes in the table. Digests of ours are uniform, but chains made elsewhere may carry anything, so it is
+/// keyed: nobody can choose digests that meet. Nothing depends on the order that this gives.
+#[derive(Clone, Copy, Debug)]
+struct TableKey(u64, u64);
+
+impl TableKey {
+    fn random() -> Self {
+        let state = std::collections::hash_map::RandomState::new();
+        Self(state.hash_one(0u8), state.hash_one(1u8))
+    }
+
+    #[inline]
+    fn hash(self, digest: &BlockHash) -> u64 {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = std::array::from_fn(|i| digest.as_bytes()[at + i]);
+            u64::from_le_bytes(bytes)
+        };
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let first = fold(word(0) ^ self.0, word(8) ^ self.1);
+        fold(first ^ word(16) ^ self.1, word(24) ^ self.0)
+    }
+}
+
+impl PrefixIndex {
+    /// An empty index for blocks `1..num_blocks` of `block_size` tokens. With `keep_parents` each block also remembers
+    /// its parent's hash (32 bytes per block), for event listeners.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a number of blocks or a block size out of range.
+    pub fn new(
+        num_blocks: usize,
+        block_size: usize,
+        verify: Verify,
+        keep_parents: bool,
+    ) -> Result<Self, PoolError> {
+        check_num_blocks(num_blocks)?;
+        if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
+            return Err(PoolError::InvalidConfig {
+                field: "block_size",
+                value: block_size.to_string(),
+                expected: format!("from 1 to {MAX_BLOCK_SIZE} tokens"),
+            });
+        }
+        let mut index = Self {
+            table: HashTable::new(),
+            table_key: TableKey::random(),
+            entries: Vec::new(),
+            num_blocks: 0,
+            block_size,
+            verify,
+            algorithm: None,
+            fingerprints: Vec::new(),
+            tokens: Vec::new(),
+            keep_parents,
+            parents: Vec::new(),
+            registered: 0,
+        };
+        index.grow(num_blocks)?;
+        Ok(index)
+    }
+
+    /// Takes the memory for blocks up to `num_blocks - 1` at once, so that nothing allocates later.
+    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let entries = &self.entries;
+        let more = (num_blocks - 1).saturating_sub(self.table.len());
+        let key = self.table_key;
+        let reserved = self.table.try_reserve(more, |&head| key.hash(&entries[head as usize].hash));
+        reserved.map_err(|_| no_memory(num_blocks))?;
+        try_reserve(&mut self.entries, num_blocks)?;
+        if self.verify >= Verify::Fingerprint {
+            try_reserve(&mut self.fingerprints, num_blocks)?;
+        }
+        if self.verify >= Verify::Tokens {
+            let tokens = num_blocks.saturating_mul(self.block_size);
+            try_reserve(&mut self.tokens, tokens).map_err(|_| no_memory(num_blocks))?;
+        }
+        if self.keep_parents {
+            try_reserve(&mut self.parents, num_blocks)?;
+        }
+        self.num_blocks = num_blocks;
+        Ok(())
+    }
+
+    /// Writes the reserved entries up to that of `block`.
+    #[cold]
+    fn extend_to(&mut self, block: BlockId) {
+        let len = block.index() + 1;
+        self.entries.resize(len, EMPTY);
+        if self.verify >= Verify::Fingerprint {
+            self.fingerprints.resize(len, 0);
+        }
+        if self.verify >= Verify::Tokens {
+            self.tokens.resize(len * self.block_size, 0);
+        }
+        if self.keep_parents {
+            self.parents.resize(len, EMPTY.hash);
+        }
+    }
+
+    /// Blocks that are registered, computed or not.
+    #[must_use]
+    pub const fn num_registered(&self) -> usize {
+        self.registered
+    }
+
+    /// Distinct hashes among them.
+    #[must_use]
+    pub fn num_hashes(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The hash algorithm of what was registered; `None` before anything was.
+    #[must_use]
+    pub const fn algorithm(&self) -> Option<HashAlgorithm> {
+        self.algorithm
+    }
+
+    /// How hits are verified.
+    #[must_use]
+    pub const fn verify(&self) -> Verify {
+        self.verify
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Whether `block` is registered.
+    #[must_use]
+    pub fn contains(&self, block: BlockId) -> bool {
+        self.entries.get(block.index()).is_some_and(|entry| entry.is(REGISTERED))
+    }
+
+    /// Whether `block` is registered and computed: whether a hit may return it.
+    #[must_use]
+    pub fn is_computed(&self, block: BlockId) -> bool {
+        self.entries.get(block.index()).is_some_and(|entry| entry.is(COMPUTED))
+    }
+
+    /// The hash under which `block` is registered.
+    #[must_use]
+    pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
+        self.contains(block).then(|| self.entries[block.index()].hash)
+    }
+
+    /// The position of a registered block in its chain: 0 for the first block of a prompt.
+    #[must_use]
+    pub fn depth_of(&self, block: BlockId) -> Option<u32> {
+        self.contains(block).then(|| self.entries[block.index()].depth_and_flags & DEPTH)
+    }
+
+    /// The parent's hash of a registered block; `None` for the first block of a chain, or without `keep_parents`.
+    #[must_use]
+    pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
+        let depth = self.depth_of(block)?;
+        if depth == 0 { None } else { self.parents.get(block.index()).copied() }
+    }
+
+    /// The blocks registered under `hash`, computed ones first.
+    #[must_use]
+    pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
+        let Some(head) = self.head_of(hash) else { return Vec::new() };
+        let mut out = vec![BlockId::new(head)];
+        let mut at = self.entries[head as usize].next;
+        // Never longer than the pool: a broken ring ends, it does not hang.
+        while at != head && out.len() < self.entries.len() {
+            out.push(BlockId::new(at));
+            at = self.entries[at as usize].next;
+        }
+        out
+    }
+
+    /// Whether a computed copy of the block's content exists beside `block`.
+    #[must_use]
+    pub fn has_other_computed_copy(&self, block: BlockId) -> bool {
+        if !self.contains(block) {
+            return false;
+        }
+        let entry = &self.entries[block.index()];
+        // Computed copies come first: if another one exists it is the head, or the head is this block and it is next.
+        let other = if entry.is(HEAD) { Some(entry.next) } else { self.head_of(&entry.hash) };
+        other.is_some_and(|other| other != block.get() && self.entries[other as usize].is(COMPUTED))
+    }
+
+    #[inline]
+    fn head_of(&self, hash: &BlockHash) -> Option<u32> {
+        self.table.find(self.table_key.hash(hash), |&head| self.entries[head as usize].hash == *hash).copied()
+    }
+
+    /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.
+    #[inline]
+    fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
+        let block = block as usize;
+        if self.verify >= Verify::Fingerprint
+            && chain.fingerprints().get(position) != self.fingerprints.get(block)
+        {
+            return false;
+        }
+        self.verify < Verify::Tokens
+            || chain.block_tokens(position)
+                == self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
+    }
+
+    /// Checks that chains of this kind can be looked up and registered here.
+    ///
+    /// # Errors
+    /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`], [`PoolError::UnverifiedAlgorithm`] for a non-cryptographic digest without
+    /// verification, [`PoolError::MissingVerification`] for a chain without the fingerprints or tokens to compare.
+    pub fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
+        if chain.block_size() != self.block_size {
+            return Err(PoolError::BlockSizeMismatch { chain: chain.block_size(), pool: self.block_size });
+        }
+        if let Some(pool) = self.algorithm.filter(|&algorithm| algorithm != chain.algorithm()) {
+            return Err(PoolError::AlgorithmMismatch { chain: chain.algorithm(), pool });
+        }
+        if self.verify == Verify::None && !chain.algorithm().is_cryptographic() {
+            return Err(PoolError::UnverifiedAlgorithm { algorithm: chain.algorithm() });
+        }
+        let lacks_fingerprints =
+            self.verify >= Verify::Fingerprint && chain.fingerprints().len() != chain.len();
+        let lacks_tokens =
+            self.verify >= Verify::Tokens && chain.tokens().len() != chain.len() * self.block_size;
+        if lacks_fingerprints || lacks_tokens {
+            return Err(PoolError::MissingVerification {
+                verify: if lacks_fingerprints { "fingerprints" } else { "tokens" },
+            });
+        }
+        Ok(())
+    }
+
+    /// The computed block that holds the content of the chain's block `position`, or `None`. O(1).
+    ///
+    /// The caller has passed the chain to [`Self::check_chain`]. A collision is a miss.
+    #[must_use]
+    pub fn find(&self, chain: &HashChain, position: usize) -> Option<BlockId> {
+        self.find_or_collision(chain, position).ok().flatten()
+    }
+
+    /// As [`Self::find`]; `Err(())` if blocks with this hash exist and hold other content.
+    #[inline]
+    pub(crate) fn find_or_collision(
+        &self,
+        chain: &HashChain,
+        position: usize,
+    ) -> Result<Option<BlockId>, ()> {
+        let Some(head) = chain.hashes().get(position).and_then(|hash| self.head_of(hash)) else {
+            return Ok(None);
+        };
+        if !self.verifies(head, chain, position) {
+            return Err(());
+        }
+        Ok(self.entries[head as usize].is(COMPUTED).then_some(BlockId::new(head)))
+    }
+
+    /// Whether some block, computed or not, is registered under the chain's hash at `position`.
+    #[must_use]
+    pub fn is_registered(&self, chain: &HashChain, position: usize) -> bool {
+        let head = chain.hashes().get(position).and_then(|hash| self.head_of(hash));
+        head.is_some_and(|head| self.verifies(head, chain, position))
+    }
+}

@@ -1,0 +1,241 @@
+//! A reference model of the pool and the manager: slow, small, obviously right. For tests (feature `testing`).
+//!
+//! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
+//! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
+
+use std::collections::BTreeMap;
+
+use crate::block::BlockId;
+
+/// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
+pub type Content = (Vec<u8>, u64, Vec<u32>);
+
+#[derive(Clone, Debug, Default)]
+struct Block {
+    references: usize,
+    fences: usize,
+    content: Option<Content>,
+    computed: bool,
+}
+
+/// The pool's reference model.
+#[derive(Clone, Debug)]
+pub struct ReferencePool {
+    blocks: Vec<Block>,
+    block_size: usize,
+    drop_duplicates: bool,
+    /// Next to be handed out first.
+    pub free: Vec<usize>,
+    /// Next victim first.
+    pub evictable: Vec<usize>,
+    copies: BTreeMap<Content, Vec<usize>>,
+    open_fences: BTreeMap<u64, Vec<usize>>,
+    completed: Option<u64>,
+    epoch: u64,
+}
+
+impl ReferencePool {
+    /// All blocks free.
+    #[must_use]
+    pub fn new(num_blocks: usize, block_size: usize, drop_duplicates: bool) -> Self {
+        let free = (1..num_blocks).collect();
+        let blocks = vec![Block::default(); num_blocks];
+        let (copies, open_fences, evictable) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self {
+            blocks,
+            block_size,
+            drop_duplicates,
+            free,
+            evictable,
+            copies,
+            open_fences,
+            completed: None,
+            epoch: 0,
+        }
+    }
+
+    /// The content of block `position` of a prompt.
+    #[must_use]
+    pub fn content(&self, salt: &[u8], tokens: &[u32], position: usize) -> Content {
+        (salt.to_vec(), self.epoch, tokens[..(position + 1) * self.block_size].to_vec())
+    }
+
+    /// (free, cached-free, active, fenced).
+    #[must_use]
+    pub fn sums(&self) -> (usize, usize, usize, usize) {
+        let held = self.blocks.iter().filter(|b| b.references > 0).count();
+        let fenced = self.blocks.iter().filter(|b| b.references > 0 && b.references == b.fences).count();
+        (self.free.len(), self.evictable.len(), held - fenced, fenced)
+    }
+
+    /// `None` if there are too few.
+    pub fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
+        (n <= self.free.len() + self.evictable.len()).then(|| (0..n).map(|_| self.allocate_one()).collect())
+    }
+
+    fn allocate_one(&mut self) -> usize {
+        let block = if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
+        self.unregister(block);
+        self.blocks[block].references = 1;
+        block
+    }
+
+    fn unregister(&mut self, block: usize) {
+        if let Some(content) = self.blocks[block].content.take() {
+            self.copies.entry(content).or_default().retain(|&copy| copy != block);
+        }
+        self.blocks[block].computed = false;
+    }
+
+    /// False, and nothing changed, if a block has no reference.
+    pub fn acquire(&mut self, blocks: &[usize]) -> bool {
+        let valid = blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| block.references > 0));
+        blocks.iter().filter(|_| valid).for_each(|&b| self.blocks[b].references += 1);
+        valid
+    }
+
+    fn releasable(&self, blocks: &[usize]) -> bool {
+        let named = |b: usize| blocks.iter().filter(|&&other| other == b).count();
+        let spare = |block: &Block| block.references - block.fences;
+        blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| spare(block) >= named(b)))
+    }
+
+    /// False, and nothing changed, if a block has too few references.
+    pub fn release(&mut self, blocks: &[usize]) -> bool {
+        self.releasable(blocks) && self.drop_references(blocks)
+    }
+
+    fn drop_references(&mut self, blocks: &[usize]) -> bool {
+        let mut cached = Vec::new();
+        for &b in blocks {
+            self.blocks[b].references -= 1;
+            if self.blocks[b].references == 0 {
+                cached.push(b);
+            }
+        }
+        cached.retain(|&b| {
+            let Block { content, computed, .. } = self.blocks[b].clone();
+            let has_twin = content.is_some_and(|content| {
+                self.copies[&content].iter().any(|&copy| copy != b && self.blocks[copy].computed)
+            });
+            let keep = computed && !(has_twin && self.drop_duplicates);
+            if !keep {
+                self.unregister(b);
+                self.free.insert(0, b);
+            }
+            keep
+        });
+        cached.sort_by_key(|&b| {
+            std::cmp::Reverse(self.blocks[b].content.as_ref().map(|content| content.2.len()))
+        });
+        self.evictable.extend(cached);
+        true
+    }
+
+    /// False, and nothing changed, if a block has too few references.
+    pub fn release_after(&mut self, blocks: &[usize], step: u64) -> bool {
+        if self.completed.is_some_and(|completed| step <= completed) {
+            return self.release(blocks);
+        }
+        let valid = self.releasable(blocks);
+        if valid {
+            blocks.iter().for_each(|&b| self.blocks[b].fences += 1);
+            self.open_fences.entry(step).or_default().extend(blocks);
+        }
+        valid
+    }
+
+    /// Ends fences up to `step`.
+    pub fn complete_step(&mut self, step: u64) {
+        self.completed = self.completed.max(Some(step));
+        let ended: Vec<_> = self.open_fences.range(..=step).flat_map(|(_, blocks)| blocks.clone()).collect();
+        self.open_fences.retain(|&open, _| open > step);
+        ended.iter().for_each(|&b| self.blocks[b].fences -= 1);
+        self.drop_references(&ended);
+    }
+
+    /// False, and nothing changed, if a block is not held or registered already.
+    pub fn register(&mut self, blocks: &[usize], salt: &[u8], tokens: &[u32], start: usize) -> bool {
+        let twice = (1..blocks.len()).any(|i| blocks[..i].contains(&blocks[i]));
+        let fit = |b: &usize| {
+            self.blocks.get(*b).is_some_and(|block| block.references > 0 && block.content.is_none())
+        };
+        if twice || !blocks.iter().all(fit) || (start + blocks.len()) * self.block_size > tokens.len() {
+            return false;
+        }
+        for (i, &b) in blocks.iter().enumerate() {
+            let content = self.content(salt, tokens, start + i);
+            self.copies.entry(content.clone()).or_default().push(b);
+            self.blocks[b].content = Some(content);
+        }
+        true
+    }
+
+    /// False, and nothing changed, if a block is not registered.
+    pub fn mark_computed(&mut self, blocks: &[usize]) -> bool {
+        let valid = blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| block.content.is_some()));
+        for &b in blocks.iter().filter(|_| valid) {
+            let Block { content: Some(content), computed: false, .. } = self.blocks[b].clone() else {
+                continue;
+            };
+            self.blocks[b].computed = true;
+            let ring = self.copies.entry(content).or_default();
+            ring.retain(|&copy| copy != b);
+            // Behind the oldest computed copy, else first.
+            let first = ring.first().is_some_and(|&head| self.blocks[head].computed);
+            ring.insert(usize::from(first), b);
+        }
+        valid
+    }
+
+    /// The blocks of the longest computed prefix; acquires them if `acquire`.
+    pub fn lookup(&mut self, salt: &[u8], tokens: &[u32], max_blocks: usize, acquire: bool) -> Vec<usize> {
+        let hit = |position| {
+            let ring = self.copies.get(&self.content(salt, tokens, position))?;
+            ring.first().copied().filter(|&b| self.blocks[b].computed)
+        };
+        let found: Vec<_> = (0..max_blocks.min(tokens.len() / self.block_size)).map_while(hit).collect();
+        for &b in found.iter().filter(|_| acquire) {
+            self.evictable.retain(|&other| other != b);
+            self.blocks[b].references += 1;
+        }
+        found
+    }
+
+    /// Drops blocks from the index.
+    pub fn evict(&mut self, blocks: &[usize]) {
+        for &b in blocks {
+            self.unregister(b);
+            if let Some(at) = self.evictable.iter().position(|&other| other == b) {
+                self.evictable.remove(at);
+                self.free.insert(0, b);
+            }
+        }
+    }
+
+    /// Forgets everything cached.
+    pub fn bump_epoch(&mut self) {
+        self.epoch += 1;
+        (0..self.blocks.len()).for_each(|b| self.unregister(b));
+        let freed = std::mem::take(&mut self.evictable);
+        freed.into_iter().for_each(|b| self.free.insert(0, b));
+    }
+
+    /// Adds free blocks at the end.
+    pub fn resize(&mut self, num_blocks: usize) {
+        self.free.extend(self.blocks.len()..num_blocks);
+        self.blocks.resize(num_blocks, Block::default());
+    }
+}
+
+/// Ids of the core as the model has them.
+#[must_use]
+pub fn indices(blocks: &[BlockId]) -> Vec<usize> {
+    blocks.iter().map(|block| block.index()).collect()
+}
+
+/// Ids of the model as the core has them.
+#[must_use]
+pub fn block_ids(blocks: &[usize]) -> Vec<BlockId> {
+    blocks.iter().map(|&block| BlockId::new(block as u32)).collect()
+}

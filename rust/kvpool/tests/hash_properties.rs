@@ -1,0 +1,393 @@
+//! Properties of block hashing that hold for all inputs: appending in any pieces, truncating, and injectivity
+//! over extra keys.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kvpool::hash::{
+    Adapter, BlockHash, BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HashError,
+    HasherConfig, MultimodalItem, Verify,
+};
+use proptest::prelude::*;
+
+const NATIVE: [HashAlgorithm; 3] = [HashAlgorithm::Sha256, HashAlgorithm::Blake3, HashAlgorithm::Xxh3];
+
+fn config(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> HasherConfig {
+    HasherConfig { algorithm, block_size, verify, key: None, seed: Some("seed".into()) }
+}
+
+fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<BlockHasher> {
+    Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
+}
+
+/// The chain of all full blocks, hashed at once.
+fn from_scratch(hasher: &BlockHasher, extra: &ExtraKeys, tokens: &[u32]) -> HashChain {
+    let mut chain = HashChain::new(hasher, extra.epoch);
+    let whole = tokens.len() / hasher.block_size() * hasher.block_size();
+    hasher.extend(&mut chain, extra, &tokens[..whole]).unwrap();
+    chain
+}
+
+/// That the cursor is what it would be had it got all of `tokens` at once.
+fn assert_is(cursor: &HashCursor, tokens: &[u32]) {
+    let chain = from_scratch(cursor.hasher(), cursor.extra(), tokens);
+    assert_eq!(cursor.chain(), &chain);
+    assert_eq!(cursor.num_tokens(), tokens.len());
+    assert_eq!(cursor.tail(), &tokens[chain.tokens().len()..]);
+    let read: Vec<_> = (0..tokens.len()).map(|i| cursor.token_at(i).unwrap()).collect();
+    assert_eq!(read, tokens);
+    assert_eq!(cursor.token_at(tokens.len()), None);
+    for i in 0..chain.len() {
+        let start = i * chain.block_size();
+        assert_eq!(cursor.chain().block_tokens(i), Some(&tokens[start..start + chain.block_size()]));
+    }
+    assert_eq!(cursor.chain().block_tokens(chain.len()), None);
+}
+
+fn algorithms() -> impl Strategy<Value = HashAlgorithm> {
+    prop::sample::select(HashAlgorithm::ALL)
+}
+
+fn verifies() -> impl Strategy<Value = Verify> {
+    prop::sample::select(Verify::ALL)
+}
+
+fn tokens(max: usize) -> impl Strategy<Value = Vec<u32>> {
+    let token =
+        prop_oneof![0u32..30, 250u32..260, 65530u32..65540, 0x7fff_fff0u32..=0x8000_0010, any::<u32>()];
+    prop::collection::vec(token, 0..max)
+}
+
+fn items() -> impl Strategy<Value = Vec<MultimodalItem>> {
+    let item = ("[a-c]{0,2}", 0u64..60, 0u64..20).prop_map(|(identifier, offset, length)| MultimodalItem {
+        identifier: identifier.into_bytes().into(),
+        offset,
+        length,
+    });
+    prop::collection::vec(item, 0..6)
+}
+
+/// Short strings over two letters, so that equal strings in different fields are frequent.
+fn field() -> impl Strategy<Value = Option<Box<[u8]>>> {
+    prop::option::of("[ab]{0,2}".prop_map(|text| text.into_bytes().into()))
+}
+
+fn adapters() -> impl Strategy<Value = Option<Adapter>> {
+    let path = prop::option::of("[ab]{0,2}".prop_map(Into::into));
+    prop::option::of(("[ab]{0,2}", path).prop_map(|(id, path)| Adapter { id: id.into_bytes().into(), path }))
+}
+
+/// Extra keys that the native encoding takes.
+fn native_extras() -> impl Strategy<Value = ExtraKeys> {
+    (adapters(), field(), field(), 0u64..3, field(), items()).prop_map(
+        |(adapter, salt, tenant, epoch, user, multimodal)| ExtraKeys {
+            adapter,
+            salt,
+            tenant,
+            epoch,
+            user,
+            multimodal,
+        },
+    )
+}
+
+/// Extra keys that every encoding takes.
+fn common_extras() -> impl Strategy<Value = ExtraKeys> {
+    native_extras().prop_map(|extra| ExtraKeys {
+        tenant: None,
+        user: None,
+        salt: extra.salt.filter(|salt| !salt.is_empty()),
+        ..extra
+    })
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Append(Vec<u32>),
+    Truncate(prop::sample::Index),
+    Rebase(u64),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => tokens(40).prop_map(Op::Append),
+        2 => tokens(3).prop_map(Op::Append),
+        3 => any::<prop::sample::Index>().prop_map(Op::Truncate),
+        1 => (0u64..4).prop_map(Op::Rebase),
+    ];
+    prop::collection::vec(op, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn any_split_of_appends_equals_from_scratch(
+        algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
+        tokens in tokens(200), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        let end = tokens.len();
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(end + 1)).chain([0, end]).collect();
+        cuts.sort_unstable();
+        let mut cursor = HashCursor::new(hasher(algorithm, block_size, verify), extra).unwrap();
+        let mut completed = 0;
+        for pair in cuts.windows(2) {
+            completed += cursor.append(&tokens[pair[0]..pair[1]]);
+        }
+        prop_assert_eq!(completed, cursor.chain().len());
+        prop_assert_eq!(cursor.hashed_blocks(), completed as u64);
+        assert_is(&cursor, &tokens);
+    }
+
+    #[test]
+    fn property_16_truncate_then_append_equals_from_scratch(
+        algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
+        tokens in tokens(120), keep in any::<prop::sample::Index>(), more in tokens(60),
+    ) {
+        let mut cursor = HashCursor::new(hasher(algorithm, block_size, verify), extra).unwrap();
+        cursor.append(&tokens);
+        let hashed = cursor.hashed_blocks();
+        let keep = keep.index(tokens.len() + 1);
+        cursor.truncate(keep).unwrap();
+        prop_assert_eq!(cursor.hashed_blocks(), hashed);
+        assert_is(&cursor, &tokens[..keep]);
+        cursor.append(&more);
+        assert_is(&cursor, &[&tokens[..keep], &more].concat());
+    }
+
+    #[test]
+    fn any_operations_equal_from_scratch(
+        algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
+        ops in ops(),
+    ) {
+        let mut cursor = HashCursor::new(hasher(algorithm, block_size, verify), extra.clone()).unwrap();
+        let (mut model, mut extra) = (Vec::new(), extra);
+        for op in ops {
+            match op {
+                Op::Append(tokens) => {
+                    let before = model.len() / block_size;
+                    model.extend_from_slice(&tokens);
+                    prop_assert_eq!(cursor.append(&tokens), model.len() / block_size - before);
+                }
+                Op::Truncate(keep) => {
+                    let keep = keep.index(model.len() + 1);
+                    model.truncate(keep);
+                    cursor.truncate(keep).unwrap();
+                }
+                Op::Rebase(epoch) => {
+                    extra.epoch = epoch;
+                    cursor.rebase(epoch).unwrap();
+                    prop_assert_eq!(cursor.chain().epoch(), epoch);
+                }
+            }
+            prop_assert_eq!(cursor.extra(), &extra);
+            prop_assert_eq!(cursor.epoch(), extra.epoch);
+            assert_is(&cursor, &model);
+        }
+    }
+
+    /// Native digests (and the fingerprints of every algorithm) of equal tokens are equal only if all
+    /// request-level extra keys are.
+    #[test]
+    fn property_18_extras_are_injective(
+        native in prop::sample::select(&NATIVE[..]),
+        extras in prop::collection::vec(native_extras(), 2..8),
+    ) {
+        let hasher = hasher(native, 4, Verify::Fingerprint);
+        // Items of equal place are one multiset, in whatever order they were listed; empty ones inside a
+        // block count, others reach no block.
+        let canonical = |extra: &ExtraKeys| {
+            let mut extra = extra.clone();
+            extra.multimodal.retain(|i| i.offset < 80 && (i.length > 0 || !i.offset.is_multiple_of(4)));
+            extra.multimodal.sort_by_key(|i| (i.offset, i.length, i.identifier.clone()));
+            extra
+        };
+        let tokens = vec![9u32; 80];
+        let states: Vec<_> = extras.iter().map(|extra| {
+            let chain = from_scratch(&hasher, extra, &tokens);
+            let (hash, fingerprint) = (chain.hashes()[19], chain.fingerprints()[19]);
+            (canonical(extra), hasher.root(extra).unwrap(), hash, fingerprint)
+        }).collect();
+        for a in &states {
+            for b in &states {
+                prop_assert_eq!(a.0 == b.0, a.2 == b.2, "{:?}\n{:?}", a.0, b.0);
+                prop_assert_eq!(a.0 == b.0, a.3 == b.3, "{:?}\n{:?}", a.0, b.0);
+                let request_level = |e: &ExtraKeys| ExtraKeys { multimodal: Vec::new(), ..e.clone() };
+                let same_request = request_level(&a.0) == request_level(&b.0);
+                prop_assert_eq!(same_request, a.1.digest() == b.1.digest());
+                prop_assert_eq!(same_request, a.1.fingerprint() == b.1.fingerprint());
+            }
+        }
+    }
+
+    /// A message is read back in one way only, so different tokens or positions give different digests.
+    #[test]
+    fn digests_differ_where_prefixes_differ(algorithm in algorithms(), a in tokens(40), b in tokens(40)) {
+        let hasher = hasher(algorithm, 4, Verify::None);
+        let extra = ExtraKeys::default();
+        let (x, y) = (from_scratch(&hasher, &extra, &a), from_scratch(&hasher, &extra, &b));
+        for i in 0..x.len() {
+            for j in 0..y.len() {
+                let same = i == j && a[..4 * i + 4] == b[..4 * j + 4];
+                prop_assert_eq!(x.hashes()[i] == y.hashes()[j], same);
+            }
+        }
+    }
+
+    #[test]
+    fn names_round_trip(algorithm in algorithms(), verify in verifies(), bytes in any::<[u8; 32]>()) {
+        prop_assert_eq!(algorithm.name().parse(), Ok(algorithm));
+        prop_assert_eq!(verify.name().parse(), Ok(verify));
+        let hash = BlockHash::from_bytes(bytes);
+        prop_assert_eq!(BlockHash::from_digest(HashAlgorithm::Sha256, hash.as_bytes()).unwrap(), hash);
+        prop_assert_eq!(hash.digest(algorithm), &bytes[..algorithm.digest_len()]);
+    }
+}
+
+/// One string in every field, alone and in pairs: all roots differ.
+#[test]
+fn property_18_the_same_string_in_different_fields() {
+    let same = || Some(Box::<[u8]>::from(*b"same"));
+    let mut extras = Vec::new();
+    for mask in 0u32..64 {
+        let on = |bit: u32| mask >> bit & 1 == 1;
+        if on(1) && !on(0) {
+            continue; // A path needs an adapter.
+        }
+        extras.push(ExtraKeys {
+            adapter: on(0).then(|| Adapter { id: (*b"same").into(), path: on(1).then(|| "same".into()) }),
+            salt: same().filter(|_| on(2)),
+            tenant: same().filter(|_| on(3)),
+            epoch: u64::from(on(4)),
+            user: same().filter(|_| on(5)),
+            multimodal: Vec::new(),
+        });
+    }
+    for algorithm in NATIVE {
+        let hasher = hasher(algorithm, 4, Verify::Fingerprint);
+        let (mut digests, mut fingerprints) = (HashMap::new(), HashMap::new());
+        for extra in &extras {
+            let root = hasher.root(extra).unwrap();
+            assert_eq!(digests.insert(root.digest(), extra), None);
+            assert_eq!(fingerprints.insert(root.fingerprint(), extra), None);
+        }
+    }
+}
+
+/// vLLM's encodings: adapter, item and salt with one string give three digests, and none is that of no extra
+/// keys.
+#[test]
+fn property_18_fields_of_vllm_encodings() {
+    for &algorithm in HashAlgorithm::ALL.iter().filter(|a| a.is_vllm()) {
+        let hasher = hasher(algorithm, 4, Verify::Fingerprint);
+        let adapter =
+            |path: Option<&str>| Some(Adapter { id: (*b"same").into(), path: path.map(Into::into) });
+        let extras = [
+            ExtraKeys::default(),
+            ExtraKeys { adapter: adapter(None), ..ExtraKeys::default() },
+            ExtraKeys { adapter: adapter(Some("same")), ..ExtraKeys::default() },
+            ExtraKeys { salt: Some((*b"same").into()), ..ExtraKeys::default() },
+            ExtraKeys {
+                multimodal: vec![MultimodalItem { identifier: (*b"same").into(), offset: 0, length: 4 }],
+                ..ExtraKeys::default()
+            },
+        ];
+        let mut seen = HashMap::new();
+        for extra in &extras {
+            let chain = from_scratch(&hasher, extra, &[1, 2, 3, 4]);
+            assert_eq!(seen.insert(chain.hashes()[0], extra), None);
+        }
+    }
+}
+
+#[test]
+fn property_19_digests_do_not_depend_on_process_state() {
+    // Hashers made apart, on other threads, in other orders; the values themselves are in the published
+    // vectors.
+    let tokens: Vec<u32> = (0..64).collect();
+    for &algorithm in HashAlgorithm::ALL {
+        let make = || {
+            let hasher = hasher(algorithm, 16, Verify::Tokens);
+            from_scratch(&hasher, &ExtraKeys::default(), &tokens)
+        };
+        let here = make();
+        let threads: Vec<_> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+            handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+        });
+        assert!(threads.iter().all(|chain| *chain == here), "{algorithm}");
+    }
+}
+
+#[test]
+fn an_append_that_completes_no_block_hashes_nothing() {
+    for &algorithm in HashAlgorithm::ALL {
+        let mut cursor =
+            HashCursor::new(hasher(algorithm, 16, Verify::Fingerprint), ExtraKeys::default()).unwrap();
+        for token in 0..15 {
+            assert_eq!(cursor.append(&[token]), 0);
+            assert_eq!(cursor.append(&[]), 0);
+            assert_eq!(cursor.hashed_blocks(), 0);
+        }
+        assert_eq!(cursor.append(&[15]), 1);
+        assert_eq!(cursor.hashed_blocks(), 1);
+        assert_eq!(cursor.append(&[0; 15]), 0);
+        assert_eq!(cursor.hashed_blocks(), 1);
+        assert_eq!(cursor.append(&[0; 33]), 3);
+        assert_eq!(cursor.hashed_blocks(), 4);
+    }
+}
+
+#[test]
+fn errors_leave_everything_unchanged() {
+    let hasher = hasher(HashAlgorithm::Sha256, 4, Verify::Fingerprint);
+    let extra = ExtraKeys::default();
+    let mut cursor = HashCursor::new(Arc::clone(&hasher), extra.clone()).unwrap();
+    cursor.append(&[1, 2, 3, 4, 5]);
+    let error = cursor.truncate(6).unwrap_err();
+    assert_eq!(error, HashError::TruncateBeyondEnd { requested: 6, len: 5 });
+    assert_eq!(error.to_string(), "cannot truncate to 6 tokens: there are 5");
+    assert_is(&cursor, &[1, 2, 3, 4, 5]);
+    cursor.truncate(5).unwrap();
+
+    let mut chain = from_scratch(&hasher, &extra, &[1, 2, 3, 4]);
+    let before = chain.clone();
+    let other_epoch = ExtraKeys { epoch: 1, ..ExtraKeys::default() };
+    let far = MultimodalItem { identifier: (*b"i").into(), offset: u64::MAX, length: 1 };
+    let far = ExtraKeys { multimodal: vec![far], ..ExtraKeys::default() };
+    assert_eq!(
+        hasher.extend(&mut chain, &extra, &[1; 5]),
+        Err(HashError::NotBlockAligned { tokens: 5, block_size: 4 })
+    );
+    assert!(matches!(
+        hasher.extend(&mut chain, &other_epoch, &[1; 4]),
+        Err(HashError::ChainMismatch { what: "epoch", .. })
+    ));
+    assert!(matches!(hasher.extend(&mut chain, &far, &[1; 4]), Err(HashError::ItemRange { index: 0, .. })));
+    for (other, what) in [
+        (self::hasher(HashAlgorithm::Blake3, 4, Verify::Fingerprint), "algorithm"),
+        (self::hasher(HashAlgorithm::Sha256, 2, Verify::Fingerprint), "block size"),
+    ] {
+        let error = other.extend(&mut chain, &extra, &[1; 4]).unwrap_err();
+        assert!(matches!(error, HashError::ChainMismatch { what: w, .. } if w == what), "{error}");
+    }
+    let without_fingerprints = self::hasher(HashAlgorithm::Sha256, 4, Verify::None);
+    assert_eq!(
+        without_fingerprints.extend(&mut chain, &extra, &[1; 4]),
+        Err(HashError::ChainNotExtendable { blocks: 1 })
+    );
+    assert_eq!(chain, before);
+
+    let mut elsewhere =
+        HashChain::from_digests(HashAlgorithm::Sha256, 4, 0, vec![BlockHash::from_bytes([1; 32])]).unwrap();
+    assert_eq!(
+        hasher.extend(&mut elsewhere, &extra, &[1; 4]),
+        Err(HashError::ChainNotExtendable { blocks: 1 })
+    );
+
+    let root = hasher.root(&extra).unwrap();
+    assert!(matches!(hasher.hash_block(&root, 0, &[1; 3], &extra), Err(HashError::NotOneBlock { .. })));
+    assert!(matches!(hasher.hash_block(&root, 3, &[1; 4], &extra), Err(HashError::BlockStart { .. })));
+}

@@ -1,0 +1,30 @@
+"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow)."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A loaded machine is no reason to fail: what is slow shows in the duration of the suite.
+_PATIENT = [HealthCheck.too_slow]
+
+settings.register_profile(
+    "fast",
+    max_examples=150,
+    stateful_step_count=50,
+    suppress_health_check=_PATIENT,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+)
+settings.register_profile(
+    "slow",
+    max_examples=5000,
+    stateful_step_count=120,
+    suppress_health_check=_PATIENT,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))

@@ -1,0 +1,740 @@
+"""Bad input: the right exception (KvpoolError and builtin), a message that names the value, nothing changed."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import kvpool
+from kvpool import errors
+from kvpool.testing import observe_manager, observe_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HUGE = [2**63, 2**64, 10**30]
+Subject = kvpool.CacheManager | kvpool.BlockPool
+
+
+@pytest.fixture
+def manager() -> kvpool.CacheManager:
+    """ "run" holds blocks 1 to 3 (two computed), "wait" is preempted, block 4 is fenced until step 5."""
+    manager = kvpool.CacheManager(12, 4)
+    manager.admit("run", range(10))
+    manager.commit("run", 8)
+    manager.admit("fenced", [7])
+    manager.release("fenced", after_step=5)
+    manager.admit("wait", range(50, 60))
+    manager.preempt("wait")
+    return manager
+
+
+@pytest.fixture
+def pool() -> kvpool.BlockPool:
+    """1 and 2 are active, 2 has two references, 3 is fenced until step 5, 4 is cached-free."""
+    pool = kvpool.BlockPool(10, 4)
+    pool.allocate(4)
+    pool.acquire([2])
+    pool.release_after([3], 5)
+    pool.register([4], chain())
+    pool.mark_computed([4])
+    pool.release([4])
+    return pool
+
+
+def chain(blocks: int = 1) -> kvpool.HashChain:
+    return kvpool.BlockHasher(block_size=4).cursor(range(4 * blocks)).chain()
+
+
+def observe(subject: Subject) -> object:
+    names: list[str | int] = ["run", "wait", "fenced", "new", 1]
+    return observe_pool(subject) if isinstance(subject, kvpool.BlockPool) else observe_manager(subject, names)
+
+
+def refused(
+    call: Callable[[], object],
+    error: type[kvpool.KvpoolError],
+    builtin: type[Exception],
+    *words: object,
+    on: Subject | None = None,
+) -> kvpool.KvpoolError:
+    """The call raises exactly this error, whose message has these words; what it was called on is unchanged."""
+    before = observe(on) if on is not None else None
+    with pytest.raises(error) as raised:
+        call()
+    assert raised.type is error
+    assert isinstance(raised.value, builtin)
+    assert isinstance(raised.value, kvpool.KvpoolError)
+    for word in words:
+        assert str(word) in str(raised.value)
+    if on is not None:
+        assert observe(on) == before
+        on.check_invariants()
+    return raised.value
+
+
+# --- Settings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_blocks", [0, 1, -1, 2**32 - 1, 2**40, 2**63 - 1, *HUGE, -(10**30)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        kvpool.BlockPool,
+        kvpool.CacheManager,
+        kvpool.BlockAllocator,
+        kvpool.FreeBlockList,
+        kvpool.PrefixIndex,
+        kvpool.LruEvictor,
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_number_of_blocks(make: Callable[[int], object], num_blocks: int) -> None:
+    refused(lambda: make(num_blocks), errors.InvalidArgumentError, ValueError, "num_blocks", num_blocks)
+
+
+@pytest.mark.parametrize("block_size", [0, -1, 2**32, 2**63 - 1, *HUGE])
+def test_block_size(block_size: int) -> None:
+    for make in (kvpool.BlockPool, kvpool.CacheManager):
+        wrong = errors.InvalidArgumentError
+        refused(lambda make=make: make(10, block_size), wrong, ValueError, "block_size", block_size)  # type: ignore[misc]
+    with pytest.raises(kvpool.KvpoolError, match=f"block_size.*{block_size}") as raised:
+        kvpool.BlockHasher("sha256", block_size)
+    assert isinstance(raised.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"algorithm": "md5"}, errors.InvalidArgumentError, ["md5", "sha256"]),
+        ({"algorithm": ""}, errors.InvalidArgumentError, ['""']),
+        ({"verify": "maybe"}, errors.InvalidArgumentError, ["maybe", "fingerprint"]),
+        ({"duplicates": "drop"}, errors.InvalidArgumentError, ['"drop"', "drop-on-release"]),
+        ({"eviction": "fifo"}, errors.InvalidArgumentError, ["fifo", "lru"]),
+        ({"watermark": 1.0}, errors.InvalidArgumentError, ["watermark", "1"]),
+        ({"watermark": -0.5}, errors.InvalidArgumentError, ["watermark", "-0.5"]),
+        ({"watermark": float("nan")}, errors.InvalidArgumentError, ["watermark", "NaN"]),
+        ({"watermark": float("inf")}, errors.InvalidArgumentError, ["watermark", "inf"]),
+        ({"event_capacity": -1}, errors.InvalidArgumentError, ["event_capacity", "-1"]),
+        ({"event_capacity": 2**63}, errors.InvalidArgumentError, ["event_capacity", 2**63]),
+        ({"block_bytes": -3}, errors.InvalidArgumentError, ["block_bytes", "-3"]),
+        ({"key": b"short"}, errors.InvalidArgumentError, ["key", "5 bytes", "32"]),
+        ({"key": b"k" * 32}, errors.HashingError, ["sha256", "blake3"]),
+        ({"algorithm": "vllm-xxhash", "verify": "tokens"}, errors.HashingError, ["vllm-xxhash", "seed"]),
+        ({"algorithm": "xxh3"}, errors.InvalidArgumentError, ["xxh3", "verify"]),
+        ({"algorithm": "vllm-xxhash", "seed": "0"}, errors.InvalidArgumentError, ["vllm-xxhash", "verify"]),
+    ],
+    ids=str,
+)
+def test_settings(settings: dict[str, Any], error: type[kvpool.KvpoolError], words: list[object]) -> None:
+    refused(lambda: kvpool.CacheManager(10, 4, **settings), error, ValueError, *words)
+
+
+# --- Counts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [-1, -(2**31), -(2**63)])
+def test_negative_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, n: int) -> None:
+    def check(call: Callable[[], object], name: str, on: Subject) -> None:
+        refused(call, errors.InvalidArgumentError, ValueError, f"{name} is {n}", on=on)
+
+    check(lambda: pool.allocate(n), "n", pool)
+    check(lambda: pool.match_and_acquire(chain(), n), "max_blocks", pool)
+    check(lambda: pool.probe(chain(), n), "max_blocks", pool)
+    check(lambda: pool.release_after([1], n), "step", pool)
+    check(lambda: pool.complete_step(n), "step", pool)
+    check(lambda: pool.resize(n), "num_blocks", pool)
+    check(lambda: pool.register([1], chain(), n), "start", pool)
+    check(lambda: manager.commit("run", n), "computed_tokens", manager)
+    check(lambda: manager.release("run", after_step=n), "after_step", manager)
+    check(lambda: manager.preempt("run", after_step=n), "after_step", manager)
+    check(lambda: manager.complete_step(n), "step", manager)
+    check(lambda: manager.resize(n), "num_blocks", manager)
+    refused(lambda: manager.commit_batch(["run"], [n]), errors.InvalidArgumentError, ValueError, n, on=manager)
+
+
+@pytest.mark.parametrize("n", [10, 2**31, 2**32, 2**63 - 1])
+def test_more_blocks_than_there_are(pool: kvpool.BlockPool, n: int) -> None:
+    error = refused(lambda: pool.allocate(n), errors.OutOfBlocksError, MemoryError, n, on=pool)
+    assert isinstance(error, errors.OutOfBlocksError)
+    assert (error.needed, error.available, error.missing, error.fenced) == (n, 6, n - 6, 1)
+    assert pool.allocate(6) == [5, 6, 7, 8, 9, 4]
+
+
+@pytest.mark.parametrize("n", [2**32, 2**63 - 1, *HUGE])
+def test_huge_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, n: int) -> None:
+    before = observe(pool)
+    with pytest.raises(kvpool.KvpoolError, match=str(n)):
+        pool.allocate(n)
+    assert observe(pool) == before
+    wrong = errors.InvalidArgumentError
+    refused(lambda: pool.register([1], chain(), n), wrong, ValueError, n, on=pool)
+    refused(lambda: pool.resize(n), wrong, ValueError, n, on=pool)
+    refused(lambda: manager.commit("run", n), wrong, ValueError, n, on=manager)
+    refused(lambda: manager.commit_batch(["run"], [n]), wrong, ValueError, n, on=manager)
+    refused(lambda: manager.resize(n), wrong, ValueError, n, on=manager)
+
+
+def test_steps_have_64_bits(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
+    last = 2**64 - 1
+    pool.release_after([1], last)
+    assert (pool.complete_step(last - 1), pool.state(1)) == (1, "fenced")
+    assert (pool.complete_step(last), pool.state(1)) == (1, "free")
+    manager.release("run", after_step=last)
+    assert (manager.complete_step(last - 1), manager.complete_step(last)) == (1, 3)
+    refused(lambda: manager.complete_step(2**64), errors.InvalidArgumentError, ValueError, 2**64, on=manager)
+
+
+# --- Tokens -------------------------------------------------------------------------------------------
+
+OUT_OF_RANGE: list[tuple[Any, object, int]] = [
+    ([1, -1], -1, 1),
+    ([2**32], 2**32, 0),
+    ([0, 1, 10**30], 10**30, 2),
+    ((3, -(2**70)), -(2**70), 1),
+    (range(-2, 1), -2, 0),
+    (np.array([5, -1], dtype=np.int32), -1, 1),
+    (np.array([5, 6, -(2**63)], dtype=np.int64), -(2**63), 2),
+    (np.array([2**32], dtype=np.int64), 2**32, 0),
+    (np.array([1, 2**63 - 1], dtype=np.int64), 2**63 - 1, 1),
+    (array.array("i", [-7]), -7, 0),
+]
+WRONG_TYPE: list[tuple[Any, str]] = [
+    ([True], "bool"),
+    ([1, False], "position 1"),
+    ([np.bool_(True)], "bool"),
+    ([1.0], "float"),
+    ([np.float32(1)], "float32"),
+    (["1"], "str"),
+    ([b"1"], "bytes"),
+    ([None], "NoneType"),
+    ([[1]], "list"),
+    ([1, (2,)], "tuple"),
+    ([np.array([1])], "position 0"),
+    ("abc", "str"),
+    ("", "str"),
+    (b"abc", "bytes"),
+    (bytearray(b"abc"), '"B"'),
+    (memoryview(b"abcd"), '"B"'),
+    (5, "int"),
+    (1.0, "float"),
+    (object(), "object"),
+    (np.array([1.0], dtype=np.float32), '"f"'),
+    (np.array([1.0], dtype=np.float64), '"d"'),
+    (np.array([1], dtype=np.int8), '"b"'),
+    (np.array([1], dtype=np.int16), '"h"'),
+    (np.array([1], dtype=np.uint16), '"H"'),
+    (np.array([1], dtype=np.uint64), '"L"'),
+    (np.array([1], dtype=np.complex64), '"Zf"'),
+    (np.array([True]), '"?"'),
+    (np.array([1, 2], dtype=object), '"O"'),
+    (np.array(["a"]), "format"),
+    (array.array("h", [1]), '"h"'),
+    (array.array("f", [1.0]), '"f"'),
+    (np.array([[1, 2]], dtype=np.int32), "2 dimensions"),
+    (np.array([[[1]]], dtype=np.int64), "3 dimensions"),
+    (np.array(1, dtype=np.int32), "ndarray"),
+]
+
+
+def token_calls(manager: kvpool.CacheManager, tokens: Any) -> list[Callable[[], object]]:
+    step = manager.begin_step()
+    cursor = manager.prepare([1])
+    return [
+        lambda: manager.prepare(tokens),
+        lambda: manager.probe(tokens),
+        lambda: manager.admit("new", tokens),
+        lambda: manager.append_tokens("run", tokens),
+        lambda: manager.append(["run"], tokens),
+        lambda: step.admit("new", tokens),
+        lambda: step.append("run", tokens),
+        lambda: cursor.append(tokens),
+        lambda: kvpool.BlockHasher().hash_tokens(tokens),
+        lambda: kvpool.BlockHasher().cursor(tokens),
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "value", "position"), OUT_OF_RANGE, ids=str)
+def test_tokens_out_of_range(manager: kvpool.CacheManager, tokens: Any, value: object, position: int) -> None:
+    for call in token_calls(manager, tokens):
+        refused(call, errors.TokenError, ValueError, f"token {value} at position {position} ", 2**32 - 1, on=manager)
+
+
+@pytest.mark.parametrize(("tokens", "word"), WRONG_TYPE, ids=lambda one: f"{type(one).__name__} {one}"[:40])
+def test_tokens_of_a_wrong_type(manager: kvpool.CacheManager, tokens: Any, word: str) -> None:
+    for call in token_calls(manager, tokens)[:4]:
+        refused(call, errors.TokenTypeError, TypeError, word, "int32", on=manager)
+    for call in token_calls(manager, tokens)[4:]:
+        refused(call, errors.TokenTypeError, TypeError, word, "int32", on=manager)
+
+
+def test_no_tokens_at_all(manager: kvpool.CacheManager) -> None:
+    for call in (lambda: manager.admit("new", None), lambda: manager.append_tokens("run", None)):  # type: ignore[arg-type]
+        refused(call, errors.TokenTypeError, TypeError, "NoneType", on=manager)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">u4", ">i8"])
+@pytest.mark.parametrize("values", [[1, 2, 3, 4], [2**24, 0, 1, 2**31 - 1]])
+def test_big_endian_tokens_are_refused_or_read_right(dtype: str, values: list[int]) -> None:
+    hasher = kvpool.BlockHasher(block_size=4)
+    try:
+        digests = hasher.hash_tokens(np.array(values, dtype=dtype))
+    except errors.TokenTypeError:
+        return
+    assert digests == hasher.hash_tokens(values)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">u4", ">i8"])
+def test_big_endian_block_ids_are_refused_or_read_right(pool: kvpool.BlockPool, dtype: str) -> None:
+    try:
+        pool.acquire(np.array([2, 2], dtype=dtype))
+    except errors.TokenTypeError:
+        return
+    assert pool.ref_count(2) == 4
+
+
+def test_little_endian_tokens_with_their_byte_order_named() -> None:
+    hasher = kvpool.BlockHasher(block_size=4)
+    values = (ctypes.c_int32 * 4)(1, 2, 3, 4)
+    assert memoryview(values).format == "<i"
+    assert hasher.hash_tokens(values) == hasher.hash_tokens([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("cut", [slice(None, None, 2), slice(None, None, -1), slice(3, 17, 3), slice(0, 0)])
+def test_strided_tokens_are_taken(dtype: type, cut: slice) -> None:
+    values: Any = np.arange(40, dtype=dtype)
+    hasher = kvpool.BlockHasher(block_size=2)
+    assert hasher.hash_tokens(values[cut]) == hasher.hash_tokens(values[cut].tolist())
+    column: Any = np.arange(60, dtype=dtype).reshape(20, 3)[:, 1]
+    assert hasher.hash_tokens(column) == hasher.hash_tokens(column.tolist())
+
+
+def test_read_only_tokens_are_taken() -> None:
+    values = np.arange(8, dtype=np.int32)
+    values.setflags(write=False)
+    hasher = kvpool.BlockHasher(block_size=4)
+    assert hasher.hash_tokens(values) == hasher.hash_tokens(range(8))
+
+
+# --- out ----------------------------------------------------------------------------------------------
+
+
+def read_only() -> Any:
+    out = np.zeros(8, dtype=np.int32)
+    out.setflags(write=False)
+    return out
+
+
+WRONG_OUT: list[Any] = [
+    read_only(),
+    np.zeros(8, dtype=np.int64),
+    np.zeros(8, dtype=np.uint32),
+    np.zeros(8, dtype=np.float32),
+    np.zeros((4, 2), dtype=np.int32),
+    np.zeros(16, dtype=np.int32)[::2],
+    [0] * 8,
+    bytearray(32),
+    bytes(32),
+    "out",
+    5,
+]
+
+
+@pytest.mark.parametrize("out", WRONG_OUT, ids=lambda out: f"{type(out).__name__} {out!r}"[:30])
+def test_out_of_a_wrong_type(pool: kvpool.BlockPool, manager: kvpool.CacheManager, out: Any) -> None:
+    before = bytes(out) if isinstance(out, bytearray | np.ndarray) else None
+    refused(lambda: pool.allocate(2, out=out), errors.TokenTypeError, TypeError, "out", "int32", on=pool)
+    refused(lambda: manager.admit("new", [1], out=out), errors.TokenTypeError, TypeError, "out", on=manager)
+    refused(lambda: manager.block_ids("run", out=out), errors.TokenTypeError, TypeError, "out", on=manager)
+    assert before is None or bytes(out) == before
+
+
+def test_out_too_short(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
+    out = np.full(2, -1, dtype=np.int32)
+    wrong = errors.InvalidArgumentError
+    refused(lambda: pool.allocate(3, out=out), wrong, ValueError, "2 ids", "3 are needed", on=pool)
+    refused(lambda: manager.admit("new", range(9), out=out), wrong, ValueError, "2 ids", "3 are", on=manager)
+    refused(lambda: manager.block_ids("run", out=out), wrong, ValueError, "2 ids", "3 are needed", on=manager)
+    assert out.tolist() == [-1, -1]
+
+
+def test_out_is_untouched_if_the_call_fails(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
+    out = np.full(100, -1, dtype=np.int32)
+    refused(lambda: pool.allocate(50, out=out), errors.OutOfBlocksError, MemoryError, on=pool)
+    refused(lambda: manager.admit("new", range(200), out=out), errors.OutOfBlocksError, MemoryError, on=manager)
+    refused(lambda: manager.admit("run", [1], out=out), errors.DuplicateRequestError, ValueError, on=manager)
+    assert set(out.tolist()) == {-1}
+
+
+def test_big_endian_out_is_refused_or_written_right(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
+    out = np.zeros(4, dtype=">i4")
+    try:
+        pool.allocate(2, out=out)
+    except errors.TokenTypeError:
+        pass
+    else:
+        assert out.tolist() == [5, 6, 0, 0]
+    out = np.zeros(4, dtype=">i4")
+    try:
+        manager.block_ids("run", out=out)
+    except errors.TokenTypeError:
+        pass
+    else:
+        assert out.tolist() == [1, 2, 3, 0]
+
+
+# --- Request ids ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [None, 1.0, b"run", True, ("run",), ["run"], object()], ids=str)
+def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) -> None:
+    step = manager.begin_step()
+    calls: list[Callable[[], object]] = [
+        lambda: manager.admit(name, [1]),
+        lambda: manager.append([name], [1]),
+        lambda: manager.append_tokens(name, [1]),
+        lambda: manager.commit(name, 1),
+        lambda: manager.commit_batch(["run", name], [8, 1]),
+        lambda: manager.release(name),
+        lambda: manager.preempt(name),
+        lambda: manager.resume(name),
+        lambda: manager.request(name),
+        lambda: manager.block_ids(name),
+        lambda: name in manager,
+        lambda: step.admit(name, [1]),
+        lambda: step.release(name),
+    ]
+    for call in calls:
+        refused(call, errors.TokenTypeError, TypeError, "request id", type(name).__name__, on=manager)
+
+
+@pytest.mark.parametrize("name", [2**63, -(2**63) - 1, 10**30])
+def test_request_ids_of_more_than_64_bits(manager: kvpool.CacheManager, name: int) -> None:
+    for call in (lambda: manager.admit(name, [1]), lambda: manager.release(name), lambda: manager.append([name], [1])):
+        refused(call, errors.InvalidArgumentError, ValueError, name, "64 bits", on=manager)
+    for largest in (2**63 - 1, -(2**63)):
+        manager.admit(largest, [1])
+        assert largest in manager
+
+
+@pytest.mark.parametrize("names", ["ab", b"ab", None, 5], ids=str)
+def test_batches_of_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, names: Any) -> None:
+    manager.admit(97, [1])
+    manager.admit(98, [1])
+    refused(lambda: manager.append(names, [1, 2]), errors.TokenTypeError, TypeError, on=manager)
+    refused(lambda: manager.commit_batch(names, [1, 1]), errors.TokenTypeError, TypeError, on=manager)
+
+
+def test_batches_of_request_ids_have_one_dimension(manager: kvpool.CacheManager) -> None:
+    manager.admit(1, [1])
+    manager.admit(2, [1])
+    names = np.array([[1, 2]], dtype=np.int64)
+    refused(lambda: manager.append(names, [5, 6]), errors.TokenTypeError, TypeError, on=manager)
+
+
+def test_big_endian_request_ids_are_refused_or_read_right(manager: kvpool.CacheManager) -> None:
+    manager.admit(1, [1])
+    try:
+        manager.append(np.array([1], dtype=">i8"), [5])
+    except errors.TokenTypeError:
+        return
+    assert manager.request(1).tokens == 2
+
+
+@pytest.mark.parametrize("name", ["nobody", 77, "", "1"])
+def test_unknown_requests(manager: kvpool.CacheManager, name: str | int) -> None:
+    manager.admit(1, [1])
+    step = manager.begin_step()
+    calls: list[Callable[[], object]] = [
+        lambda: manager.append(["run", name], [1, 2]),
+        lambda: manager.append_tokens(name, [1]),
+        lambda: manager.commit(name, 0),
+        lambda: manager.commit_batch(["run", name], [10, 0]),
+        lambda: manager.release(name),
+        lambda: manager.release(name, after_step=3),
+        lambda: manager.preempt(name),
+        lambda: manager.resume(name),
+        lambda: manager.request(name),
+        lambda: manager.block_ids(name),
+        lambda: step.append(name, [1]),
+        lambda: step.preempt(name),
+        lambda: step.resume(name),
+        lambda: step.release(name),
+    ]
+    for call in calls:
+        quoted = f'"{name}"' if isinstance(name, str) else name
+        refused(call, errors.UnknownRequestError, KeyError, quoted, on=manager)
+    assert name not in manager
+
+
+def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
+    wrong = errors.DuplicateRequestError
+    refused(lambda: manager.admit("run", [1]), wrong, ValueError, '"run"', on=manager)
+    refused(lambda: manager.admit("wait", [1]), wrong, ValueError, '"wait"', on=manager)
+    refused(lambda: manager.append(["run", "run"], [1, 2]), wrong, ValueError, '"run"', "twice", on=manager)
+    refused(lambda: manager.commit_batch(["run", "run"], [9, 10]), wrong, ValueError, '"run"', on=manager)
+    step = manager.begin_step()
+    step.append("run", [1])
+    step.admit("new", [1])
+    refused(lambda: step.admit("run", [1]), wrong, ValueError, '"run"', on=manager)
+    refused(lambda: step.admit("new", [1]), wrong, ValueError, '"new"', on=manager)
+    refused(lambda: step.release("run"), wrong, ValueError, '"run"', on=manager)
+    assert len(step) == 2
+
+
+def test_requests_in_the_wrong_state(manager: kvpool.CacheManager) -> None:
+    step = manager.begin_step()
+    calls: list[Callable[[], object]] = [
+        lambda: manager.append(["run", "wait"], [1, 2]),
+        lambda: manager.append_tokens("wait", [1]),
+        lambda: manager.commit("wait", 0),
+        lambda: manager.commit_batch(["run", "wait"], [10, 0]),
+        lambda: manager.preempt("wait"),
+        lambda: step.append("wait", [1]),
+        lambda: step.preempt("wait"),
+    ]
+    for call in calls:
+        refused(call, errors.RequestStateError, RuntimeError, '"wait"', "preempted", on=manager)
+    for call in (lambda: manager.resume("run"), lambda: step.resume("run")):
+        refused(call, errors.RequestStateError, RuntimeError, '"run"', "running", on=manager)
+
+
+def test_lists_of_different_length(manager: kvpool.CacheManager) -> None:
+    wrong = errors.InvalidArgumentError
+    refused(lambda: manager.append(["run"], [1, 2]), wrong, ValueError, "1 requests", "2 tokens", on=manager)
+    refused(lambda: manager.append(["run"], []), wrong, ValueError, "1 requests", "0 tokens", on=manager)
+    refused(lambda: manager.append([], [1]), wrong, ValueError, "0 requests", "1 tokens", on=manager)
+    refused(lambda: manager.commit_batch(["run"], [1, 2]), wrong, ValueError, "1 requests", "2 counts", on=manager)
+
+
+@pytest.mark.parametrize("computed", [7, 11, 0])
+def test_computed_counts_out_of_range(manager: kvpool.CacheManager, computed: int) -> None:
+    wrong = errors.InvalidArgumentError
+    refused(lambda: manager.commit("run", computed), wrong, ValueError, "10 tokens", computed, on=manager)
+    refused(lambda: manager.commit_batch(["run"], [computed]), wrong, ValueError, computed, on=manager)
+
+
+# --- Prompts --------------------------------------------------------------------------------------------
+
+
+def test_empty_prompts(manager: kvpool.CacheManager) -> None:
+    step = manager.begin_step()
+    prompts: list[Any] = [[], (), range(0), np.array([], dtype=np.int32), manager.prepare([])]
+    for prompt in prompts:
+        for admit in (manager.admit, step.admit):
+            call = functools.partial(admit, "new", prompt)
+            refused(call, errors.InvalidArgumentError, ValueError, '"new"', "no tokens", on=manager)
+    assert "new" not in manager
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "blake3"},
+        {"block_size": 8},
+        {"verify": "tokens"},
+        {"seed": "other"},
+        {"algorithm": "blake3", "key": b"k" * 32},
+    ],
+    ids=str,
+)
+def test_foreign_cursors(manager: kvpool.CacheManager, settings: dict[str, Any]) -> None:
+    foreign = kvpool.BlockHasher(**{"block_size": 4, **settings}).cursor(range(9))
+    step = manager.begin_step()
+    for call in (
+        lambda: manager.probe(foreign),
+        lambda: manager.admit("new", foreign),
+        lambda: step.admit("new", foreign),
+    ):
+        refused(call, errors.InvalidArgumentError, ValueError, on=manager)
+    own = kvpool.BlockHasher(block_size=4).cursor(range(9))
+    assert manager.admit("new", own).cached_tokens == 8
+
+
+def test_extra_keys_given_twice(manager: kvpool.CacheManager) -> None:
+    extra = kvpool.ExtraKeys(salt="s")
+    cursor = manager.prepare(range(9), extra)
+    step = manager.begin_step()
+    for call in (
+        lambda: manager.probe(cursor, extra),
+        lambda: manager.admit("new", cursor, extra),
+        lambda: manager.prepare(cursor, extra),  # type: ignore[arg-type]
+        lambda: step.admit("new", cursor, extra),
+    ):
+        refused(call, errors.InvalidArgumentError, ValueError, "extra keys", on=manager)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "words"),
+    [
+        ({"salt": 5}, errors.TokenTypeError, ["salt", "int"]),
+        ({"tenant": 1.5}, errors.TokenTypeError, ["tenant", "float"]),
+        ({"user": ["a"]}, errors.TokenTypeError, ["user", "list"]),
+        ({"adapter": True}, errors.TokenTypeError, ["adapter", "bool"]),
+        ({"adapter_path": "/a"}, errors.InvalidArgumentError, ["adapter_path"]),
+        ({"multimodal": [("a", -1, 1)]}, errors.InvalidArgumentError, ["offset", "-1"]),
+        ({"multimodal": [("a", 1, -2)]}, errors.InvalidArgumentError, ["length", "-2"]),
+        ({"multimodal": [(3, 1, 2)]}, errors.TokenTypeError, ["identifier", "int"]),
+    ],
+    ids=str,
+)
+def test_extra_keys(keys: dict[str, Any], error: type[kvpool.KvpoolError], words: list[str]) -> None:
+    builtin = TypeError if error is errors.TokenTypeError else ValueError
+    refused(lambda: kvpool.ExtraKeys(**keys), error, builtin, *words)
+
+
+# --- Block ids ------------------------------------------------------------------------------------------
+
+
+def id_calls(pool: kvpool.BlockPool, ids: Any) -> list[Callable[[], object]]:
+    return [
+        lambda: pool.acquire(ids),
+        lambda: pool.release(ids),
+        lambda: pool.release_table(ids),
+        lambda: pool.release_after(ids, 9),
+        lambda: pool.register(ids, chain(4)),
+        lambda: pool.mark_computed(ids),
+        lambda: pool.evict(ids),
+    ]
+
+
+@pytest.mark.parametrize("block", [-1, 0, 10, 2**31, 2**32 - 1, 2**32, 10**30])
+def test_block_ids_out_of_range(pool: kvpool.BlockPool, manager: kvpool.CacheManager, block: int) -> None:
+    for ids in ([block], [1, block], (block, 1)):
+        for call in id_calls(pool, ids):
+            refused(call, errors.InvalidBlockError, ValueError, on=pool)
+    for call in [*id_calls(pool, [block]), *id_calls(pool, [1, block])[:5], *id_calls(pool, [4, block])[5:]]:
+        refused(call, errors.InvalidBlockError, ValueError, block, on=pool)
+    for look in (pool.ref_count, pool.state, pool.is_computed, pool.hash_of):
+        if block != 0:
+            refused(lambda look=look: look(block), errors.InvalidBlockError, ValueError, block, on=pool)  # type: ignore[misc]
+    outside = block if block != 10 else 12
+    refused(lambda: manager.evict([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
+
+
+def test_the_null_block(pool: kvpool.BlockPool) -> None:
+    for call in id_calls(pool, [0]):
+        refused(call, errors.InvalidBlockError, ValueError, "block 0", on=pool)
+    assert (pool.state(0), pool.ref_count(0), pool.hash_of(0), pool.is_computed(0)) == ("null", 0, None, False)
+
+
+@pytest.mark.parametrize(
+    ("ids", "word"),
+    [
+        ([True], "bool"),
+        ([1.0], "float"),
+        (["1"], "str"),
+        ([None], "NoneType"),
+        ("12", "str"),
+        (b"12", "bytes"),
+        (1, "int"),
+        (np.array([1.0]), '"d"'),
+        (np.array([[1]], dtype=np.int32), "2 dimensions"),
+    ],
+    ids=str,
+)
+def test_block_ids_of_a_wrong_type(pool: kvpool.BlockPool, ids: Any, word: str) -> None:
+    for call in id_calls(pool, ids):
+        refused(call, errors.TokenTypeError, TypeError, word, "block id", on=pool)
+
+
+@pytest.mark.parametrize("ids", [[1, 1], [2, 2, 2], [2, 1, 2, 2], [3], [4], [5], [1, 5], [5, 1]], ids=str)
+def test_release_of_what_is_not_held(pool: kvpool.BlockPool, ids: list[int]) -> None:
+    for call in (
+        lambda: pool.release(ids),
+        lambda: pool.release_table(ids),
+        lambda: pool.release_after(ids, 9),
+    ):
+        refused(call, errors.InvalidBlockError, ValueError, "references", on=pool)
+
+
+@pytest.mark.parametrize("ids", [[4], [5], [1, 4], [9, 1]], ids=str)
+def test_acquire_of_what_nobody_holds(pool: kvpool.BlockPool, ids: list[int]) -> None:
+    refused(lambda: pool.acquire(ids), errors.InvalidBlockError, ValueError, "0 references", on=pool)
+
+
+def test_registration_of_what_cannot_be_registered(pool: kvpool.BlockPool) -> None:
+    wrong = errors.InvalidBlockError
+    refused(lambda: pool.register([1, 2, 1], chain(3)), wrong, ValueError, "block 1", "already", on=pool)
+    refused(lambda: pool.register([5], chain()), wrong, ValueError, "block 5", "0 references", on=pool)
+    refused(lambda: pool.mark_computed([1]), wrong, ValueError, "block 1", "not registered", on=pool)
+    short = errors.InvalidArgumentError
+    refused(lambda: pool.register([1, 2], chain(1)), short, ValueError, "2 blocks", "1 full", on=pool)
+    refused(lambda: pool.register([1], chain(1), 1), short, ValueError, "position 1", on=pool)
+    pool.register([1], chain())
+    refused(lambda: pool.register([2, 1], chain(2)), wrong, ValueError, "block 1", "already", on=pool)
+    other = kvpool.BlockHasher(block_size=8).cursor(range(8)).chain()
+    refused(lambda: pool.register([2], other), short, ValueError, "8 tokens", "4", on=pool)
+
+
+# --- Steps ----------------------------------------------------------------------------------------------
+
+
+def test_stale_steps(manager: kvpool.CacheManager) -> None:
+    step = manager.begin_step()
+    step.append("run", [1])
+    manager.append_tokens("run", [2])
+    calls: list[Callable[[], object]] = [
+        step.commit,
+        lambda: step.admit("new", [1]),
+        lambda: step.append("run", [1]),
+        lambda: step.release("run"),
+        lambda: step.preempt("run"),
+        lambda: step.resume("wait"),
+    ]
+    for call in calls:
+        refused(call, errors.StaleStepError, RuntimeError, "begin a new one", on=manager)
+
+
+def test_finished_steps(manager: kvpool.CacheManager) -> None:
+    committed, rolled_back = manager.begin_step(), manager.begin_step()
+    rolled_back.release("run")
+    rolled_back.rollback()
+    rolled_back.rollback()
+    with manager.begin_step() as left:
+        left.release("run")
+    assert "run" in manager
+    committed.append("run", [1])
+    committed.commit()
+    for step in (committed, rolled_back, left):
+        assert len(step) == 0
+        for call in (
+            step.commit,
+            functools.partial(step.release, "run"),
+            functools.partial(getattr, step, "available_blocks"),
+        ):
+            refused(call, errors.StaleStepError, RuntimeError, "over", on=manager)
+
+
+# --- Reset, resize --------------------------------------------------------------------------------------
+
+
+def test_reset_in_use(manager: kvpool.CacheManager, pool: kvpool.BlockPool) -> None:
+    wrong = errors.BlocksInUseError
+    refused(manager.reset, wrong, RuntimeError, "3 blocks are active", "1 fenced", on=manager)
+    refused(pool.reset, wrong, RuntimeError, "2 blocks are active", "1 fenced", on=pool)
+    manager.release("run")
+    refused(manager.reset, wrong, RuntimeError, "0 blocks are active", "1 fenced", on=manager)
+    manager.complete_step(5)
+    assert manager.reset() == 2
+    assert manager.stats().pool.free == 11
+
+
+def test_shrinking(manager: kvpool.CacheManager, pool: kvpool.BlockPool) -> None:
+    refused(lambda: manager.resize(11), errors.InvalidArgumentError, ValueError, "12", "11", on=manager)
+    refused(lambda: pool.resize(0), errors.InvalidArgumentError, ValueError, "10", "0", on=pool)
+
+
+def test_requests_too_large(manager: kvpool.CacheManager) -> None:
+    error = refused(lambda: manager.admit("new", range(45)), errors.OutOfBlocksError, MemoryError, 7, on=manager)
+    assert isinstance(error, errors.OutOfBlocksError)
+    # Two of its 12 blocks are cached; 3 blocks are held and 1 is fenced.
+    assert (error.needed, error.available, error.missing, error.fenced) == (10, 7, 3, 1)
+    assert not error.can_ever_fit
+    assert manager.stats().refusals == 1

@@ -1,0 +1,266 @@
+"""Tokens and block ids from every kind of sequence and buffer, and block ids into a caller's buffer."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import kvpool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SMALL = list(range(40))
+LARGE = [0, 1, 2**15, 2**16, 2**31 - 1, 2**31 - 2, 7, 7]
+#: Tokens of 32 bits without a sign.
+UNSIGNED = [2**31, 2**32 - 1, 0, 3]
+
+
+class Tensor:
+    """What looks like a CPU torch tensor: it has no buffer of its own."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+        self.lent = 0
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def numpy(self) -> Any:
+        self.lent += 1
+        return self.values
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("a tensor is not to be iterated over")
+
+
+class Index:
+    """An int in all but type."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+class Ints(list[int]):
+    """A list, but not exactly."""
+
+
+def strided(values: list[int]) -> Any:
+    wide = np.full(2 * len(values), 99, dtype=np.int64)
+    wide[::2] = values
+    return wide[::2]
+
+
+KINDS: dict[str, Callable[[list[int]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "subclass": Ints,
+    "index": lambda values: [Index(value) for value in values],
+    "array i": lambda values: array.array("i", values),
+    "array I": lambda values: array.array("I", values),
+    "array l": lambda values: array.array("l", values),
+    "array q": lambda values: array.array("q", values),
+    "int32": lambda values: np.array(values, dtype=np.int32),
+    "uint32": lambda values: np.array(values, dtype=np.uint32),
+    "int64": lambda values: np.array(values, dtype=np.int64),
+    "numpy scalars": lambda values: list(np.array(values, dtype=np.int64)),
+    "strided": strided,
+    "reversed": lambda values: np.array(values[::-1], dtype=np.int32)[::-1],
+    "memoryview": lambda values: memoryview(array.array("i", values)),
+    "memoryview, strided": lambda values: memoryview(strided(values)),
+    "read-only": lambda values: memoryview(array.array("i", values)).toreadonly(),
+    "ctypes": lambda values: (ctypes.c_int64 * len(values))(*values),
+    "tensor int32": lambda values: Tensor(np.array(values, dtype=np.int32)),
+    "tensor int64": lambda values: Tensor(np.array(values, dtype=np.int64)),
+}
+UNSIGNED_KINDS = ["list", "tuple", "index", "array I", "array l", "array q", "uint32", "int64", "tensor int64"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("values", [SMALL, LARGE, [], [5]], ids=["small", "large", "empty", "one"])
+def test_tokens_of_every_kind_give_the_same_digests(kind: str, values: list[int]) -> None:
+    hasher = kvpool.BlockHasher(block_size=4)
+    assert hasher.hash_tokens(KINDS[kind](values)) == hasher.hash_tokens(list(values))
+    cursor = hasher.cursor(KINDS[kind](values[:3]))
+    cursor.append(KINDS[kind](values[3:]))
+    assert (cursor.digests(), cursor.tail) == (hasher.hash_tokens(values), values[len(values) // 4 * 4 :])
+
+
+@pytest.mark.parametrize("kind", UNSIGNED_KINDS)
+def test_tokens_beyond_31_bits_keep_their_value(kind: str) -> None:
+    cursor = kvpool.BlockHasher(block_size=8).cursor(KINDS[kind](UNSIGNED))
+    assert cursor.tail == UNSIGNED
+
+
+def test_a_range_is_a_sequence() -> None:
+    hasher = kvpool.BlockHasher(block_size=4)
+    assert hasher.hash_tokens(range(3, 90, 5)) == hasher.hash_tokens(list(range(3, 90, 5)))
+
+
+@pytest.mark.parametrize("code", ["L", "Q"])
+def test_unsigned_arrays_are_taken_if_they_have_32_bits(code: str) -> None:
+    hasher, values = kvpool.BlockHasher(block_size=4), array.array(code, SMALL)
+    if values.itemsize == 4:
+        assert hasher.hash_tokens(values) == hasher.hash_tokens(SMALL)
+    else:
+        with pytest.raises(kvpool.TokenTypeError, match=code if code == "L" else '"Q"'):
+            hasher.hash_tokens(values)
+
+
+def test_a_tensor_lends_its_memory_once() -> None:
+    tensor = Tensor(np.arange(16, dtype=np.int64))
+    assert kvpool.BlockHasher(block_size=4).hash_tokens(tensor) == kvpool.BlockHasher(block_size=4).hash_tokens(
+        range(16)
+    )
+    assert tensor.lent == 1
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(4, dtype=np.float32), np.zeros((2, 2), dtype=np.int64)], ids=["float", "2-D"]
+)
+def test_a_tensor_of_a_wrong_type_is_refused(values: Any) -> None:
+    with pytest.raises(kvpool.TokenTypeError):
+        kvpool.BlockHasher(block_size=4).hash_tokens(Tensor(values))
+
+
+def test_an_error_of_the_tensor_is_passed_on() -> None:
+    class OnDevice(Tensor):
+        def numpy(self) -> Any:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    with pytest.raises(TypeError, match="cuda:0"):
+        kvpool.BlockHasher(block_size=4).hash_tokens(OnDevice(None))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_of_every_kind_reach_the_manager(kind: str) -> None:
+    make = KINDS[kind]
+    manager = kvpool.CacheManager(64, 4)
+    manager.admit("list", SMALL)
+    manager.commit("list", 40)
+    assert manager.probe(make(SMALL)).cached_blocks == 9
+    assert manager.admit("other", make(SMALL)).cached_tokens == 36
+    assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [12, 13]
+    assert manager.append(["list", "other"], make([3, 4])) == [(0, 14)]
+    with manager.begin_step() as step:
+        assert step.admit("third", make(SMALL)) == 36
+        assert step.append("list", make([1, 2, 3, 4])) == 1
+        step.commit()
+    manager.check_invariants()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_block_ids_and_counts_of_every_kind(kind: str) -> None:
+    make = KINDS[kind]
+    pool = kvpool.BlockPool(16, 4)
+    pool.allocate(6)
+    pool.acquire(make([1, 2, 2]))
+    assert [pool.ref_count(block) for block in range(1, 7)] == [2, 3, 1, 1, 1, 1]
+    chain = kvpool.BlockHasher(block_size=4).cursor(SMALL).chain()
+    assert pool.register(make([3, 4]), chain) == 2
+    pool.mark_computed(make([4, 3]))
+    pool.release(make([1, 2, 1]))
+    pool.release_table(make([3, 4]))
+    pool.release_after(make([2, 2]), 1)
+    assert pool.eviction_order() == [4, 3]
+    assert pool.evict(make([4])) == 1
+    manager = kvpool.CacheManager(16, 4)
+    manager.admit(1, range(8))
+    manager.admit(2, range(50, 58))
+    assert manager.commit_batch([1, 2], make([8, 4])) == 3
+
+
+def test_request_ids_from_an_int64_buffer() -> None:
+    manager = kvpool.CacheManager(64, 4)
+    names = np.arange(10, 18, dtype=np.int64)
+    for name in names.tolist():
+        manager.admit(name, [name] * 3)
+    assert manager.append(names, np.arange(8, dtype=np.int32)) == []
+    assert manager.append(names[::2], np.arange(4), commit=True) == list(enumerate([9, 10, 11, 12]))
+    assert manager.append(tuple(names.tolist()), range(8)) == [(1, 13), (3, 14), (5, 15), (7, 16)]
+    assert manager.commit_batch(names, np.full(8, 4)) == 4
+    manager.check_invariants()
+
+
+# --- Into a caller's buffer -----------------------------------------------------------------------------
+
+OUTS: dict[str, Callable[[int], Any]] = {
+    "numpy": lambda n: np.full(n, -1, dtype=np.int32),
+    "array": lambda n: array.array("i", [-1] * n),
+    "memoryview": lambda n: memoryview(array.array("i", [-1] * n)),
+    "row of a table": lambda n: np.full((3, n), -1, dtype=np.int32)[1],
+    "ctypes": lambda n: (ctypes.c_int32 * n)(*[-1] * n),
+}
+
+
+@pytest.mark.parametrize("kind", OUTS)
+def test_block_ids_go_to_the_front_of_the_buffer(kind: str) -> None:
+    make = OUTS[kind]
+    pool, out = kvpool.BlockPool(16, 4), make(5)
+    assert pool.allocate(3, out=out) == 3
+    assert list(out) == [1, 2, 3, -1, -1]
+    assert pool.allocate(0, out=out) == 0
+    assert pool.allocate(5, out=out) == 5
+    assert list(out) == [4, 5, 6, 7, 8]
+
+    manager, table = kvpool.CacheManager(16, 4), make(6)
+    admission = manager.admit("a", range(10), out=table)
+    assert (admission.num_blocks, admission.block_ids) == (3, [])
+    assert list(table) == [1, 2, 3, -1, -1, -1]
+    manager.append_tokens("a", range(7))
+    table = make(6)
+    assert manager.block_ids("a", out=table) == 5
+    assert list(table) == [*manager.block_ids("a"), -1]
+    exact = make(5)
+    assert manager.block_ids("a", out=exact) == 5
+    assert list(exact) == manager.block_ids("a")
+    manager.preempt("a")
+    assert manager.block_ids("a", out=make(1)) == 0
+
+
+def test_rows_of_one_table_are_filled_in_place() -> None:
+    manager = kvpool.CacheManager(64, 4)
+    tables = np.zeros((4, 8), dtype=np.int32)
+    for row in range(4):
+        manager.admit(row, range(4 * row + 1), out=tables[row])
+    assert tables.tolist() == [[*(table := manager.block_ids(row)), *[0] * (8 - len(table))] for row in range(4)]
+
+
+def test_the_buffer_is_free_after_the_call() -> None:
+    out = array.array("i", [0] * 4)
+    kvpool.BlockPool(16, 4).allocate(2, out=out)
+    out.append(5)  # an exported array cannot grow
+    tokens = array.array("i", SMALL)
+    kvpool.BlockHasher(block_size=4).hash_tokens(tokens)
+    tokens.append(5)
+    assert (len(out), len(tokens)) == (5, 41)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
+def test_unaligned_buffers_are_refused_or_read_right(dtype: type) -> None:
+    values: Any = np.arange(8, dtype=dtype)
+    unaligned: Any = np.frombuffer(b"\xff" + values.tobytes(), dtype=dtype, offset=1)
+    hasher = kvpool.BlockHasher(block_size=4)
+    try:
+        digests = hasher.hash_tokens(unaligned)
+    except kvpool.TokenTypeError:
+        return
+    assert digests == hasher.hash_tokens(range(8))
+
+
+def test_an_unaligned_out_is_refused_or_written_right() -> None:
+    pool = kvpool.BlockPool(16, 4)
+    out = np.frombuffer(bytearray(b"\xff" * 17), dtype=np.int32, offset=1)
+    try:
+        pool.allocate(2, out=out)
+    except kvpool.TokenTypeError:
+        assert pool.num_available == 15
+    else:
+        assert out.tolist() == [1, 2, -1, -1]

@@ -1,0 +1,463 @@
+"""The whole ``CacheManager``, step plans included, against the reference model: random calls, valid and not.
+
+After each call the result, the class and the figures of the error, block tables, both orders, the sums, the events and
+all invariants are compared; a call that failed has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import kvpool
+from kvpool import errors
+from kvpool.testing import Content, ReferenceManager, ReferencePool, ReferenceRequest, observe_manager, stats_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BLOCK_SIZE = 2
+LARGEST = 16
+#: A number and its text are two requests.
+NAMES: list[str | int] = [0, 1, "1", "b", -7]
+IDS = st.sampled_from(NAMES)
+TOKENS = st.lists(st.sampled_from([0, 0, 0, 1]), max_size=9) | st.integers(1, 9).map(lambda n: [0] * n)
+SALTS = st.sampled_from(["", "", "", "s"])
+#: Steps, counted from the one that was completed last.
+STEPS = st.integers(-2, 3)
+AFTER = st.none() | st.none() | STEPS
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a step."""
+
+    kind: Literal["admit", "append", "preempt", "resume", "release"]
+    name: str | int
+    tokens: list[int]
+    salt: str
+    after: int | None
+
+
+OPERATIONS = st.builds(
+    Operation, st.sampled_from(["admit", "append", "preempt", "resume", "release"]), IDS, TOKENS, SALTS, AFTER
+)
+
+
+@dataclass
+class Plan:
+    """The model of ``Step``: an operation is checked against what the plan would leave, in counts."""
+
+    manager: ReferenceManager
+    held: list[int]
+    available: int
+    running: int
+    named: list[str | int] = field(default_factory=list)
+    planned: list[tuple[Operation, ReferenceRequest, list[int]]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, manager: ReferenceManager) -> Plan:
+        held = [block.held for block in manager.pool.blocks]
+        running = sum(request.running for request in manager.requests.values())
+        return cls(manager, held, sum(manager.pool.sums()[:2]), running)
+
+    def plan(self, operation: Operation) -> int:
+        """What the call of ``Step`` returns; raises as it does."""
+        if operation.name in self.named:
+            raise errors.DuplicateRequestError
+        request, found, result = getattr(self, operation.kind)(operation)
+        self.named.append(operation.name)
+        self.planned.append((operation, request, found))
+        assert isinstance(result, int)
+        return result
+
+    def admit(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
+        if operation.name in self.manager.requests:
+            raise errors.DuplicateRequestError
+        if not operation.tokens:
+            raise errors.InvalidArgumentError
+        return self.place(ReferenceRequest(operation.tokens, operation.salt, self.manager.pool.epoch))
+
+    def resume(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
+        return self.place(self.manager.find(operation.name, running=False))
+
+    def place(self, request: ReferenceRequest) -> tuple[ReferenceRequest, list[int], int]:
+        """The match is that of the pool as it is now; blocks that the plan would release count as available."""
+        most = self.manager.reusable(request.tokens)
+        found, _ = self.manager.pool.lookup(request.extra, request.tokens, most)
+        needed = self.manager.missing(request) - len(found)
+        idle = sum(self.held[block] == 0 for block in found)
+        reserve = self.manager.watermark_blocks if self.running else 0
+        if needed > self.available - idle - reserve:
+            raise errors.OutOfBlocksError
+        self.available -= idle + needed
+        for block in found:
+            self.held[block] += 1
+        self.running += 1
+        return request, found, len(found) * BLOCK_SIZE
+
+    def append(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
+        request = self.manager.find(operation.name)
+        needed = self.manager.missing(request, len(operation.tokens))
+        if needed > self.available:
+            raise errors.OutOfBlocksError
+        self.available -= needed
+        return request, [], needed
+
+    def preempt(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
+        return self.give_up(operation, self.manager.find(operation.name))
+
+    def release(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
+        return self.give_up(operation, self.manager.find(operation.name, running=None))
+
+    def give_up(self, operation: Operation, request: ReferenceRequest) -> tuple[ReferenceRequest, list[int], int]:
+        freed = 0
+        if operation.after is None or operation.after <= self.manager.pool.completed:
+            for block in request.blocks:
+                self.held[block] -= 1
+                freed += self.held[block] == 0
+        self.available += freed
+        self.running -= request.running
+        return request, [], freed
+
+    def commit(self) -> list[Any]:
+        """Every match is acquired, then blocks are given up, then taken: that nothing fails is a plan's promise."""
+        manager, outcomes = self.manager, list[Any]()
+        for operation, request, found in self.planned:
+            if operation.kind in {"admit", "resume"}:
+                most = manager.reusable(request.tokens)
+                assert manager.pool.match_and_acquire(request.extra, request.tokens, most) == found
+        for operation, _, _ in self.planned:
+            if operation.kind == "preempt":
+                manager.preempt(operation.name, operation.after)
+            elif operation.kind == "release":
+                manager.release(operation.name, operation.after)
+        for operation, request, found in self.planned:
+            if operation.kind in {"admit", "resume"}:
+                manager.requests[operation.name] = manager.install(request, found)
+                outcomes.append((list(request.blocks), len(found)))
+            elif operation.kind == "append":
+                outcomes.append(manager.append_tokens(operation.name, operation.tokens))
+            else:
+                outcomes.append(None)
+        return outcomes
+
+
+def attempt(call: Callable[[], Any]) -> tuple[Any, kvpool.KvpoolError | None]:
+    """The result of a call, or the class of its error and the error."""
+    try:
+        return plain(call()), None
+    except kvpool.KvpoolError as error:
+        return type(error), error
+
+
+def plain(result: Any) -> Any:
+    """Admissions as table and number of cached blocks."""
+    if isinstance(result, kvpool.Admission):
+        assert result.num_blocks == len(result.block_ids)
+        assert result.cached_tokens == result.cached_blocks * BLOCK_SIZE
+        return result.block_ids, result.cached_blocks
+    if isinstance(result, ReferenceRequest):
+        return list(result.blocks), result.published
+    return [plain(one) for one in result] if isinstance(result, list) else result
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(3, LARGEST),
+        watermark=st.sampled_from([0.0, 0.0, 0.2]),
+        verify=st.sampled_from(kvpool.verify_modes()),
+        duplicates=st.sampled_from(["keep", "drop-on-release"]),
+        algorithm=st.sampled_from(["sha256", "blake3", "vllm-sha256-cbor"]),
+    )
+    def start(self, num_blocks: int, watermark: float, verify: str, duplicates: str, algorithm: str) -> None:
+        self.manager = kvpool.CacheManager(
+            num_blocks,
+            BLOCK_SIZE,
+            algorithm=algorithm,
+            verify=verify,
+            duplicates=duplicates,
+            watermark=watermark,
+            event_capacity=10_000,
+        )
+        self.hasher = kvpool.BlockHasher(algorithm, BLOCK_SIZE, verify=verify)
+        pool = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
+        self.model = ReferenceManager(pool, int(watermark * (num_blocks - 1)))
+        self.matchable: set[bytes] = set()
+        self.counts = Counter[str]()
+
+    def both(self, call: Callable[[], Any], modelled: Callable[[], Any]) -> Any:
+        """Runs a call on both; returns the result, or the class of the error."""
+        before = observe_manager(self.manager, NAMES)
+        result, error = attempt(call)
+        expected, _ = attempt(modelled)
+        assert result == expected
+        if error is not None:
+            assert str(error)
+            assert observe_manager(self.manager, NAMES) == before
+        if isinstance(error, kvpool.OutOfBlocksError):
+            free, cached_free, _, fenced = self.model.pool.sums()
+            assert error.missing == error.needed - error.available > 0
+            assert error.available <= free + cached_free
+            assert error.fenced == fenced
+        return result
+
+    @invariant()
+    def equal(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        manager, model, pool = self.manager, self.model, self.model.pool
+        manager.check_invariants()
+        stats = manager.stats()
+        assert (manager.free_order(), manager.eviction_order()) == (pool.free, pool.evictable)
+        assert (stats.pool.free, stats.pool.cached_free, stats.pool.active, stats.pool.fenced) == pool.sums()
+        assert sum(pool.sums()) == stats.pool.usable == manager.num_blocks - 1
+        assert manager.num_available == len(pool.free) + len(pool.evictable)
+        assert stats.pool.registered == sum(block.content is not None for block in pool.blocks)
+        assert manager.epoch == pool.epoch
+        assert len(manager) == len(model.requests) == stats.running + stats.preempted
+        assert stats.running == sum(request.running for request in model.requests.values())
+        for name in NAMES:
+            assert (name in manager) == (name in model.requests)
+            if name in manager:
+                info, request = manager.request(name), model.requests[name]
+                assert manager.block_ids(name) == request.blocks
+                assert info.state == ("running" if request.running else "preempted")
+                assert (info.tokens, info.blocks) == (len(request.tokens), len(request.blocks))
+                assert (info.computed_tokens, info.cached_tokens) == (request.computed, request.cached)
+        figures = stats_dict(stats)
+        assert {name: figures[name] for name in self.counts} == dict(self.counts)
+        assert figures["hit_tokens"] + figures["computed_tokens"] == figures["prompt_tokens"]
+        self.replay_events()
+
+    def replay_events(self) -> None:
+        """Events replayed into a set are the hashes that can be matched."""
+        events, lost = self.manager.take_events()
+        assert lost == 0
+        for event in events:
+            if event["type"] == "stored":
+                assert event["hash"] not in self.matchable
+                self.matchable.add(event["hash"])
+            elif event["type"] == "removed":
+                self.matchable.remove(event["hash"])
+            else:
+                self.matchable.clear()
+        assert self.matchable == {self.digest(content) for content in self.model.pool.matchable()}
+
+    def digest(self, content: Content) -> bytes:
+        salt, epoch, tokens = content
+        return self.hasher.hash_tokens(list(tokens), self.extra(str(salt)), epoch=epoch)[-1]
+
+    @staticmethod
+    def extra(salt: str) -> kvpool.ExtraKeys | None:
+        return kvpool.ExtraKeys(salt=salt) if salt else None
+
+    def count_admitted(self, name: str | int) -> None:
+        request = self.model.requests[name]
+        self.counts.update(
+            admissions=1,
+            prompt_tokens=len(request.tokens),
+            hit_tokens=request.cached,
+            computed_tokens=len(request.tokens) - request.cached,
+        )
+
+    def count_resumed(self, name: str | int) -> None:
+        request = self.model.requests[name]
+        self.counts.update(resumptions=1, resumed_tokens=len(request.tokens), resumed_hit_tokens=request.cached)
+
+    @rule(name=IDS, tokens=TOKENS, salt=SALTS, prepared=st.booleans())
+    def admit(self, name: str | int, tokens: list[int], salt: str, prepared: bool) -> None:
+        cursor = self.manager.prepare(tokens, self.extra(salt))
+        pool, before = self.model.pool, observe_manager(self.manager, NAMES)
+        found, pending = pool.lookup(salt, tokens, self.model.reusable(tokens))
+        probe = self.manager.probe(cursor)
+        idle = sum(pool.blocks[block].held == 0 for block in found)
+        assert (probe.cached_blocks, probe.idle_blocks, probe.pending_blocks) == (len(found), idle, pending)
+        assert observe_manager(self.manager, NAMES) == before
+        if prepared:
+            result = self.both(lambda: self.manager.admit(name, cursor), lambda: self.model.admit(name, tokens, salt))
+        else:
+            extra = self.extra(salt)
+            result = self.both(
+                lambda: self.manager.admit(name, tokens, extra), lambda: self.model.admit(name, tokens, salt)
+            )
+        if isinstance(result, tuple):
+            self.count_admitted(name)
+        self.counts["refusals"] += result is kvpool.OutOfBlocksError
+
+    @rule(name=IDS, tokens=TOKENS, salt=SALTS, ends=st.sampled_from(["", "release", "preempt"]))
+    def serve(self, name: str | int, tokens: list[int], salt: str, ends: str) -> None:
+        """A request from its admission to its computed prompt, and perhaps to its end."""
+        if name not in self.model.requests:
+            self.admit(name, tokens, salt, True)
+            self.commit_all(name)
+        if ends == "release":
+            self.release(name, None)
+        elif ends == "preempt":
+            self.preempt(name, None)
+
+    def running(self) -> list[str | int]:
+        return [name for name in NAMES if name in self.model.requests and self.model.requests[name].running]
+
+    @rule(picks=st.lists(st.integers(0, 4), max_size=3), token=st.integers(0, 1), commit=st.booleans())
+    def append(self, picks: list[int], token: int, commit: bool) -> None:
+        """Some running requests, perhaps one of them twice."""
+        names = self.running() or NAMES
+        self.append_batch([names[pick % len(names)] for pick in picks], [token] * len(picks), commit)
+
+    @rule(names=st.lists(IDS, max_size=4), commit=st.booleans(), more=st.integers(0, 1))
+    def append_any(self, names: list[str | int], commit: bool, more: int) -> None:
+        self.append_batch(names, [0] * (len(names) + more), commit)
+
+    @rule(token=st.integers(0, 1), commit=st.booleans())
+    def append_all(self, token: int, commit: bool) -> None:
+        self.append_batch(self.running(), [token] * len(self.running()), commit)
+
+    def append_batch(self, names: list[str | int], tokens: list[int], commit: bool) -> None:
+        result = self.both(
+            lambda: self.manager.append(names, tokens, commit=commit),
+            lambda: self.model.append(names, tokens, commit=commit),
+        )
+        self.counts["appended_tokens"] += len(tokens) if isinstance(result, list) else 0
+
+    @rule(name=IDS, tokens=TOKENS)
+    def append_tokens(self, name: str | int, tokens: list[int]) -> None:
+        result = self.both(
+            lambda: self.manager.append_tokens(name, tokens), lambda: self.model.append_tokens(name, tokens)
+        )
+        self.counts["appended_tokens"] += len(tokens) if isinstance(result, list) else 0
+
+    @rule(name=IDS, computed=st.integers(0, 12))
+    def commit(self, name: str | int, computed: int) -> None:
+        self.both(lambda: self.manager.commit(name, computed), lambda: self.model.commit(name, computed))
+
+    @rule(name=IDS)
+    def commit_all(self, name: str | int) -> None:
+        known = self.model.requests.get(name)
+        self.commit(name, len(known.tokens) if known else 0)
+
+    @rule(names=st.lists(IDS, max_size=3), less=st.lists(st.integers(-1, 3), min_size=3, max_size=4))
+    def commit_batch(self, names: list[str | int], less: list[int]) -> None:
+        known = [self.model.requests.get(name) for name in names]
+        counts = [max(0, len(one.tokens) - n) if one else n + 1 for one, n in zip(known, less, strict=False)]
+        counts += less[3:] and [1]
+        self.both(lambda: self.manager.commit_batch(names, counts), lambda: self.model.commit_batch(names, counts))
+
+    def step_number(self, offset: int) -> int:
+        return max(0, self.model.pool.completed + offset)
+
+    def after(self, offset: int | None) -> int | None:
+        return None if offset is None else self.step_number(offset)
+
+    @rule(name=IDS, offset=AFTER)
+    def release(self, name: str | int, offset: int | None) -> None:
+        after = self.after(offset)
+        self.both(lambda: self.manager.release(name, after_step=after), lambda: self.model.release(name, after))
+
+    @rule(name=IDS, offset=AFTER)
+    def preempt(self, name: str | int, offset: int | None) -> None:
+        after = self.after(offset)
+        known = self.model.requests.get(name)
+        computed = known.computed if known else 0
+        done = self.both(lambda: self.manager.preempt(name, after_step=after), lambda: self.model.preempt(name, after))
+        self.counts.update({} if done is not None else {"preemptions": 1, "preempted_tokens": computed})
+
+    @rule(name=IDS)
+    def resume(self, name: str | int) -> None:
+        result = self.both(lambda: self.manager.resume(name), lambda: self.model.resume(name))
+        if isinstance(result, tuple):
+            self.count_resumed(name)
+        if result is kvpool.OutOfBlocksError:
+            self.counts["refusals"] += 1
+
+    @rule(offset=STEPS)
+    def complete_step(self, offset: int) -> None:
+        step = self.step_number(offset)
+        self.both(lambda: self.manager.complete_step(step), lambda: self.model.pool.complete_step(step))
+
+    @rule(tokens=TOKENS)
+    def bump_epoch(self, tokens: list[int]) -> None:
+        stale = self.manager.prepare(tokens)
+        self.both(self.manager.bump_epoch, self.model.pool.bump_epoch)
+        before = observe_manager(self.manager, NAMES)
+        assert attempt(lambda: self.manager.probe(stale))[0] is kvpool.StaleEpochError
+        wrong = kvpool.StaleEpochError if tokens else kvpool.InvalidArgumentError
+        assert attempt(lambda: self.manager.admit("another", stale))[0] is wrong
+        assert observe_manager(self.manager, NAMES) == before
+
+    @rule(ids=st.lists(st.integers(0, LARGEST + 1), max_size=4))
+    def evict(self, ids: list[int]) -> None:
+        self.both(lambda: self.manager.evict(ids), lambda: self.model.pool.evict(ids))
+
+    @rule()
+    def reset(self) -> None:
+        self.both(self.manager.reset, self.model.pool.reset)
+
+    @rule(by=st.integers(-1, 1))
+    def resize(self, by: int) -> None:
+        size = min(self.manager.num_blocks + by, LARGEST)
+        self.both(lambda: self.manager.resize(size), lambda: self.model.pool.resize(size))
+
+    def call(self, step: kvpool.Step, operation: Operation) -> int:
+        match operation.kind:
+            case "admit":
+                return step.admit(operation.name, operation.tokens, self.extra(operation.salt))
+            case "append":
+                return step.append(operation.name, operation.tokens)
+            case "preempt":
+                return step.preempt(operation.name, after_step=operation.after)
+            case "resume":
+                return step.resume(operation.name)
+            case "release":
+                return step.release(operation.name, after_step=operation.after)
+
+    @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=5), end=st.sampled_from(["commit", "roll", "stale"]))
+    def step(self, operations: Sequence[Operation], end: str) -> None:
+        """Planning changes nothing; then the plan is committed, rolled back, or made stale by another change."""
+        operations = [replace(operation, after=self.after(operation.after)) for operation in operations]
+        before = observe_manager(self.manager, NAMES)
+        step, plan = self.manager.begin_step(), Plan.begin(self.model)
+        for operation in operations:
+            result, _ = attempt(lambda one=operation: self.call(step, one))  # type: ignore[misc]
+            expected, _ = attempt(lambda one=operation: plan.plan(one))  # type: ignore[misc]
+            assert result == expected, operation
+            assert (step.available_blocks, len(step)) == (plan.available, len(plan.planned))
+        assert observe_manager(self.manager, NAMES) == before
+        if end == "commit":
+            preempted = [request.computed for operation, request, _ in plan.planned if operation.kind == "preempt"]
+            kinds = {operation.name: operation.kind for operation, _, _ in plan.planned}
+            self.both(step.commit, plan.commit)
+            self.counts.update({"preemptions": len(preempted), "preempted_tokens": sum(preempted)})
+            for operation, _, _ in plan.planned:
+                if kinds[operation.name] == "admit":
+                    self.count_admitted(operation.name)
+                elif kinds[operation.name] == "resume":
+                    self.count_resumed(operation.name)
+                elif kinds[operation.name] == "append":
+                    self.counts["appended_tokens"] += len(operation.tokens)
+        elif end == "stale":
+            self.both(lambda: self.manager.complete_step(0), lambda: self.model.pool.complete_step(0))
+            before = observe_manager(self.manager, NAMES)
+            assert attempt(step.commit)[0] is kvpool.StaleStepError
+        step.rollback()
+        for use in (step.commit, lambda: step.available_blocks, lambda: self.call(step, operations[0])):
+            assert attempt(use)[0] is kvpool.StaleStepError
+        if end != "commit":
+            assert observe_manager(self.manager, NAMES) == before
+
+    @rule()
+    def release_everything(self) -> None:
+        """Whatever happened, releasing all requests and completing all steps brings every block back."""
+        for name in list(self.model.requests):
+            self.both(lambda name=name: self.manager.release(name), lambda name=name: self.model.release(name))  # type: ignore[misc]
+        last = max([step for step, _ in self.model.pool.fences], default=0)
+        self.both(lambda: self.manager.complete_step(last), lambda: self.model.pool.complete_step(last))
+        assert self.manager.num_available == self.manager.num_blocks - 1
+        assert len(self.manager) == 0
+
+
+TestManager = ManagerMachine.TestCase

@@ -1,0 +1,349 @@
+"""Replays: figures computed by hand in lookup mode, sums and determinism in engine mode, traces that are none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def line(ids: list[int], tokens: int | None = None, *, at: float = 0, output: int = 1, block: int = 4) -> str:
+    length = len(ids) * block if tokens is None else tokens
+    return json.dumps({"timestamp": at, "input_length": length, "output_length": output, "hash_ids": ids})
+
+
+def trace(*lines: str, block: int = 4) -> kvpool.Trace:
+    return kvpool.Trace.parse("\n".join(lines).encode(), block_tokens=block)
+
+
+def report(trace: kvpool.Trace, **settings: Any) -> dict[str, Any]:
+    replay = kvpool.Replay(trace, **settings)
+    assert replay.advance() == replay.total == len(trace)
+    replay.check_invariants()
+    found: dict[str, Any] = json.loads(replay.report_json())
+    return found
+
+
+# --- Lookup mode, by hand -------------------------------------------------------------------------------
+
+
+def test_a_prompt_seen_before_is_a_full_hit() -> None:
+    found = report(trace(line([1, 2, 3]), line([1, 2, 3])), block_size=4, capacity_blocks=10)
+    hits = found["hits"]
+    assert (hits["requests"], hits["blocks"], hits["block_hits"]) == (2, 6, 3)
+    assert (hits["tokens"], hits["token_hits"]) == (24, 12)
+    assert (found["block_hit_rate"], found["token_hit_rate"]) == (50.0, 50.0)
+    assert (found["last_half"]["block_hits"], found["last_half"]["blocks"]) == (3, 3)
+    assert found["last_half_token_hit_rate"] == 100.0
+    assert (found["allocated"], found["evicted"], found["collisions"]) == (3, 0, 0)
+
+
+def test_hits_end_at_the_first_block_that_differs() -> None:
+    found = report(trace(line([1, 2, 3]), line([1, 2, 4, 5]), line([6])), block_size=4, capacity_blocks=10)
+    assert (found["hits"]["blocks"], found["hits"]["block_hits"]) == (8, 2)
+    assert found["block_hit_rate"] == 25.0
+
+
+def test_a_partial_last_block_weighs_its_tokens() -> None:
+    # Ten tokens are two blocks and a half. The second time the half is found, too: it weighs two tokens.
+    found = report(trace(line([1, 2, 3], 10), line([1, 2, 3], 10)), block_size=4, capacity_blocks=10)
+    hits = found["hits"]
+    assert (hits["blocks"], hits["block_hits"]) == (6, 3)
+    assert (hits["full_blocks"], hits["full_block_hits"]) == (4, 2)
+    assert (hits["tokens"], hits["token_hits"]) == (20, 10)
+    assert (found["full_block_hit_rate"], found["token_hit_rate"]) == (50.0, 50.0)
+
+
+def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
+    # Such traces leave partial blocks out: two ids for ten tokens.
+    found = report(trace(line([1, 2], 10), line([1, 2], 10)), block_size=4, capacity_blocks=10)
+    hits = found["hits"]
+    assert (hits["blocks"], hits["block_hits"], hits["tokens"], hits["token_hits"]) == (4, 2, 20, 8)
+
+
+@pytest.mark.parametrize(
+    ("last", "hits"),
+    [
+        # A pool of three blocks holds 1, 2 and 3; 1 is used again, so 4 takes the place of 2.
+        ([1], 2),
+        ([2], 1),
+        ([3], 2),
+        ([4], 2),
+    ],
+)
+def test_the_least_recently_used_block_goes_first(last: list[int], hits: int) -> None:
+    found = report(
+        trace(line([1]), line([2]), line([3]), line([1]), line([4]), line(last)), block_size=4, capacity_blocks=3
+    )
+    assert found["hits"]["block_hits"] == hits
+    assert found["evicted"] == 1 + (last == [2])
+
+
+@pytest.mark.parametrize(("last", "hits"), [([1], 1), ([1, 2], 2), ([1, 2, 3], 2)])
+def test_of_one_prompt_the_deepest_block_goes_first(last: list[int], hits: int) -> None:
+    found = report(trace(line([1, 2, 3]), line([9]), line(last)), block_size=4, capacity_blocks=3)
+    assert found["hits"]["block_hits"] == hits
+
+
+def test_a_prompt_larger_than_the_pool_is_stored_as_far_as_it_goes() -> None:
+    found = report(trace(line([1, 2, 3, 4, 5]), line([1, 2, 3, 4, 5])), block_size=4, capacity_blocks=3)
+    assert (found["hits"]["block_hits"], found["hits"]["blocks"]) == (3, 10)
+
+
+def test_smaller_blocks_hit_what_larger_ones_hit() -> None:
+    lines = [line([1, 2, 3], 10), line([1, 2, 4]), line([1, 2, 3], 10)]
+    # Blocks of two: 5 + 6 + 5; found: 4 of the second, 5 of the third.
+    found = report(trace(*lines), block_size=2, capacity_blocks=100)
+    assert (found["hits"]["blocks"], found["hits"]["block_hits"], found["hits"]["token_hits"]) == (16, 9, 18)
+    found = report(trace(*lines), block_size=4, capacity_blocks=100)
+    assert (found["hits"]["blocks"], found["hits"]["block_hits"], found["hits"]["token_hits"]) == (9, 5, 18)
+
+
+def test_the_figures_do_not_depend_on_algorithm_or_verification() -> None:
+    made = kvpool.Trace.generate(60, seed=5)
+    hits = [
+        report(made, capacity_blocks=3000, algorithm=algorithm, verify=verify, seed=seed)["hits"]
+        for algorithm, verify, seed in [
+            ("sha256", "none", None),
+            ("blake3", "fingerprint", None),
+            ("xxh3", "tokens", "x"),
+            ("vllm-sha256-cbor", "none", "0"),
+        ]
+    ]
+    assert hits == [hits[0]] * 4
+
+
+def test_an_endless_pool_finds_everything_that_was_there_before() -> None:
+    made = kvpool.Trace.generate(80, seed=2, block_tokens=16)
+    seen: set[int] = set()
+    blocks = found = 0
+    for text in made.to_jsonl().splitlines():
+        ids = json.loads(text)["hash_ids"]
+        blocks += len(ids)
+        found += sum(one in seen for one in ids)
+        seen |= set(ids)
+    summary = made.summary()
+    assert (summary["block_references"], summary["unique_blocks"]) == (blocks, len(seen))
+    hits = report(made, block_size=16, capacity_blocks=blocks)["hits"]
+    assert (hits["blocks"], hits["block_hits"]) == (blocks, found)
+
+
+def test_progress_is_in_requests() -> None:
+    made = kvpool.Trace.generate(10, seed=1)
+    replay = kvpool.Replay(made, capacity_blocks=10_000)
+    assert [replay.advance(n) for n in (0, 3, 3, 3, 3, 3)] == [0, 3, 6, 9, 10, 10]
+    assert json.loads(replay.report_json())["hits"] == report(made, capacity_blocks=10_000)["hits"]
+
+
+# --- Engine mode ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 0])
+def test_engine_mode_is_deterministic(threads: int) -> None:
+    made = kvpool.Trace.generate(60, seed=7, rate_per_s=50.0)
+    settings: dict[str, Any] = {"mode": "engine", "capacity_blocks": 3000, "step_tokens": 2048}
+    assert report(made, **settings, threads=threads) == report(made, **settings, threads=1)
+
+
+def test_the_whole_report_of_lookup_mode_is_deterministic() -> None:
+    made = kvpool.Trace.generate(60, seed=7)
+    assert report(made, capacity_blocks=1000, threads=1) == report(made, capacity_blocks=1000, threads=2)
+
+
+def test_every_request_is_finished_and_counted_once() -> None:
+    made = kvpool.Trace.generate(60, seed=3, rate_per_s=50.0)
+    summary = made.summary()
+    found = report(made, mode="engine", capacity_blocks=100_000)
+    hits, engine = found["hits"], found["engine"]
+    assert (hits["requests"], hits["tokens"]) == (60, summary["input_tokens"])
+    assert engine["decode_appends"] == summary["output_tokens"]
+    assert (engine["rejected"], engine["preemptions"], engine["resumed_tokens"]) == (0, 0, 0)
+    assert 0 < engine["peak_running"] <= 60
+    assert 0 < hits["token_hits"] < hits["tokens"]
+    assert hits["token_hits"] == 16 * hits["block_hits"]
+    assert engine["virtual_seconds"] * 1000 >= summary["span_ms"]
+
+
+def test_a_tiny_pool_preempts_and_still_finishes_all() -> None:
+    lines = [line([10 * one, 10 * one + 1], at=one, output=24) for one in range(6)]
+    made = trace(*lines)
+    found = report(made, mode="engine", block_size=4, capacity_blocks=14)
+    engine = found["engine"]
+    assert engine["preemptions"] > 0
+    assert engine["rejected"] == 0
+    # Nothing is lost or done twice, however often a request was preempted.
+    assert engine["decode_appends"] == 6 * 24
+    assert (found["hits"]["requests"], found["hits"]["tokens"], found["hits"]["token_hits"]) == (6, 48, 0)
+    assert engine["resumed_tokens"] >= 8 * engine["preemptions"]
+    assert 0 <= engine["resumed_token_hits"] <= engine["resumed_tokens"]
+    roomy = report(made, mode="engine", block_size=4, capacity_blocks=100)
+    assert roomy["engine"]["preemptions"] == 0
+    assert roomy["engine"]["steps"] < engine["steps"]
+
+
+def test_a_request_that_never_fits_is_rejected_and_the_others_run() -> None:
+    made = trace(line([1, 2]), line(list(range(10, 20))), line([1, 2], at=500))
+    found = report(made, mode="engine", block_size=4, capacity_blocks=8)
+    assert found["engine"]["rejected"] == 1
+    assert (found["hits"]["requests"], found["hits"]["tokens"]) == (2, 16)
+    # The last token of a prompt is left to compute, so one of its two blocks is found.
+    assert found["hits"]["block_hits"] == 1
+    assert found["engine"]["decode_appends"] == 2
+
+
+def test_output_that_outgrows_the_pool_is_rejected() -> None:
+    found = report(trace(line([1], output=100)), mode="engine", block_size=4, capacity_blocks=5)
+    # Five blocks hold 20 tokens: the prompt's 4 and 16 more.
+    assert (found["engine"]["rejected"], found["engine"]["decode_appends"]) == (1, 16)
+
+
+def test_prefill_takes_as_many_steps_as_its_budget_needs() -> None:
+    made = trace(line(list(range(10)), output=1))
+    one = report(made, mode="engine", block_size=4, capacity_blocks=50, step_tokens=40)["engine"]
+    four = report(made, mode="engine", block_size=4, capacity_blocks=50, step_tokens=10)["engine"]
+    assert four["steps"] == one["steps"] + 3
+    assert one["mean_time_to_first_token_ms"] == pytest.approx(20 + 40 / 50)
+    assert four["mean_time_to_first_token_ms"] == pytest.approx(4 * 20 + 40 / 50)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_more_requests_run_than_allowed(most: int) -> None:
+    made = trace(*[line([one], output=8) for one in range(8)])
+    engine = report(made, mode="engine", block_size=4, capacity_blocks=100, max_running=most)["engine"]
+    assert engine["peak_running"] == most
+
+
+# --- Settings -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mode": "both"}, "both"),
+        ({"block_size": 0}, "block_size"),
+        ({"block_size": 3}, "block_size is 3.*divisor of the trace's 4"),
+        ({"capacity_blocks": 0}, "capacity_blocks is 0"),
+        ({"capacity_blocks": -1}, "capacity_blocks is -1"),
+        ({"mode": "engine", "max_running": 0}, "max_running is 0"),
+        ({"mode": "engine", "step_tokens": 0}, "step_tokens is 0"),
+        ({"mode": "engine", "step_ms": 0.0}, "step_ms is 0"),
+        ({"mode": "engine", "step_ms": float("inf")}, "step_ms is inf"),
+        ({"mode": "engine", "prefill_tokens_per_s": float("nan")}, "prefill_tokens_per_s is NaN"),
+        ({"mode": "engine", "watermark": 1.5}, "watermark is 1.5"),
+        ({"threads": -1}, "threads is -1"),
+        ({"algorithm": "md5"}, "md5"),
+        ({"eviction": "fifo"}, "fifo"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(kvpool.InvalidArgumentError, match=words):
+        kvpool.Replay(trace(line([1])), **{"block_size": 4, **settings})
+
+
+# --- Traces that are none -------------------------------------------------------------------------------
+
+GOOD = line([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("{", "line 3"),
+        ("not json", "line 3"),
+        ("[1, 2]", "line 3.*an array"),
+        ("5", "line 3.*a number"),
+        ('{"timestamp": 0}', "line 3.*input_length"),
+        (GOOD.replace('"timestamp": 0', '"timestamp": "0"'), "line 3.*timestamp.*a string"),
+        (GOOD.replace('"timestamp": 0', '"timestamp": -1'), "line 3.*timestamp.*-1"),
+        (GOOD.replace('"input_length": 8', '"input_length": -8'), "line 3.*input_length.*-8"),
+        (GOOD.replace('"input_length": 8', '"input_length": 8.5'), "line 3.*input_length.*8.5"),
+        (GOOD.replace('"input_length": 8', f'"input_length": {2**32}'), f"line 3.*input_length.*{2**32}"),
+        (GOOD.replace('"input_length": 8', '"input_length": 0'), "line 3.*input_length"),
+        (GOOD.replace('"output_length": 1', '"output_length": null'), "line 3.*output_length.*null"),
+        (GOOD.replace("[1, 2]", "[1, -2]"), r"line 3.*hash_ids\[1\].*-2"),
+        (GOOD.replace("[1, 2]", '[1, "2"]'), r"line 3.*hash_ids\[1\].*a string"),
+        (GOOD.replace("[1, 2]", "7"), "line 3.*hash_ids.*a number"),
+        (GOOD.replace("[1, 2]", "[1, 2, 3]"), "line 3"),
+        (GOOD.replace("[1, 2]", "[]"), "line 3"),
+        (line([5, 2]), "line 3.*2"),
+        (line([2, 1]), "line 3"),
+        (line([7, 7]), "line 3.*7"),
+    ],
+    ids=lambda one: one[:40],
+)
+def test_a_bad_line_is_named(bad: str, words: str) -> None:
+    data = "\n".join([GOOD, "", bad, GOOD]).encode()
+    with pytest.raises(kvpool.TraceError, match=words) as raised:
+        kvpool.Trace.parse(data, block_tokens=4)
+    assert isinstance(raised.value, ValueError)
+    assert not isinstance(raised.value, OSError)
+
+
+def test_time_does_not_go_backwards() -> None:
+    with pytest.raises(kvpool.TraceError, match=r"line 2.*timestamp"):
+        trace(line([1], at=5), line([1], at=4))
+
+
+def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
+    data = "\n".join([line([1, 2]), line([3, 2])]).encode()
+    with pytest.raises(kvpool.TraceError, match=r"line 2.*2"):
+        kvpool.Trace.parse(data, block_tokens=4)
+    assert len(kvpool.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b""), b"\xef\xbb\xbf"])
+def test_a_trace_without_requests_is_refused(data: bytes) -> None:
+    with pytest.raises(kvpool.TraceError) as raised:
+        kvpool.Trace.parse(data)
+    assert str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"block_tokens": 0}, kvpool.TraceError, "block_tokens.*0"),
+        ({"limit": 0}, kvpool.TraceError, "limit.*0"),
+        ({"block_tokens": -1}, kvpool.InvalidArgumentError, "block_tokens is -1"),
+        ({"limit": -5}, kvpool.InvalidArgumentError, "limit is -5"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        kvpool.Trace.parse(GOOD.encode(), **options)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join([GOOD] * 1000).encode())[:-12])
+    with pytest.raises(kvpool.TraceError):
+        kvpool.Trace.read(path, block_tokens=4)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "no/such/folder.jsonl", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(kvpool.TraceFileError) as raised:
+        kvpool.Trace.read(tmp_path / name)
+    assert isinstance(raised.value, OSError)
+    assert isinstance(raised.value, kvpool.KvpoolError)
+    assert name == "." or name in str(raised.value)
+
+
+def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
+    made = kvpool.Trace.generate(30, seed=4)
+    data = made.to_jsonl()
+    (tmp_path / "plain").write_bytes(data)
+    (tmp_path / "zipped").write_bytes(gzip.compress(data))
+    for path in (tmp_path / "plain", tmp_path / "zipped", str(tmp_path / "plain")):
+        read = kvpool.Trace.read(path)
+        assert (read.to_jsonl(), read.summary()) == (data, made.summary())
+    assert len(kvpool.Trace.read(tmp_path / "zipped", limit=7)) == 7
+    assert data == kvpool.Trace.generate(30, seed=4).to_jsonl() != kvpool.Trace.generate(30, seed=5).to_jsonl()
