@@ -12,6 +12,8 @@ use kvpool::{
 };
 
 const B: usize = 2;
+/// More than this the policies here have no memory for.
+const MOST_BLOCKS: usize = 40;
 
 /// FIFO by first insertion, or MRU: in both, of one release the deepest first.
 #[derive(Debug)]
@@ -73,6 +75,14 @@ impl Evictor for Custom {
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        if num_blocks > MOST_BLOCKS {
+            let expected = format!("at most {MOST_BLOCKS}");
+            return Err(PoolError::InvalidConfig {
+                field: "num_blocks",
+                value: num_blocks.to_string(),
+                expected,
+            });
+        }
         self.num_blocks = num_blocks;
         Ok(())
     }
@@ -185,4 +195,21 @@ fn a_policy_that_holds_blocks_already_is_refused() {
     let config = PoolConfig { num_blocks: 4, block_size: B, ..Default::default() };
     let error = BlockPool::with_evictor(config, policy).unwrap_err();
     assert_eq!(error.to_string(), "evictor is mru with 1 blocks: must be empty");
+}
+
+#[test]
+fn a_policy_that_cannot_grow_leaves_the_pool_as_it_was() {
+    let mut pool = pool(9, true);
+    let table = fill(&mut pool, &[1, 2, 3, 4]);
+    pool.release_table(&table).unwrap();
+    let before = (pool.free_order(), pool.eviction_order(), pool.stats());
+    let error = pool.resize(MOST_BLOCKS + 1).unwrap_err();
+    assert_eq!(error.to_string(), "num_blocks is 41: must be at most 40");
+    assert_eq!((pool.free_order(), pool.eviction_order(), pool.stats()), before);
+    pool.check_invariants().unwrap();
+    assert!(pool.allocate(10).is_err());
+    pool.resize(MOST_BLOCKS).unwrap();
+    assert_eq!(pool.num_available(), 39);
+    pool.check_invariants().unwrap();
+    assert_eq!(pool.allocate(39).unwrap().len(), 39);
 }

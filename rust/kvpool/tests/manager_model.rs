@@ -407,7 +407,7 @@ impl Pair {
 }
 
 fn operations_in_all() -> u32 {
-    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(120_000)
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The whole pool against the reference model: random operations, valid and not, with every result, both orders, the sums,
 //! the events and all invariants compared after each.
 //!
-//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 120,000).
+//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 use std::collections::BTreeSet;
@@ -291,7 +291,7 @@ impl Pair {
 }
 
 fn operations_in_all() -> u32 {
-    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(120_000)
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
 }
 
 #[test]

@@ -55,7 +55,8 @@ impl BlockPool {
         Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")))
     }
 
-    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n).
+    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n). A fence counts as a
+    /// holder: the KV of a fenced block is whole until its step completes, and then it is the new holder's.
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
