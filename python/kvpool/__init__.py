@@ -15,8 +15,8 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 >>> manager.release("a"), manager.release("b")
 (None, None)
 
-Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after a
-``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
+Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after
+a ``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
 """
 
 from __future__ import annotations
