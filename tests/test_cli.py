@@ -461,11 +461,18 @@ def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
     assert "Traceback" not in error
 
 
+def heed_interrupts() -> None:
+    """A background job of a shell starts with SIGINT ignored, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[int, str]:
     """Sends Ctrl-C to a command once ``when(pid)`` holds."""
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT) as child:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT, preexec_fn=heed_interrupts
+    ) as child:
         deadline = time.monotonic() + 60
         while not when(child.pid):
             assert child.poll() is None
