@@ -38,6 +38,7 @@ __all__ = [
     "BlockHasher",
     "BlockPool",
     "CacheManager",
+    "ChainLink",
     "ExtraKeys",
     "FreeBlockList",
     "HashChain",
@@ -49,8 +50,12 @@ __all__ = [
     "Probe",
     "Replay",
     "RequestInfo",
+    "Sequences",
     "Step",
+    "Swap",
+    "TieredPool",
     "Trace",
+    "TransferPlan",
     "__version__",
     "debug_build",
     "hash_algorithms",
@@ -109,6 +114,21 @@ class ClearedEvent(TypedDict):
     epoch: int
 
 BlockEvent: TypeAlias = StoredEvent | RemovedEvent | ClearedEvent
+
+#: Source and destination of a copy, each a tier and a block.
+Transfer: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+@type_check_only
+class SequenceInfo(TypedDict):
+    """What is known of a sequence: counts of tokens and blocks, its tier, and the swap that moves it now."""
+
+    tokens: int
+    computed_tokens: int
+    blocks: int
+    published_blocks: int
+    trimmed_blocks: int
+    tier: int
+    swap: int | None
 
 @type_check_only
 class TraceSummary(TypedDict):
@@ -836,7 +856,7 @@ class BlockPool:
         verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
         duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
             ``"drop-on-release"``.
-        eviction: Which cached-free block is reused first: ``"lru"``.
+        eviction: Which cached-free block is reused first: ``"lru"``, or ``"last-accessed"`` (``mark_accessed``).
         event_capacity: Events kept until ``take_events``; 0 records none.
 
     Raises:
@@ -1021,7 +1041,7 @@ class BlockPool:
             BlocksInUseError: Blocks are active or fenced; ``bump_epoch`` always works.
         """
     def bump_epoch(self) -> int:
-        """Starts a new epoch, for instance after a change of weights, and returns its number.
+        """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
 
         Nothing registered before is ever matched again, and chains of earlier epochs are refused. O(usable
         blocks).
@@ -1048,6 +1068,63 @@ class BlockPool:
         Raises:
             InvalidBlockError: The id is outside the pool.
         """
+    def num_holders(self, block_id: int) -> int:
+        """Returns the references of a block outside of fences and planned copies.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def is_registered(self, block_id: int) -> bool:
+        """Says whether a block is registered: full, hashed, indexed and immutable.
+
+        O(1).
+
+        Raises:
+            InvalidBlockError: The id is outside the pool.
+        """
+    def copies(self, digest: bytes) -> list[int]:
+        """Returns the blocks registered under a digest, computed ones first: a look, not a hold.
+
+        O(copies). Another call may take a block of the answer: ``match_and_acquire`` and ``acquire_registered``
+        hold what they return.
+
+        Raises:
+            HashingError: The digest is not as long as those of the pool's algorithm.
+        """
+    def promote(self, block_id: int, link: ChainLink) -> int:
+        """Registers a held, full block under its link, or exchanges it for one that holds the content already.
+
+        If the content is registered, by a block that is computed or that a holder is computing, that block is
+        acquired, the caller's is released, and the other id is returned. A collision is counted and leaves the
+        block unregistered. O(1).
+
+        Raises:
+            InvalidBlockError: Nobody holds the block, it is registered already, or the id is unknown.
+            StaleEpochError: The link was hashed in another epoch.
+            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to verify.
+        """
+    def acquire_registered(self, link: ChainLink) -> int | None:
+        """Acquires the block registered under a link, computed or not, or returns None.
+
+        One that is not computed yet is for holders that all compute what they share, as vLLM v0's do;
+        ``match_and_acquire`` never returns one. O(1).
+
+        Raises:
+            StaleEpochError: The link was hashed in another epoch.
+            InvalidArgumentError: Another algorithm or block size than the pool's, or no fingerprint to verify.
+        """
+    def mark_accessed(self, block_ids: BlockIds, time: float) -> None:
+        """Says when blocks were accessed, for policies that order by it.
+
+        Held and cached-free blocks only. An access is never moved back in time; policies other than
+        ``"last-accessed"`` ignore it. O(log blocks) per block.
+
+        Raises:
+            InvalidBlockError: A block is free, or its id unknown.
+            InvalidArgumentError: The time is not a number.
+        """
     def state(self, block_id: int) -> Literal["null", "free", "cached-free", "active", "fenced"]:
         """Returns where a block is in its life: null, free, cached-free, active or fenced.
 
@@ -1067,7 +1144,7 @@ class BlockPool:
     def hash_of(self, block_id: int) -> bytes | None:
         """Returns the hash under which a block is registered, or None.
 
-        Always 32 bytes: a shorter digest is followed by zeros. O(1).
+        As long as the algorithm's digests. O(1).
 
         Raises:
             InvalidBlockError: The id is outside the pool.
@@ -1102,6 +1179,414 @@ class BlockPool:
         Raises:
             InvariantError: The first broken invariant.
         """
+
+@final
+class TieredPool:
+    """Several pools, one per tier, and the copies between their blocks.
+
+    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are
+    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out.
+
+    Args:
+        num_blocks: Blocks per tier, null block included.
+        block_size: Tokens per block. At least 1.
+        verify: As in ``BlockPool``.
+        duplicates: As in ``BlockPool``.
+        eviction: As in ``BlockPool``.
+        event_capacity: As in ``BlockPool``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range, or there is no tier.
+
+    >>> tiers = kvpool.TieredPool([8, 8], block_size=4)
+    >>> device, host = tiers.pools
+    >>> table = device.allocate(2)
+    >>> device.acquire(table)  # a second holder
+    >>> tiers.copy_on_write(table[1])  # one of them writes
+    3
+    >>> swap = tiers.begin_swap([1, 1, 2, 3], src=0, dst=1)  # one entry per reference
+    >>> tiers.take_plan().transfers  # to be executed before the step writes; block 3 is still block 2 then
+    [((0, 2), (0, 3)), ((0, 1), (1, 1)), ((0, 2), (1, 2)), ((0, 2), (1, 3))]
+    >>> swap.complete()
+    {1: 1, 2: 2, 3: 3}
+    >>> host.ref_count(1)
+    2
+    """
+
+    def __new__(
+        cls,
+        num_blocks: Sequence[int],
+        block_size: int = 16,
+        *,
+        verify: str = "none",
+        duplicates: str = "keep",
+        eviction: str = "lru",
+        event_capacity: int = 0,
+    ) -> Self: ...
+    @property
+    def pools(self) -> tuple[BlockPool, ...]:
+        """The tiers' pools, over the same state and lock."""
+    def copy_on_write(self, block_id: int, *, tier: int = 0) -> int:
+        """Returns the block that a holder of this one may write to: itself, or a copy that is planned.
+
+        Itself if nobody else holds it and it is not registered. Else a new block; the caller's reference to the
+        old one is given up. O(1).
+
+        Raises:
+            OutOfBlocksError: There is no block for the copy.
+            InvalidBlockError: Nobody holds the block, or the id is unknown.
+            InvalidArgumentError: There is no such tier.
+        """
+    def pending_copies(self) -> list[Transfer]:
+        """Returns the copies that are planned and not yet handed out, in order.
+
+        O(copies).
+        """
+    def take_plan(self) -> TransferPlan:
+        """Hands out all planned copies as one plan.
+
+        Copies whose destination nobody holds any more are left out. Execute it before anything else of the step
+        writes to a block: from now on its sources may be freed and handed out. O(copies).
+        """
+    def begin_swap(self, block_ids: BlockIds, *, src: int, dst: int) -> Swap:
+        """Begins to move references from one tier to another.
+
+        One entry per reference: a block that two tables share is named twice, moves once and is shared there too.
+        Content that the destination caches is not copied; null blocks are skipped. The source references stay
+        until ``Swap.complete``, and must not be released before. O(blocks).
+
+        Raises:
+            OutOfBlocksError: The destination has too few blocks.
+            InvalidBlockError: An id is unknown, or named more often than it has holders.
+            InvalidArgumentError: There is no such tier, or both are one.
+        """
+    def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Literal["ok", "later", "never"]:
+        """Says whether a swap would find its blocks: ok, later or never.
+
+        With ``reserve`` blocks to be left in the destination. Changes nothing. O(blocks).
+
+        Raises:
+            InvalidBlockError: An id is unknown, or named more often than it has holders.
+            InvalidArgumentError: There is no such tier, or both are one.
+        """
+    def check_invariants(self) -> None:
+        """Recounts pools, planned copies and swaps from scratch.
+
+        O(blocks).
+
+        Raises:
+            InvariantError: One is broken; the message names it.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class Swap:
+    """A swap: begun, and to be completed or aborted.
+
+    Comes from ``TieredPool.begin_swap``. ``len(swap)`` is the number of distinct blocks.
+    """
+
+    @property
+    def mapping(self) -> dict[int, int]:
+        """Source block -> destination block, in order of first appearance."""
+    @property
+    def copies(self) -> list[tuple[int, int]]:
+        """The pairs of the mapping whose bytes have to be copied."""
+    def complete(self) -> dict[int, int]:
+        """Ends the swap after its copies are done: the destination blocks take over.
+
+        The source references are dropped; registered blocks are registered in the destination, and stay cached in
+        the source until they are evicted. Returns the mapping. O(blocks).
+
+        Raises:
+            SwapError: It is over, or its copies have not been taken with ``take_plan``.
+            InvalidBlockError: A source reference was released meanwhile.
+        """
+    def abort(self) -> None:
+        """Takes the swap back.
+
+        The destination blocks are released; everything is as before it was begun. O(blocks).
+
+        Raises:
+            SwapError: It is over.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class TransferPlan:
+    """Copies of one step, as plain data.
+
+    They are one simultaneous assignment: each reads what its source held before any was written. ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
+
+    Args:
+        transfers: Pairs of source and destination, each a pair of tier and block.
+
+    Raises:
+        InvalidArgumentError: A block is written twice, or is the null block.
+
+    >>> plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 2), (0, 3))])
+    >>> plan.rounds()  # block 2 is read before it is written
+    [[((0, 2), (0, 3))], [((0, 1), (0, 2))]]
+    """
+
+    def __new__(cls, transfers: Sequence[Transfer]) -> Self: ...
+    @property
+    def transfers(self) -> list[Transfer]:
+        """The transfers in the order in which they were planned."""
+    def rounds(self, scratch: Sequence[tuple[int, int]] | None = None) -> list[list[Transfer]]:
+        """Splits the plan into rounds that are executed one after the other.
+
+        Within a round nothing is read that the round writes: any order, or all at once. O(n log n).
+
+        Args:
+            scratch: Blocks whose content may be lost, one for each cycle of the plan.
+
+        Raises:
+            InvalidArgumentError: Too few scratch blocks, or one that the plan uses.
+        """
+    def runs(
+        self, scratch: Sequence[tuple[int, int]] | None = None
+    ) -> list[list[tuple[tuple[int, int], tuple[int, int], int]]]:
+        """The rounds, with consecutive blocks merged: source, destination, length.
+
+        O(n log n).
+
+        Args:
+            scratch: As in ``rounds``.
+
+        Raises:
+            InvalidArgumentError: As in ``rounds``.
+        """
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Sequences:
+    """Block tables by handle, over the pools of one or more tiers.
+
+    For engines that name their sequences themselves. A handle is an int that is refused once its sequence is freed.
+    Within a step: append and fork; then ``take_plan``, executed before the step writes KV; then every sequence
+    computes its tokens from ``computed_tokens`` on; then ``commit``.
+
+    Args:
+        num_blocks: Blocks per tier, null block included.
+        hasher: Hashes the prompts; its block size and verification are the pools'.
+        duplicates: As in ``BlockPool``.
+        eviction: As in ``BlockPool``.
+        event_capacity: As in ``BlockPool``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range, or there is no tier.
+
+    >>> sequences = kvpool.Sequences([16, 16], kvpool.BlockHasher(block_size=4))
+    >>> a = sequences.admit([1, 2, 3, 4, 5, 6])
+    >>> b = sequences.fork(a)
+    >>> sequences.append(a, [7])  # a gets a tail of its own: position 1 of its table is block 3
+    [(1, 3)]
+    >>> sequences.take_plan().transfers
+    [((0, 2), (0, 3))]
+    >>> sequences.free(b)
+    >>> b in sequences
+    False
+    """
+
+    def __new__(
+        cls,
+        num_blocks: Sequence[int],
+        hasher: BlockHasher,
+        *,
+        duplicates: str = "keep",
+        eviction: str = "lru",
+        event_capacity: int = 0,
+    ) -> Self: ...
+    def admit(self, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None, *, tier: int = 0) -> int:
+        """Admits a sequence and returns its handle.
+
+        Acquires the cached prefix of its prompt and allocates the rest; the last token is always left to compute.
+        O(blocks), and O(tokens) to hash them.
+
+        Raises:
+            OutOfBlocksError: The tier has too few blocks.
+            InvalidArgumentError: No tokens, another hasher's prompt, no such tier.
+            StaleEpochError: The prompt was hashed before the last epoch bump.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+        """
+    def fit(self, num_tokens: int, *, tier: int = 0, reserve: int = 0) -> Literal["ok", "later", "never"]:
+        """Says whether so many tokens could be admitted: ok, later or never.
+
+        Nothing of them cached, and with ``reserve`` blocks to be left. O(1).
+
+        Raises:
+            InvalidArgumentError: There is no such tier.
+        """
+    def append(self, sequence: int, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
+        """Appends tokens and makes room for more; returns the positions of the table that changed.
+
+        Pairs of position and block: new blocks at the end, and copies in the place of shared or registered blocks,
+        which are planned. All or nothing. O(tokens).
+
+        Args:
+            sequence: Its handle.
+            token_ids: The tokens.
+            lookahead: Slots behind them that get blocks, too: for drafts.
+
+        Raises:
+            OutOfBlocksError: The tier has too few blocks.
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+        """
+    def commit(self, sequence: int, computed_tokens: int, *, dedupe: bool = False) -> list[tuple[int, int]]:
+        """Says that the first tokens are computed; returns the positions of the table that changed.
+
+        Blocks that this fills are registered. With ``dedupe`` a block whose content is cached already is exchanged
+        for the cached one; else nothing changes. O(new full blocks).
+
+        Raises:
+            InvalidArgumentError: More than its tokens, or fewer than before.
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+        """
+    def truncate(self, sequence: int, num_tokens: int) -> None:
+        """Keeps the first tokens.
+
+        For instance after drafts were rejected. Blocks behind are released, lookahead included. A registered tail
+        is copied by the next append. O(blocks released).
+
+        Raises:
+            InvalidArgumentError: More than its tokens, or fewer than the window has left.
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+        """
+    def trim_window(self, sequence: int, window: int) -> int:
+        """Releases the blocks that fell out of a window and returns how many.
+
+        Those wholly more than ``window`` tokens before the computed end; block 0 takes their places.
+        O(blocks released).
+
+        Raises:
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+        """
+    def fork(self, sequence: int) -> int:
+        """Makes a second sequence over the same blocks and returns its handle.
+
+        O(blocks + tokens).
+
+        Raises:
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+        """
+    def free(self, sequence: int, *, after_step: int | None = None) -> None:
+        """Ends a sequence.
+
+        Its blocks lose one reference each, tail first; with ``after_step`` when that step completes. O(blocks).
+
+        Raises:
+            StaleSequenceError: The handle's sequence was freed.
+            SwapError: The sequence is being swapped.
+        """
+    @overload
+    def block_ids(self, sequence: int, *, out: None = None) -> list[int]:
+        """Returns the block table, or writes it to a buffer and returns its length.
+
+        Trimmed blocks are block 0. O(blocks).
+
+        Raises:
+            StaleSequenceError: The handle's sequence was freed.
+            InvalidArgumentError: ``out`` is too short.
+            TokenTypeError: ``out`` is of a type that is not taken.
+        """
+    @overload
+    def block_ids(self, sequence: int, *, out: _Array) -> int: ...
+    def info(self, sequence: int) -> SequenceInfo:
+        """Returns what is known of a sequence.
+
+        O(1).
+
+        Raises:
+            StaleSequenceError: The handle's sequence was freed.
+        """
+    def take_plan(self) -> TransferPlan:
+        """Hands out all planned copies as one plan.
+
+        As ``TieredPool.take_plan``.
+        """
+    def begin_swap(self, sequences: Sequence[int], to: int) -> int:
+        """Begins to move a group of sequences to another tier and returns the swap's number.
+
+        What they share moves once and stays shared. Until the swap is over they can only be looked at. O(blocks).
+
+        Raises:
+            OutOfBlocksError: The tier has too few blocks.
+            StaleSequenceError: A handle's sequence was freed.
+            SwapError: A sequence is being swapped already.
+            InvalidArgumentError: A sequence is named twice, they are in several tiers, or there is no such tier.
+        """
+    def fit_swap(self, sequences: Sequence[int], to: int, *, reserve: int = 0) -> Literal["ok", "later", "never"]:
+        """Says whether a swap would find its blocks: ok, later or never.
+
+        With ``reserve`` blocks to be left in the tier. Changes nothing. O(blocks).
+
+        Raises:
+            StaleSequenceError: A handle's sequence was freed.
+            SwapError: A sequence is being swapped already.
+            InvalidArgumentError: A sequence is named twice, they are in several tiers, or there is no such tier.
+        """
+    def complete_swap(self, swap: int) -> dict[int, int]:
+        """Ends a swap whose copies are done and returns old block -> new block.
+
+        O(blocks).
+
+        Raises:
+            SwapError: It is over, or its copies have not been taken with ``take_plan``.
+        """
+    def abort_swap(self, swap: int) -> None:
+        """Takes a swap back.
+
+        Everything is as before it was begun. O(blocks).
+
+        Raises:
+            SwapError: It is over.
+        """
+    def complete_step(self, step: int) -> int:
+        """Ends the fences of a step and of all earlier steps in every tier.
+
+        Returns how many references they held.
+        """
+    def bump_epoch(self) -> int:
+        """Starts a new epoch in every tier and returns its number.
+
+        Sequences go on and are never published again. O(blocks).
+        """
+    def stats(self, *, tier: int = 0) -> PoolStats:
+        """Returns the counters and gauges of a tier's pool.
+
+        O(1).
+
+        Raises:
+            InvalidArgumentError: There is no such tier.
+        """
+    def take_events(self, *, tier: int = 0) -> tuple[list[BlockEvent], int]:
+        """Returns the events of a tier since the last call, and how many were lost before them.
+
+        As ``BlockPool.take_events``.
+
+        Raises:
+            InvalidArgumentError: There is no such tier.
+        """
+    def check_invariants(self) -> None:
+        """Recounts tiers, tables and swaps from scratch.
+
+        O(blocks + tokens).
+
+        Raises:
+            InvariantError: One is broken; the message names it.
+        """
+    def __contains__(self, sequence: int, /) -> bool: ...
+    def __len__(self) -> int: ...
 
 @final
 class BlockAllocator:
@@ -1482,6 +1967,53 @@ class BlockHasher:
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             HashingError: The algorithm cannot represent these extra keys.
         """
+    def link(
+        self, tokens: Tokens, parent: ChainLink | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0
+    ) -> ChainLink:
+        """Hashes one full block behind another, or the first of a chain.
+
+        The digest is that of ``HashCursor`` for the same prefix. O(block size).
+
+        Args:
+            tokens: Exactly one block of tokens.
+            parent: The block before it.
+            extra: The extra keys, the same for every block of a chain.
+            epoch: The pool's epoch, the same for every block of a chain.
+
+        Raises:
+            HashingError: Not one block of tokens; another hasher's or epoch's parent; extra keys that the
+                algorithm cannot represent.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+        """
+
+@final
+class ChainLink:
+    """One full block of a hash chain.
+
+    Comes from ``BlockHasher.link``; does not change. For holders of single blocks that have a predecessor each.
+
+    >>> hasher = kvpool.BlockHasher(block_size=2)
+    >>> first = hasher.link([1, 2])
+    >>> second = hasher.link([3, 4], first)
+    >>> [first.digest, second.digest] == hasher.hash_tokens([1, 2, 3, 4])
+    True
+    """
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the block and everything before it."""
+    @property
+    def depth(self) -> int:
+        """Position of the block in its chain, 0 first."""
+    @property
+    def num_tokens(self) -> int:
+        """Tokens from the start of the chain to the end of the block."""
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was hashed in."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class ExtraKeys:
@@ -1624,12 +2156,12 @@ class HashChain:
         Args:
             algorithm: One of ``hash_algorithms()``.
             block_size: Tokens per block.
-            digests: One per block, not longer than the algorithm's.
+            digests: One per block, each as long as the algorithm's.
             epoch: The pool's epoch.
 
         Raises:
             InvalidArgumentError: No algorithm has this name, or ``block_size`` is negative.
-            HashingError: A digest is empty or too long, or the block size out of range.
+            HashingError: A digest has another length, or the block size is out of range.
         """
     @property
     def algorithm(self) -> str:

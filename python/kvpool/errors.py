@@ -72,6 +72,18 @@ class StaleStepError(KvpoolError, RuntimeError):
     """The manager has changed since the step was begun, or the step is over: begin a new one."""
 
 
+class SwapError(KvpoolError, RuntimeError):
+    """A swap that is over or whose copies were not taken, or a call on a sequence that is being swapped."""
+
+
+class StaleSequenceError(KvpoolError, KeyError):
+    """A handle whose sequence was freed, or that never was one."""
+
+    def __str__(self) -> str:
+        # As above.
+        return str(self.args[0]) if self.args else ""
+
+
 class BlocksInUseError(KvpoolError, RuntimeError):
     """A reset while blocks are held."""
 

@@ -2,7 +2,9 @@
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
 
-use kvpool::{HashError, InvariantViolation, ManagerError, PoolError, Refusal};
+use kvpool::{
+    HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
+};
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
 use pyo3::prelude::*;
@@ -63,6 +65,39 @@ impl ToPyErr for PoolError {
             _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for TierError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Pool(error) => error.to_py_err(py),
+            Self::Plan(error) => error.to_py_err(py),
+            Self::UnknownSwap { .. } | Self::CopiesNotTaken { .. } => {
+                raise(py, "SwapError", self.to_string())
+            }
+            _ => raise(py, "InvalidArgumentError", self.to_string()),
+        }
+    }
+}
+
+impl ToPyErr for SequenceError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::OutOfBlocks(refusal) => return out_of_blocks(py, refusal),
+            Self::Tier(error) => return error.to_py_err(py),
+            Self::Hash(error) => return error.to_py_err(py),
+            Self::Stale { .. } => "StaleSequenceError",
+            Self::Moving { .. } => "SwapError",
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for PlanError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "InvalidArgumentError", self.to_string())
     }
 }
 

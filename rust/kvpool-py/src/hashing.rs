@@ -1,12 +1,13 @@
 //! `BlockHasher`, `ExtraKeys`, `HashCursor`, `HashChain`.
 
 use std::fmt::Display;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use kvpool::{
-    Adapter, BlockHash, BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
-    MultimodalItem, Verify,
+    Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
+    HasherConfig, MultimodalItem, Verify,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -186,6 +187,21 @@ impl PyBlockHasher {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
     }
 
+    /// Hashes one full block behind another, or the first of a chain.
+    #[pyo3(signature = (tokens, parent=None, extra=None, *, epoch=0))]
+    fn link(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        parent: Option<&Bound<'_, PyChainLink>>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        epoch: i128,
+    ) -> PyResult<PyChainLink> {
+        let extra = ExtraKeys { epoch: self::epoch(py, epoch)?, ..extra_or_default(extra) };
+        let (tokens, parent) = (self::tokens(tokens)?, parent.map(|parent| &parent.get().0));
+        Ok(PyChainLink(ChainLink::new(&self.0, parent, &tokens, &extra).or_raise(py)?))
+    }
+
     fn __repr__(&self) -> String {
         format!("BlockHasher({:?}, {}, verify={:?})", self.algorithm(), self.block_size(), self.verify())
     }
@@ -332,6 +348,48 @@ impl PyHashChain {
 
     fn __repr__(&self) -> String {
         format!("HashChain({:?}, block_size={}, len={})", self.algorithm(), self.block_size(), self.0.len())
+    }
+}
+
+/// One full block of a hash chain.
+#[pyclass(frozen, module = "kvpool._core", name = "ChainLink", eq, hash)]
+#[derive(PartialEq)]
+pub(crate) struct PyChainLink(pub(crate) ChainLink);
+
+impl Hash for PyChainLink {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash().as_bytes().hash(state);
+    }
+}
+
+#[pymethods]
+impl PyChainLink {
+    /// The digest of the block and everything before it.
+    #[getter]
+    fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.hash().digest(self.0.algorithm()))
+    }
+
+    /// Position of the block in its chain, 0 first.
+    #[getter]
+    fn depth(&self) -> u32 {
+        self.0.depth()
+    }
+
+    /// Tokens from the start of the chain to the end of the block.
+    #[getter]
+    fn num_tokens(&self) -> u64 {
+        self.0.num_tokens()
+    }
+
+    /// The epoch that it was hashed in.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("ChainLink(depth={}, hash={:?})", self.0.depth(), self.0.hash())
     }
 }
 

@@ -13,8 +13,10 @@ mod manager;
 mod parts;
 mod pool;
 mod replay;
+mod sequences;
 mod stats;
 mod step;
+mod tiers;
 
 use pyo3::prelude::*;
 
@@ -23,7 +25,7 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::hashing::{
-        PyBlockHasher, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
+        PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
     };
     #[pymodule_export]
     use super::manager::PyCacheManager;
@@ -34,9 +36,13 @@ mod _core {
     #[pymodule_export]
     use super::replay::{PyReplay, PyTrace};
     #[pymodule_export]
+    use super::sequences::PySequences;
+    #[pymodule_export]
     use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
     #[pymodule_export]
     use super::step::PyStep;
+    #[pymodule_export]
+    use super::tiers::{PySwap, PyTieredPool, PyTransferPlan};
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

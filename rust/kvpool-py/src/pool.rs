@@ -1,23 +1,30 @@
 //! `BlockPool`.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockId, BlockPool, PoolConfig, PoolError};
+use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, PoolError, TierError, Tiers};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::convert::{IdsOut, Int, block, blocks, count, ids};
-use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::enter::{LONG, enter_measured, enter_sized};
 use crate::errors::OrRaise;
-use crate::hashing::{PyHashChain, named};
+use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::parts::unknown_block;
 use crate::stats::{PyPoolStats, PyProbe, event};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
-pub(crate) struct PyBlockPool(Mutex<BlockPool>);
+pub(crate) struct PyBlockPool {
+    tiers: Arc<Mutex<Tiers>>,
+    tier: usize,
+}
 
 impl PyBlockPool {
+    pub(crate) fn new(tiers: Arc<Mutex<Tiers>>, tier: usize) -> Self {
+        Self { tiers, tier }
+    }
+
     /// Runs an operation on `size` blocks.
     fn run<R: Send>(
         &self,
@@ -25,7 +32,14 @@ impl PyBlockPool {
         size: usize,
         call: impl FnOnce(&mut BlockPool) -> Result<R, PoolError> + Send,
     ) -> PyResult<R> {
-        enter_sized(py, &self.0, size, call).or_raise(py)
+        let tier = self.tier;
+        let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
+        enter_sized(py, &self.tiers, size, call).or_raise(py)
+    }
+
+    /// Runs a short operation that cannot fail.
+    fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut BlockPool) -> R + Send) -> PyResult<R> {
+        self.run(py, 0, |pool| Ok(call(pool)))
     }
 
     /// Looks up something of one block.
@@ -36,9 +50,8 @@ impl PyBlockPool {
         call: impl FnOnce(&BlockPool, BlockId) -> R + Send,
     ) -> PyResult<R> {
         let id = block(block_id)?;
-        let (known, last, value) = enter(py, &self.0, |pool| {
-            (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id))
-        });
+        let (known, last, value) =
+            self.get(py, |pool| (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id)))?;
         if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
     }
 }
@@ -52,7 +65,7 @@ fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
 impl PyBlockPool {
     #[new]
     #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
-    fn new(
+    fn py_new(
         py: Python<'_>,
         num_blocks: Int,
         block_size: i128,
@@ -69,31 +82,32 @@ impl PyBlockPool {
             eviction: named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
         };
-        Ok(Self(Mutex::new(py.detach(|| BlockPool::new(config)).or_raise(py)?)))
+        let tiers = py.detach(|| Tiers::new(vec![config])).or_raise(py)?;
+        Ok(Self { tiers: Arc::new(Mutex::new(tiers)), tier: 0 })
     }
 
     /// Blocks, null block included.
     #[getter]
-    fn num_blocks(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |pool| pool.num_blocks())
+    fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
+        self.get(py, |pool| pool.num_blocks())
     }
 
     /// Tokens per block.
     #[getter]
-    fn block_size(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |pool| pool.block_size())
+    fn block_size(&self, py: Python<'_>) -> PyResult<usize> {
+        self.get(py, |pool| pool.block_size())
     }
 
     /// Blocks that an allocation can take now: free and cached-free.
     #[getter]
-    fn num_available(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |pool| pool.num_available())
+    fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
+        self.get(py, |pool| pool.num_available())
     }
 
     /// The current epoch: 0, plus one per bump.
     #[getter]
-    fn epoch(&self, py: Python<'_>) -> u64 {
-        enter(py, &self.0, |pool| pool.epoch())
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.get(py, |pool| pool.epoch())
     }
 
     /// Takes blocks, each with one reference: returns their ids, or writes them and returns how many.
@@ -140,7 +154,10 @@ impl PyBlockPool {
     /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
-        enter_measured(py, &self.0, BlockPool::num_fenced, |pool| pool.complete_step(step)).or_raise(py)
+        let tier = self.tier;
+        let fenced = |tiers: &Tiers| tiers.pool(tier).map_or(0, BlockPool::num_fenced);
+        let complete = |tiers: &mut Tiers| Ok::<_, TierError>(tiers.pool_mut(tier)?.complete_step(step)?);
+        enter_measured(py, &self.tiers, fenced, complete).or_raise(py)
     }
 
     /// Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
@@ -197,9 +214,9 @@ impl PyBlockPool {
         self.run(py, LONG, BlockPool::reset)
     }
 
-    /// Starts a new epoch, for instance after a change of weights, and returns its number.
+    /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, BlockPool::bump_epoch)
+        enter_sized(py, &self.tiers, LONG, Tiers::bump_epoch).or_raise(py)
     }
 
     /// Grows the pool; the new blocks are handed out last.
@@ -211,6 +228,48 @@ impl PyBlockPool {
     /// Returns the references of a block, those of fences included.
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
+    }
+
+    /// Returns the references of a block outside of fences and planned copies.
+    fn num_holders(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
+        self.look(py, block_id, BlockPool::num_holders)
+    }
+
+    /// Says whether a block is registered: full, hashed, indexed and immutable.
+    fn is_registered(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.look(py, block_id, BlockPool::is_registered)
+    }
+
+    /// Returns the blocks registered under a digest, computed ones first: a look, not a hold.
+    fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
+        let copies = self.get(py, |pool| {
+            let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
+            hash.transpose().map(|hash| hash.map(|hash| pool.copies(&hash)).unwrap_or_default())
+        })?;
+        Ok(ids(&copies.or_raise(py)?))
+    }
+
+    /// Registers a held, full block under its link, or exchanges it for one that holds the content already.
+    fn promote(
+        &self,
+        py: Python<'_>,
+        block_id: &Bound<'_, PyAny>,
+        link: &Bound<'_, PyChainLink>,
+    ) -> PyResult<u32> {
+        let (id, link) = (block(block_id)?, &link.get().0);
+        Ok(self.run(py, 0, |pool| pool.promote(id, link))?.get())
+    }
+
+    /// Acquires the block registered under a link, computed or not, or returns None.
+    fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
+        let link = &link.get().0;
+        Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get))
+    }
+
+    /// Says when blocks were accessed, for policies that order by it.
+    fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
+        let accessed = blocks(block_ids)?;
+        self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
     }
 
     /// Returns where a block is in its life: null, free, cached-free, active or fenced.
@@ -235,37 +294,37 @@ impl PyBlockPool {
     }
 
     /// Returns the free blocks in the order in which they will be handed out.
-    fn free_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter(py, &self.0, |pool| pool.free_order()))
+    fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        Ok(ids(&self.get(py, |pool| pool.free_order())?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
-    fn eviction_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter(py, &self.0, |pool| pool.eviction_order()))
+    fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        Ok(ids(&self.get(py, |pool| pool.eviction_order())?))
     }
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
-        let (algorithm, batch) = enter(py, &self.0, |pool| (pool.algorithm(), pool.take_events()));
+        let (algorithm, batch) = self.get(py, |pool| (pool.algorithm(), pool.take_events()))?;
         let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
         Ok((events, batch.dropped))
     }
 
     /// Returns the pool's counters and gauges.
-    fn stats(&self, py: Python<'_>) -> PyPoolStats {
-        enter(py, &self.0, |pool| pool.stats()).into()
+    fn stats(&self, py: Python<'_>) -> PyResult<PyPoolStats> {
+        Ok(self.get(py, |pool| pool.stats())?.into())
     }
 
     /// Recounts every invariant of the pool and its parts from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.0, LONG, |pool| pool.check_invariants()).or_raise(py)
+        enter_sized(py, &self.tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let stats = enter(py, &self.0, |pool| pool.stats());
-        format!(
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = self.get(py, |pool| pool.stats())?;
+        Ok(format!(
             "BlockPool(usable={}, block_size={}, free={}, cached_free={}, active={}, fenced={})",
             stats.usable, stats.block_size, stats.free, stats.cached_free, stats.active, stats.fenced
-        )
+        ))
     }
 }

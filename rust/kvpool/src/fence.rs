@@ -4,6 +4,9 @@
 //! device. `release_after(step)` hands its references to a fence; `complete_step(step)` gives up every fence of that
 //! step and of earlier ones (vLLM #45357, tpu-inference #3449: blocks freed early were overwritten by a running step).
 //!
+//! A *pin* is a fence that no step ends: the source or destination of a copy that is planned and not yet handed out. All
+//! pins end together, when the plan is taken.
+//!
 //! Owns: how many of a block's references belong to fences, and the number of *fenced* blocks: those with no other
 //! reference. The references themselves are counted by the allocator.
 //!
@@ -23,6 +26,8 @@ pub(crate) struct FenceSet {
     /// Fence references per block; empty until the first fence.
     references: Vec<u32>,
     open: BTreeMap<u64, Vec<BlockId>>,
+    /// Blocks of copies that are planned and not yet handed out, one entry per reference.
+    pinned: Vec<BlockId>,
     /// Blocks whose every reference belongs to a fence.
     fenced: usize,
     /// The last completed step.
@@ -36,7 +41,7 @@ impl FenceSet {
 
     /// Whether no fence is open: the hot paths then skip this part.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.pinned.is_empty()
     }
 
     /// Whether `step` has completed, so that a fence on it would open at once.
@@ -53,10 +58,10 @@ impl FenceSet {
         ref_count > 0 && self.references(block) == ref_count
     }
 
-    /// Hands one reference of each block, already counted, to a fence on `step`.
+    /// Hands one reference of each block, already counted, to a fence on `step`; to a pin without one.
     pub(crate) fn add(
         &mut self,
-        step: u64,
+        step: Option<u64>,
         blocks: &[BlockId],
         num_blocks: usize,
         ref_count: impl Fn(BlockId) -> u32,
@@ -68,7 +73,8 @@ impl FenceSet {
             self.references[block.index()] += 1;
             self.fenced += usize::from(self.references[block.index()] == ref_count(block));
         }
-        self.open.entry(step).or_default().extend_from_slice(blocks);
+        let fence = step.map_or(&mut self.pinned, |step| self.open.entry(step).or_default());
+        fence.extend_from_slice(blocks);
     }
 
     /// A reference was added to a block that had `before`.
@@ -89,6 +95,11 @@ impl FenceSet {
         std::mem::replace(&mut self.open, later).into_values().flatten().collect()
     }
 
+    /// Ends all pins, as [`Self::complete`] does with fences.
+    pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.pinned)
+    }
+
     /// Takes back one ended reference of a block that has `ref_count` references, this one included.
     pub(crate) fn end_one(&mut self, block: BlockId, ref_count: u32) {
         self.fenced -= usize::from(self.is_fenced(block, ref_count));
@@ -102,7 +113,7 @@ impl FenceSet {
         ref_count: impl Fn(BlockId) -> u32,
     ) -> Result<(), InvariantViolation> {
         let mut recount = vec![0u32; self.references.len()];
-        for block in self.open.values().flatten() {
+        for block in self.open.values().flatten().chain(&self.pinned) {
             recount[block.index()] += 1;
         }
         ensure(recount == self.references, "F1 (fence references are those of open steps)", || {

@@ -39,20 +39,22 @@ pub mod hash;
 mod manager;
 mod pool;
 mod prefix_index;
+mod sequence;
 mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod tiers;
 
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use block_list::BlockList;
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use events::{BlockEvent, EventBatch};
-pub use evictor::{Candidate, EvictionPolicy, Evictor, LruEvictor};
+pub use evictor::{Candidate, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor};
 pub use free_list::FreeBlockList;
 pub use hash::{
-    Adapter, BlockHash, BlockHasher, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor, HashError,
-    HasherConfig, MultimodalItem, Verify,
+    Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
+    HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
     Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestId,
@@ -60,4 +62,6 @@ pub use manager::{
 };
 pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
 pub use prefix_index::{Inserted, PrefixIndex};
+pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use stats::PoolStats;
+pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

@@ -6,7 +6,9 @@
 //! | policy | file | evicts first | cost per block |
 //! |---|---|---|---|
 //! | LRU | [`lru`] | least recently released; of one release the deepest of a chain | O(1) |
+//! | last access | [`last_access`] | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
 
+pub mod last_access;
 pub mod lru;
 
 use std::fmt;
@@ -14,6 +16,7 @@ use std::str::FromStr;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
+pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
 
 /// A block that has become cached-free.
@@ -53,6 +56,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MUST return a block whenever it holds one. MUST NOT allocate. MUST be O(1) or O(log n).
     fn evict(&mut self) -> Option<BlockId>;
 
+    /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's.
+    ///
+    /// MUST NOT move an access back in time. MAY ignore it, as policies without times do.
+    fn mark_accessed(&mut self, _block: BlockId, _time: f64) {}
+
+    /// Learns that `block`, which is not held here, has lost its content: its access time, if any, is that of the past.
+    fn forget_access(&mut self, _block: BlockId) {}
+
     /// Number of blocks held.
     fn len(&self) -> usize;
 
@@ -87,17 +98,20 @@ pub enum EvictionPolicy {
     /// Least recently used: see [`lru`].
     #[default]
     Lru,
+    /// By access times that the caller states: see [`last_access`].
+    LastAccess,
 }
 
 impl EvictionPolicy {
     /// Every policy.
-    pub const ALL: &'static [Self] = &[Self::Lru];
+    pub const ALL: &'static [Self] = &[Self::Lru, Self::LastAccess];
 
     /// The policy's name, as users write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
+            Self::LastAccess => "last-accessed",
         }
     }
 
@@ -108,6 +122,7 @@ impl EvictionPolicy {
     pub fn build(self, num_blocks: usize) -> Result<Box<dyn Evictor>, PoolError> {
         Ok(match self {
             Self::Lru => Box::new(LruEvictor::reserved(num_blocks)?),
+            Self::LastAccess => Box::new(LastAccessEvictor::new(num_blocks)?),
         })
     }
 }

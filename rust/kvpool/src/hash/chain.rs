@@ -10,7 +10,7 @@
 use std::fmt;
 
 use super::hasher::ChainState;
-use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError};
+use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, LinkRef};
 
 /// Digests of consecutive full blocks, from the first block of the sequence on.
 ///
@@ -157,6 +157,18 @@ impl HashChain {
     pub fn block_tokens(&self, index: usize) -> Option<&[u32]> {
         let start = index.checked_mul(self.block_size)?;
         self.tokens.get(start..start.checked_add(self.block_size)?)
+    }
+
+    /// What an index needs of block `position`.
+    pub(crate) fn link(&self, position: usize) -> Option<LinkRef<'_>> {
+        Some(LinkRef {
+            algorithm: self.algorithm,
+            hash: *self.hashes.get(position)?,
+            fingerprint: self.fingerprints.get(position).copied(),
+            tokens: self.block_tokens(position),
+            depth: position as u32,
+            parent: position.checked_sub(1).and_then(|before| self.hashes.get(before).copied()),
+        })
     }
 
     /// Keeps the first `blocks` blocks; all of them if there are fewer.

@@ -48,6 +48,7 @@ mod error;
 mod extra;
 mod fingerprint;
 mod hasher;
+mod link;
 mod pickle;
 #[cfg(test)]
 mod tests;
@@ -62,3 +63,5 @@ pub use cursor::HashCursor;
 pub use error::HashError;
 pub use extra::{Adapter, ExtraKeys, MultimodalItem};
 pub use hasher::{BlockHasher, ChainState};
+pub use link::ChainLink;
+pub(crate) use link::LinkRef;

@@ -140,6 +140,7 @@ impl BlockPool {
                 self.counters.duplicates_dropped += u64::from(duplicate);
                 self.unregister(block);
             }
+            self.evictor.forget_access(block);
             self.allocator.free_parked(block)?;
         }
         self.evictor.insert(&mut self.candidates);
@@ -160,7 +161,7 @@ impl BlockPool {
         self.check_poison()?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
         let allocator = &self.allocator;
-        self.fences.add(step, blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
+        self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
         Ok(())
     }
 
@@ -171,14 +172,63 @@ impl BlockPool {
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
+        self.end_fences(&ended)?;
+        Ok(ended.len())
+    }
+
+    fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
-        for &block in &ended {
+        for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.end_one(block, references);
             self.allocator.drop_references(&[block], &mut self.idle)?;
         }
-        self.settle_idle()?;
-        Ok(ended.len())
+        self.settle_idle()
+    }
+
+    /// Adds one reference to each of some held blocks, which a fence holds until [`Self::unpin`]: a planned copy will read
+    /// or write them. O(n).
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    pub(crate) fn pin(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.acquire(blocks)?;
+        let allocator = &self.allocator;
+        self.fences.add(None, blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
+        Ok(())
+    }
+
+    /// Ends all pins. O(pins).
+    pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
+        let ended = self.fences.end_pins();
+        self.end_fences(&ended)
+    }
+
+    /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only policies that order by
+    /// such times listen ([`crate::EvictionPolicy::LastAccess`]). An access is never moved back in time. O(n log blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.
+    pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
+        self.check_poison()?;
+        if time.is_nan() {
+            return Err(PoolError::InvalidConfig {
+                field: "time",
+                value: time.to_string(),
+                expected: "a number".into(),
+            });
+        }
+        for (position, &block) in blocks.iter().enumerate() {
+            check_id(block, self.num_blocks(), "accessed")?;
+            if self.allocator.ref_count(block) == Some(0) && !self.evictor.contains(block) {
+                let operation = "mark it as accessed";
+                return Err(PoolError::NotHeld { block, held: 0, operation, position });
+            }
+        }
+        for &block in blocks {
+            self.evictor.mark_accessed(block, time);
+        }
+        Ok(())
     }
 
     /// Drops blocks from the index by id: no lookup finds them any more. Cached-free ones become free; held ones stay

@@ -142,15 +142,17 @@ impl BlockPool {
         self.check_poison()?;
         self.check_chain(chain)?;
         let too_short = PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() };
-        let hashes = start.checked_add(blocks.len()).and_then(|end| chain.hashes().get(start..end));
-        let hashes = hashes.ok_or(too_short)?;
+        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
+            return Err(too_short);
+        }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "registered")?;
             if self.allocator.ref_count(block) == Some(0) {
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
-        for (done, (&block, hash)) in blocks.iter().zip(hashes).enumerate() {
+        for (done, &block) in blocks.iter().enumerate() {
+            let Some(link) = chain.link(start + done) else { break };
             // Already registered before, or named twice in this call: take back what this call did.
             if self.index.contains(block) {
                 for undo in blocks.iter().take(done).rev() {
@@ -158,7 +160,7 @@ impl BlockPool {
                 }
                 return Err(PoolError::AlreadyRegistered { block });
             }
-            if self.index.insert_checked(block, chain, start + done, hash) == Inserted::Collision {
+            if self.index.insert_checked(block, &link) == Inserted::Collision {
                 self.counters.collisions += 1;
                 return Ok(Registered { blocks: done, collided: true });
             }

@@ -36,6 +36,7 @@
 
 mod lifetime;
 mod lookup;
+mod promote;
 
 use std::str::FromStr;
 
@@ -238,6 +239,24 @@ impl BlockPool {
     #[must_use]
     pub fn fence_references(&self, block: BlockId) -> u32 {
         self.fences.references(block)
+    }
+
+    /// References of `block` outside of fences and pins: block tables and other holders.
+    #[must_use]
+    pub fn num_holders(&self, block: BlockId) -> u32 {
+        self.ref_count(block).unwrap_or(0) - self.fences.references(block)
+    }
+
+    /// Whether `block` is registered: full, hashed, indexed, and immutable.
+    #[must_use]
+    pub fn is_registered(&self, block: BlockId) -> bool {
+        self.index.contains(block)
+    }
+
+    /// The blocks registered under `hash`, computed ones first. A look, not a hold: see [`Self::match_and_acquire`].
+    #[must_use]
+    pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
+        self.index.copies(hash)
     }
 
     /// Whether `complete_step` has been called for `step` or a later one.

@@ -41,7 +41,7 @@ use crate::block::BlockId;
 use crate::block_list::{no_memory, try_reserve};
 use crate::error::PoolError;
 use crate::free_list::check_num_blocks;
-use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, MAX_BLOCK_SIZE, Verify};
+use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX_BLOCK_SIZE, Verify};
 
 /// What [`PrefixIndex::insert`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,15 +300,53 @@ impl PrefixIndex {
     /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.
     #[inline]
     fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
+        self.verify == Verify::None
+            || chain.link(position).is_some_and(|link| self.verifies_link(block, &link))
+    }
+
+    fn verifies_link(&self, block: u32, link: &LinkRef<'_>) -> bool {
         let block = block as usize;
-        if self.verify >= Verify::Fingerprint
-            && chain.fingerprints().get(position) != self.fingerprints.get(block)
-        {
+        if self.verify >= Verify::Fingerprint && link.fingerprint.as_ref() != self.fingerprints.get(block) {
             return false;
         }
-        self.verify < Verify::Tokens
-            || chain.block_tokens(position)
-                == self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
+        self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
+    }
+
+    fn block_tokens(&self, block: usize) -> Option<&[u32]> {
+        self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
+    }
+
+    /// What is known of a registered block: enough to register another one with its content, in another tier.
+    pub(crate) fn link_of(&self, block: BlockId) -> Option<LinkRef<'_>> {
+        Some(LinkRef {
+            algorithm: self.algorithm?,
+            hash: self.hash_of(block)?,
+            fingerprint: self.fingerprints.get(block.index()).copied(),
+            tokens: self.block_tokens(block.index()),
+            depth: self.depth_of(block)?,
+            parent: self.parent_of(block),
+        })
+    }
+
+    /// The block registered with this content that a lookup would find first, computed or not; `Err(())` if blocks with
+    /// its hash hold other content.
+    pub(crate) fn find_link(&self, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
+        let Some(head) = self.head_of(&link.hash) else { return Ok(None) };
+        if self.verifies_link(head, link) { Ok(Some(BlockId::new(head))) } else { Err(()) }
+    }
+
+    /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered here.
+    pub(crate) fn check_kind(&self, algorithm: HashAlgorithm, block_size: usize) -> Result<(), PoolError> {
+        if block_size != self.block_size {
+            return Err(PoolError::BlockSizeMismatch { chain: block_size, pool: self.block_size });
+        }
+        if let Some(pool) = self.algorithm.filter(|&known| known != algorithm) {
+            return Err(PoolError::AlgorithmMismatch { chain: algorithm, pool });
+        }
+        if self.verify == Verify::None && !algorithm.is_cryptographic() {
+            return Err(PoolError::UnverifiedAlgorithm { algorithm });
+        }
+        Ok(())
     }
 
     /// Checks that chains of this kind can be looked up and registered here.
@@ -317,15 +355,7 @@ impl PrefixIndex {
     /// [`PoolError::BlockSizeMismatch`], [`PoolError::AlgorithmMismatch`], [`PoolError::UnverifiedAlgorithm`] for a non-cryptographic digest without
     /// verification, [`PoolError::MissingVerification`] for a chain without the fingerprints or tokens to compare.
     pub fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
-        if chain.block_size() != self.block_size {
-            return Err(PoolError::BlockSizeMismatch { chain: chain.block_size(), pool: self.block_size });
-        }
-        if let Some(pool) = self.algorithm.filter(|&algorithm| algorithm != chain.algorithm()) {
-            return Err(PoolError::AlgorithmMismatch { chain: chain.algorithm(), pool });
-        }
-        if self.verify == Verify::None && !chain.algorithm().is_cryptographic() {
-            return Err(PoolError::UnverifiedAlgorithm { algorithm: chain.algorithm() });
-        }
+        self.check_kind(chain.algorithm(), chain.block_size())?;
         let lacks_fingerprints =
             self.verify >= Verify::Fingerprint && chain.fingerprints().len() != chain.len();
         let lacks_tokens =

@@ -6,7 +6,7 @@ use super::{COMPUTED, DEPTH, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Vis
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::free_list::check_id;
-use crate::hash::{BlockHash, HashChain, Verify};
+use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 
 impl PrefixIndex {
     /// Registers `block` as the chain's block `position`, not yet computed. O(1).
@@ -21,28 +21,23 @@ impl PrefixIndex {
     ) -> Result<Inserted, PoolError> {
         check_id(block, self.num_blocks, "registered")?;
         self.check_chain(chain)?;
-        let Some(hash) = chain.hashes().get(position).filter(|_| position <= DEPTH as usize) else {
+        let Some(link) = chain.link(position).filter(|_| position <= DEPTH as usize) else {
             return Err(PoolError::ChainTooShort { start: position, blocks: 1, chain: chain.len() });
         };
         if self.contains(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
-        Ok(self.insert_checked(block, chain, position, hash))
+        Ok(self.insert_checked(block, &link))
     }
 
     /// [`Self::insert`] after all checks.
-    pub(crate) fn insert_checked(
-        &mut self,
-        block: BlockId,
-        chain: &HashChain,
-        position: usize,
-        hash: &BlockHash,
-    ) -> Inserted {
+    #[inline]
+    pub(crate) fn insert_checked(&mut self, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         let id = block.get();
-        self.algorithm = Some(chain.algorithm());
+        self.algorithm = Some(link.algorithm);
         let mut flags = REGISTERED;
-        let (prev, next) = if let Some(head) = self.head_of(hash) {
-            if !self.verifies(head, chain, position) {
+        let (prev, next) = if let Some(head) = self.head_of(&link.hash) {
+            if !self.verifies_link(head, link) {
                 return Inserted::Collision;
             }
             // Uncomputed: at the end of the ring.
@@ -52,7 +47,8 @@ impl PrefixIndex {
             (tail, head)
         } else {
             let (entries, key) = (&self.entries, self.table_key);
-            self.table.insert_unique(key.hash(hash), id, |&head| key.hash(&entries[head as usize].hash));
+            let at = key.hash(&link.hash);
+            self.table.insert_unique(at, id, |&head| key.hash(&entries[head as usize].hash));
             flags |= HEAD;
             (id, id)
         };
@@ -60,20 +56,18 @@ impl PrefixIndex {
             self.extend_to(block);
         }
         self.entries[block.index()] =
-            Entry { hash: *hash, prev, next, depth_and_flags: position as u32 | flags };
+            Entry { hash: link.hash, prev, next, depth_and_flags: link.depth | flags };
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
-            *slot = chain.fingerprints().get(position).copied().unwrap_or_default();
+            *slot = link.fingerprint.unwrap_or_default();
         }
-        if self.verify >= Verify::Tokens {
-            let at = block.index() * self.block_size;
-            if let Some(tokens) = chain.block_tokens(position) {
-                self.tokens[at..at + self.block_size].copy_from_slice(tokens);
-            }
-        }
-        if let (Some(slot), Some(parent)) =
-            (self.parents.get_mut(block.index()), position.checked_sub(1).and_then(|p| chain.hashes().get(p)))
+        if self.verify >= Verify::Tokens
+            && let Some(tokens) = link.tokens
         {
-            *slot = *parent;
+            let at = block.index() * self.block_size;
+            self.tokens[at..at + self.block_size].copy_from_slice(tokens);
+        }
+        if let (Some(slot), Some(parent)) = (self.parents.get_mut(block.index()), link.parent) {
+            *slot = parent;
         }
         self.registered += 1;
         Inserted::Registered

@@ -1,0 +1,307 @@
+//! `Sequences`: block tables by handle.
+
+use std::sync::{Arc, Mutex};
+
+use kvpool::{
+    BlockHasher, ExtraKeys, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId,
+    TableChange, Tiers,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::convert::{IdsOut, Int, count, ids, tokens};
+use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::errors::{OrRaise, raise};
+use crate::hashing::{PyBlockHasher, PyExtraKeys, PyHashCursor, extra_or_default, named};
+use crate::manager::step;
+use crate::stats::{PyPoolStats, event};
+use crate::tiers::PyTransferPlan;
+
+/// Positions of a block table that changed: index and block.
+pub(crate) fn changed(changes: &[TableChange]) -> Vec<(usize, u32)> {
+    changes.iter().map(|change| (change.index, change.block.get())).collect()
+}
+
+fn handle(py: Python<'_>, handle: Int) -> PyResult<SequenceId> {
+    Ok(SequenceId::from_bits(count(py, "sequence", handle)? as u64))
+}
+
+fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
+    Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
+}
+
+/// Block tables by handle, over the pools of one or more tiers.
+#[pyclass(frozen, module = "kvpool._core", name = "Sequences")]
+pub(crate) struct PySequences {
+    inner: Mutex<Sequences>,
+    hasher: Arc<BlockHasher>,
+}
+
+impl PySequences {
+    fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut Sequences) -> Result<R, SequenceError> + Send,
+    ) -> PyResult<R> {
+        enter_sized(py, &self.inner, size, call).or_raise(py)
+    }
+
+    /// Runs an operation on one sequence, which is long if the sequence is.
+    fn run_on<R: Send>(
+        &self,
+        py: Python<'_>,
+        id: SequenceId,
+        call: impl FnOnce(&mut Sequences) -> Result<R, SequenceError> + Send,
+    ) -> PyResult<R> {
+        let blocks = |sequences: &Sequences| sequences.info(id).map_or(0, |info| info.blocks);
+        enter_measured(py, &self.inner, blocks, call).or_raise(py)
+    }
+
+    fn prompt(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<HashCursor> {
+        if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
+            if extra.is_some() {
+                let message = "extra keys are given with a prompt that is hashed already";
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+            return Ok(cursor.get().snapshot(py));
+        }
+        let tokens = tokens(prompt)?;
+        let epoch = enter(py, &self.inner, |sequences| sequences.epoch());
+        let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
+        let hasher = self.hasher.clone();
+        let hash = move || {
+            let mut cursor = HashCursor::new(hasher, extra)?;
+            cursor.append(&tokens);
+            Ok::<_, kvpool::HashError>(cursor)
+        };
+        py.detach(hash).or_raise(py)
+    }
+}
+
+#[pymethods]
+impl PySequences {
+    #[new]
+    #[pyo3(signature = (num_blocks, hasher, *, duplicates="keep", eviction="lru", event_capacity=0))]
+    fn new(
+        py: Python<'_>,
+        num_blocks: Vec<Int>,
+        hasher: &Bound<'_, PyBlockHasher>,
+        duplicates: &str,
+        eviction: &str,
+        event_capacity: i128,
+    ) -> PyResult<Self> {
+        let hasher = hasher.get().0.clone();
+        let mut configs = Vec::with_capacity(num_blocks.len());
+        for num_blocks in num_blocks {
+            configs.push(PoolConfig {
+                num_blocks: count(py, "num_blocks", num_blocks)?,
+                block_size: hasher.block_size(),
+                verify: hasher.verify(),
+                duplicates: named(py, duplicates)?,
+                eviction: named(py, eviction)?,
+                event_capacity: count(py, "event_capacity", event_capacity)?,
+            });
+        }
+        let tiers = py.detach(|| Tiers::new(configs)).or_raise(py)?;
+        let inner = Mutex::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
+        Ok(Self { inner, hasher })
+    }
+
+    /// Admits a sequence and returns its handle.
+    #[pyo3(signature = (prompt, extra=None, *, tier=0))]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        tier: i128,
+    ) -> PyResult<u64> {
+        let (cursor, tier) = (self.prompt(py, prompt, extra)?, count(py, "tier", tier)?);
+        let blocks = cursor.num_tokens() / self.hasher.block_size();
+        Ok(self.run(py, blocks, |sequences| sequences.admit(cursor, tier))?.to_bits())
+    }
+
+    /// Says whether so many tokens could be admitted: ok, later or never.
+    #[pyo3(signature = (num_tokens, *, tier=0, reserve=0))]
+    fn fit(&self, py: Python<'_>, num_tokens: Int, tier: i128, reserve: i128) -> PyResult<&'static str> {
+        let (tokens, tier) = (count(py, "num_tokens", num_tokens)?, count(py, "tier", tier)?);
+        let reserve = count(py, "reserve", reserve)?;
+        Ok(self.run(py, 0, |sequences| sequences.fit(tokens, tier, reserve))?.name())
+    }
+
+    /// Appends tokens and makes room for more; returns the positions of the table that changed.
+    #[pyo3(signature = (sequence, token_ids, *, lookahead=0))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        sequence: Int,
+        token_ids: &Bound<'_, PyAny>,
+        lookahead: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (id, tokens) = (handle(py, sequence)?, tokens(token_ids)?);
+        let lookahead = count(py, "lookahead", lookahead)?;
+        Ok(changed(&self.run(py, tokens.len(), |sequences| sequences.append(id, &tokens, lookahead))?))
+    }
+
+    /// Says that the first tokens are computed; returns the positions of the table that changed.
+    #[pyo3(signature = (sequence, computed_tokens, *, dedupe=false))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        sequence: Int,
+        computed_tokens: Int,
+        dedupe: bool,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (id, computed) = (handle(py, sequence)?, count(py, "computed_tokens", computed_tokens)?);
+        Ok(changed(&self.run_on(py, id, |sequences| sequences.commit(id, computed, dedupe))?))
+    }
+
+    /// Keeps the first tokens.
+    fn truncate(&self, py: Python<'_>, sequence: Int, num_tokens: Int) -> PyResult<()> {
+        let (id, kept) = (handle(py, sequence)?, count(py, "num_tokens", num_tokens)?);
+        self.run_on(py, id, |sequences| sequences.truncate(id, kept))
+    }
+
+    /// Releases the blocks that fell out of a window and returns how many.
+    fn trim_window(&self, py: Python<'_>, sequence: Int, window: Int) -> PyResult<usize> {
+        let (id, window) = (handle(py, sequence)?, count(py, "window", window)?);
+        self.run_on(py, id, |sequences| sequences.trim_window(id, window))
+    }
+
+    /// Makes a second sequence over the same blocks and returns its handle.
+    fn fork(&self, py: Python<'_>, sequence: Int) -> PyResult<u64> {
+        let id = handle(py, sequence)?;
+        Ok(self.run_on(py, id, |sequences| sequences.fork(id))?.to_bits())
+    }
+
+    /// Ends a sequence.
+    #[pyo3(signature = (sequence, *, after_step=None))]
+    fn free(&self, py: Python<'_>, sequence: Int, after_step: Option<Int>) -> PyResult<()> {
+        let (id, after) = (handle(py, sequence)?, step(py, after_step)?);
+        self.run_on(py, id, |sequences| sequences.free(id, after))
+    }
+
+    /// Returns the block table, or writes it to a buffer and returns its length.
+    #[pyo3(signature = (sequence, *, out=None))]
+    fn block_ids<'py>(
+        &self,
+        py: Python<'py>,
+        sequence: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let id = handle(py, sequence)?;
+        let table = self.run_on(py, id, |sequences| sequences.block_table(id).map(<[_]>::to_vec))?;
+        match out {
+            None => Ok(ids(&table).into_pyobject(py)?.into_any()),
+            Some(out) => Ok(IdsOut::new(out, table.len())?.write(py, &table)?.into_pyobject(py)?.into_any()),
+        }
+    }
+
+    /// Returns what is known of a sequence.
+    fn info<'py>(&self, py: Python<'py>, sequence: Int) -> PyResult<Bound<'py, PyDict>> {
+        let id = handle(py, sequence)?;
+        let info = self.run(py, 0, |sequences| sequences.info(id))?;
+        let out = PyDict::new(py);
+        out.set_item("tokens", info.tokens)?;
+        out.set_item("computed_tokens", info.computed_tokens)?;
+        out.set_item("blocks", info.blocks)?;
+        out.set_item("published_blocks", info.published_blocks)?;
+        out.set_item("trimmed_blocks", info.trimmed_blocks)?;
+        out.set_item("tier", info.tier)?;
+        out.set_item("swap", info.swap.map(SwapId::get))?;
+        Ok(out)
+    }
+
+    /// Hands out all planned copies as one plan.
+    fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
+        Ok(PyTransferPlan(self.run(py, 0, Sequences::take_plan)?))
+    }
+
+    /// Begins to move a group of sequences to another tier and returns the swap's number.
+    fn begin_swap(&self, py: Python<'_>, sequences: Vec<Int>, to: Int) -> PyResult<u64> {
+        let group = sequences.into_iter().map(|one| handle(py, one)).collect::<PyResult<Vec<_>>>()?;
+        let to = count(py, "to", to)?;
+        Ok(self.run(py, LONG, |sequences| sequences.begin_swap(&group, to))?.get())
+    }
+
+    /// Says whether a swap would find its blocks: ok, later or never.
+    #[pyo3(signature = (sequences, to, *, reserve=0))]
+    fn fit_swap(
+        &self,
+        py: Python<'_>,
+        sequences: Vec<Int>,
+        to: Int,
+        reserve: i128,
+    ) -> PyResult<&'static str> {
+        let group = sequences.into_iter().map(|one| handle(py, one)).collect::<PyResult<Vec<_>>>()?;
+        let (to, reserve) = (count(py, "to", to)?, count(py, "reserve", reserve)?);
+        Ok(self.run(py, LONG, |sequences| sequences.fit_swap(&group, to, reserve))?.name())
+    }
+
+    /// Ends a swap whose copies are done and returns old block -> new block.
+    fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
+        let id = swap_id(py, swap)?;
+        let pairs = self.run(py, LONG, |sequences| sequences.complete_swap(id))?;
+        let out = PyDict::new(py);
+        pairs.iter().try_for_each(|(src, dst)| out.set_item(src.get(), dst.get()))?;
+        Ok(out)
+    }
+
+    /// Takes a swap back.
+    fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
+        let id = swap_id(py, swap)?;
+        self.run(py, LONG, |sequences| sequences.abort_swap(id))
+    }
+
+    /// Ends the fences of a step and of all earlier steps in every tier.
+    fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
+        let step = count(py, "step", step)? as u64;
+        self.run(py, LONG, |sequences| sequences.complete_step(step))
+    }
+
+    /// Starts a new epoch in every tier and returns its number.
+    fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, LONG, Sequences::bump_epoch)
+    }
+
+    /// Returns the counters and gauges of a tier's pool.
+    #[pyo3(signature = (*, tier=0))]
+    fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
+        let tier = count(py, "tier", tier)?;
+        Ok(self.run(py, 0, |sequences| Ok(sequences.tiers().pool(tier)?.stats()))?.into())
+    }
+
+    /// Returns the events of a tier since the last call, and how many were lost before them.
+    #[pyo3(signature = (*, tier=0))]
+    fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
+        let tier = count(py, "tier", tier)?;
+        let batch = self.run(py, 0, |sequences| sequences.take_events(tier))?;
+        let algorithm = Some(self.hasher.algorithm());
+        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
+        Ok((events, batch.dropped))
+    }
+
+    /// Recounts tiers, tables and swaps from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        enter_sized(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
+    }
+
+    fn __contains__(&self, py: Python<'_>, sequence: Int) -> PyResult<bool> {
+        let id = handle(py, sequence)?;
+        Ok(enter(py, &self.inner, |sequences| sequences.info(id).is_ok()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        enter(py, &self.inner, |sequences| sequences.len())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("Sequences(len={})", self.__len__(py))
+    }
+}

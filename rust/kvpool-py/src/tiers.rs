@@ -1,0 +1,263 @@
+//! `TieredPool`, `Swap`, `TransferPlan`.
+
+use std::sync::{Arc, Mutex};
+
+use kvpool::{
+    BlockId, BlockPool, Place, PoolConfig, PoolError, SwapId, TierError, Tiers, Transfer, TransferPlan, runs,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::convert::{Int, block, blocks, count};
+use crate::enter::{LONG, enter, enter_sized};
+use crate::errors::OrRaise;
+use crate::hashing::named;
+use crate::pool::PyBlockPool;
+
+/// Tier and block, as Python has them.
+type PlaceTuple = (usize, u32);
+
+/// Source and destination.
+type TransferTuple = (PlaceTuple, PlaceTuple);
+
+fn place_tuple(place: Place) -> PlaceTuple {
+    (place.tier, place.block.get())
+}
+
+fn transfer_tuple(transfer: &Transfer) -> TransferTuple {
+    (place_tuple(transfer.src), place_tuple(transfer.dst))
+}
+
+/// A tier and a block, from Python.
+fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
+    let (tier, id): (Int, Bound<'_, PyAny>) = item.extract()?;
+    Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })
+}
+
+/// Several pools, one per tier, and the copies between their blocks.
+#[pyclass(frozen, module = "kvpool._core", name = "TieredPool")]
+pub(crate) struct PyTieredPool(Arc<Mutex<Tiers>>);
+
+#[pymethods]
+impl PyTieredPool {
+    #[new]
+    #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
+    fn new(
+        py: Python<'_>,
+        num_blocks: Vec<Int>,
+        block_size: i128,
+        verify: &str,
+        duplicates: &str,
+        eviction: &str,
+        event_capacity: i128,
+    ) -> PyResult<Self> {
+        let mut configs = Vec::with_capacity(num_blocks.len());
+        for num_blocks in num_blocks {
+            configs.push(PoolConfig {
+                num_blocks: count(py, "num_blocks", num_blocks)?,
+                block_size: count(py, "block_size", block_size)?,
+                verify: named(py, verify)?,
+                duplicates: named(py, duplicates)?,
+                eviction: named(py, eviction)?,
+                event_capacity: count(py, "event_capacity", event_capacity)?,
+            });
+        }
+        Ok(Self(Arc::new(Mutex::new(py.detach(|| Tiers::new(configs)).or_raise(py)?))))
+    }
+
+    /// The tiers' pools, over the same state and lock.
+    #[getter]
+    fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let tiers = enter(py, &self.0, |tiers| tiers.len());
+        let pools: Vec<_> = (0..tiers).map(|tier| PyBlockPool::new(self.0.clone(), tier)).collect();
+        PyTuple::new(py, pools)
+    }
+
+    /// Returns the block that a holder of this one may write to: itself, or a copy that is planned.
+    #[pyo3(signature = (block_id, *, tier=0))]
+    fn copy_on_write(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>, tier: i128) -> PyResult<u32> {
+        let (id, tier) = (block(block_id)?, count(py, "tier", tier)?);
+        let copy = |tiers: &mut Tiers| {
+            let last = tiers.pool(tier)?.num_blocks() as u32 - 1;
+            if id.is_null() {
+                return Err(PoolError::NullBlock { operation: "written to" }.into());
+            }
+            if id.get() > last {
+                return Err(PoolError::UnknownBlock { block: id.get().into(), last }.into());
+            }
+            tiers.copy_on_write(tier, id)
+        };
+        Ok(enter(py, &self.0, copy).or_raise(py)?.get())
+    }
+
+    /// Returns the copies that are planned and not yet handed out, in order.
+    fn pending_copies(&self, py: Python<'_>) -> Vec<TransferTuple> {
+        enter(py, &self.0, |tiers| tiers.pending_copies().map(|copy| transfer_tuple(&copy)).collect())
+    }
+
+    /// Hands out all planned copies as one plan.
+    fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
+        Ok(PyTransferPlan(enter(py, &self.0, Tiers::take_plan).or_raise(py)?))
+    }
+
+    /// Begins to move references from one tier to another.
+    #[pyo3(signature = (block_ids, *, src, dst))]
+    fn begin_swap(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        src: Int,
+        dst: Int,
+    ) -> PyResult<PySwap> {
+        let (moved, src, dst) = (blocks(block_ids)?, count(py, "src", src)?, count(py, "dst", dst)?);
+        let begin = |tiers: &mut Tiers| {
+            let id = tiers.begin_swap(&moved, src, dst)?;
+            Ok::<_, TierError>((id, tiers.swap_mapping(id)?))
+        };
+        let (id, mapping) = enter_sized(py, &self.0, moved.len(), begin).or_raise(py)?;
+        Ok(PySwap { tiers: self.0.clone(), id, mapping })
+    }
+
+    /// Says whether a swap would find its blocks: ok, later or never.
+    #[pyo3(signature = (block_ids, *, src, dst, reserve=0))]
+    fn fit_swap(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        src: Int,
+        dst: Int,
+        reserve: i128,
+    ) -> PyResult<&'static str> {
+        let (moved, src, dst) = (blocks(block_ids)?, count(py, "src", src)?, count(py, "dst", dst)?);
+        let reserve = count(py, "reserve", reserve)?;
+        let fit = enter_sized(py, &self.0, moved.len(), |tiers| tiers.fit_swap(&moved, src, dst, reserve));
+        Ok(fit.or_raise(py)?.name())
+    }
+
+    /// Recounts pools, planned copies and swaps from scratch.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        enter_sized(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        enter(py, &self.0, |tiers| tiers.len())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let usable: Vec<_> = enter(py, &self.0, |tiers| {
+            (0..tiers.len()).map(|tier| tiers.pool(tier).map_or(0, BlockPool::num_usable)).collect()
+        });
+        format!("TieredPool(usable={usable:?})")
+    }
+}
+
+/// A swap: begun, and to be completed or aborted.
+#[pyclass(frozen, module = "kvpool._core", name = "Swap")]
+pub(crate) struct PySwap {
+    tiers: Arc<Mutex<Tiers>>,
+    id: SwapId,
+    mapping: Vec<(BlockId, BlockId, bool)>,
+}
+
+#[pymethods]
+impl PySwap {
+    /// Source block -> destination block, in order of first appearance.
+    #[getter]
+    fn mapping<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let out = PyDict::new(py);
+        self.mapping.iter().try_for_each(|(src, dst, _)| out.set_item(src.get(), dst.get()))?;
+        Ok(out)
+    }
+
+    /// The pairs of the mapping whose bytes have to be copied.
+    #[getter]
+    fn copies(&self) -> Vec<(u32, u32)> {
+        let copied = self.mapping.iter().filter(|(_, _, copied)| *copied);
+        copied.map(|(src, dst, _)| (src.get(), dst.get())).collect()
+    }
+
+    /// Ends the swap after its copies are done: the destination blocks take over.
+    fn complete<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let id = self.id;
+        enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.complete_swap(id)).or_raise(py)?;
+        self.mapping(py)
+    }
+
+    /// Takes the swap back.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let id = self.id;
+        enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.abort_swap(id)).or_raise(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Swap(id={}, blocks={})", self.id.get(), self.mapping.len())
+    }
+}
+
+/// Copies of one step, as plain data.
+#[pyclass(frozen, module = "kvpool._core", name = "TransferPlan", eq)]
+#[derive(PartialEq)]
+pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
+
+#[pymethods]
+impl PyTransferPlan {
+    /// A plan of transfers of the caller's own.
+    #[new]
+    fn new(py: Python<'_>, transfers: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>) -> PyResult<Self> {
+        let transfers = transfers
+            .iter()
+            .map(|(src, dst)| Ok(Transfer { src: place(src)?, dst: place(dst)? }))
+            .collect::<PyResult<_>>()?;
+        Ok(Self(TransferPlan::new(transfers).or_raise(py)?))
+    }
+
+    /// The transfers in the order in which they were planned.
+    #[getter]
+    fn transfers(&self) -> Vec<TransferTuple> {
+        self.0.transfers().iter().map(transfer_tuple).collect()
+    }
+
+    /// Splits the plan into rounds that are executed one after the other.
+    #[pyo3(signature = (scratch=None))]
+    fn rounds(
+        &self,
+        py: Python<'_>,
+        scratch: Option<Vec<Bound<'_, PyAny>>>,
+    ) -> PyResult<Vec<Vec<TransferTuple>>> {
+        let rounds = self.split(py, scratch)?;
+        Ok(rounds.iter().map(|round| round.iter().map(transfer_tuple).collect()).collect())
+    }
+
+    /// The rounds, with consecutive blocks merged: source, destination, length.
+    #[pyo3(signature = (scratch=None))]
+    fn runs(
+        &self,
+        py: Python<'_>,
+        scratch: Option<Vec<Bound<'_, PyAny>>>,
+    ) -> PyResult<Vec<Vec<(PlaceTuple, PlaceTuple, usize)>>> {
+        let rounds = self.split(py, scratch)?;
+        let merged = |round: &Vec<Transfer>| {
+            runs(round).iter().map(|run| (place_tuple(run.src), place_tuple(run.dst), run.len)).collect()
+        };
+        Ok(rounds.iter().map(merged).collect())
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TransferPlan(transfers={})", self.0.len())
+    }
+}
+
+impl PyTransferPlan {
+    fn split(&self, py: Python<'_>, scratch: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<Transfer>>> {
+        let scratch = scratch.unwrap_or_default().iter().map(place).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.0.rounds(&scratch)).or_raise(py)
+    }
+}

@@ -1,0 +1,160 @@
+//! One block of a hash chain, as a value of its own.
+//!
+//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. Whoever holds single blocks with a
+//! predecessor each, a tree rather than a list, keeps a [`ChainLink`] per full block instead: enough to make the next
+//! link, to register the block, and to verify a hit on it. O(block size) memory per link.
+
+use std::fmt;
+
+use super::{BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgorithm, HashError};
+
+/// A full block's place in a hash chain.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvpool::hash::{BlockHasher, ChainLink, ExtraKeys, HashCursor, HasherConfig};
+/// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..HasherConfig::default() })?);
+/// let extra = ExtraKeys::default();
+/// let first = ChainLink::new(&hasher, None, &[1, 2], &extra)?;
+/// let second = ChainLink::new(&hasher, Some(&first), &[3, 4], &extra)?;
+///
+/// let mut cursor = HashCursor::new(hasher, extra)?;
+/// cursor.append(&[1, 2, 3, 4]);
+/// assert_eq!([first.hash(), second.hash()], cursor.chain().hashes());
+/// assert_eq!(second.depth(), 1);
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChainLink {
+    algorithm: HashAlgorithm,
+    epoch: u64,
+    state: ChainState,
+    has_fingerprint: bool,
+    parent: Option<BlockHash>,
+    depth: u32,
+    tokens: Box<[u32]>,
+}
+
+impl ChainLink {
+    /// Hashes one block behind `parent`, or the first block of a chain. `extra` has to be the parent's.
+    ///
+    /// # Errors
+    /// [`HashError::NotOneBlock`] for more or fewer tokens than a block; [`HashError::ChainMismatch`] if the parent has
+    /// another algorithm, block size or epoch; as [`BlockHasher::check_extra`].
+    pub fn new(
+        hasher: &BlockHasher,
+        parent: Option<&Self>,
+        tokens: &[u32],
+        extra: &ExtraKeys,
+    ) -> Result<Self, HashError> {
+        let depth = parent.map_or(0, |parent| parent.depth + 1);
+        let before = match parent {
+            None => hasher.root(extra)?,
+            Some(parent) => {
+                parent.check_extendable(hasher, extra.epoch)?;
+                parent.state
+            }
+        };
+        let start = u64::from(depth) * hasher.block_size() as u64;
+        let state = hasher.hash_block(&before, start, tokens, extra)?;
+        Ok(Self {
+            algorithm: hasher.algorithm(),
+            epoch: extra.epoch,
+            state,
+            has_fingerprint: hasher.has_fingerprints(),
+            parent: parent.map(Self::hash),
+            depth,
+            tokens: tokens.into(),
+        })
+    }
+
+    fn check_extendable(&self, hasher: &BlockHasher, epoch: u64) -> Result<(), HashError> {
+        let mismatch = |what, chain: &dyn ToString, expected: &dyn ToString| {
+            Err(HashError::ChainMismatch { what, chain: chain.to_string(), expected: expected.to_string() })
+        };
+        if self.algorithm != hasher.algorithm() {
+            return mismatch("algorithm", &self.algorithm, &hasher.algorithm());
+        }
+        if self.tokens.len() != hasher.block_size() {
+            return mismatch("block size", &self.tokens.len(), &hasher.block_size());
+        }
+        if self.epoch != epoch {
+            return mismatch("epoch", &self.epoch, &epoch);
+        }
+        if self.has_fingerprint != hasher.has_fingerprints() {
+            return mismatch("fingerprint", &self.has_fingerprint, &hasher.has_fingerprints());
+        }
+        Ok(())
+    }
+
+    /// The digest of the block and everything before it.
+    #[must_use]
+    pub const fn hash(&self) -> BlockHash {
+        self.state.digest()
+    }
+
+    /// Hash function and encoding of the digest.
+    #[must_use]
+    pub const fn algorithm(&self) -> HashAlgorithm {
+        self.algorithm
+    }
+
+    /// The epoch that it was hashed in.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Its position in the chain: 0 for the first block of a prompt.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The block's tokens.
+    #[must_use]
+    pub const fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens from the start of the chain to the end of the block.
+    #[must_use]
+    pub const fn num_tokens(&self) -> u64 {
+        (self.depth as u64 + 1) * self.tokens.len() as u64
+    }
+
+    /// What an index needs of it.
+    pub(crate) fn as_ref(&self) -> LinkRef<'_> {
+        LinkRef {
+            algorithm: self.algorithm,
+            hash: self.state.digest(),
+            fingerprint: self.has_fingerprint.then(|| self.state.fingerprint()),
+            tokens: Some(&self.tokens),
+            depth: self.depth,
+            parent: self.parent,
+        }
+    }
+}
+
+/// The place in the chain, not the tokens.
+impl fmt::Debug for ChainLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainLink")
+            .field("algorithm", &self.algorithm)
+            .field("epoch", &self.epoch)
+            .field("depth", &self.depth)
+            .field("hash", &self.hash())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an index keeps of a registered block, wherever it comes from: a chain, a link, or another index.
+#[derive(Clone, Copy)]
+pub(crate) struct LinkRef<'a> {
+    pub(crate) algorithm: HashAlgorithm,
+    pub(crate) hash: BlockHash,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) tokens: Option<&'a [u32]>,
+    pub(crate) depth: u32,
+    pub(crate) parent: Option<BlockHash>,
+}

@@ -1,0 +1,121 @@
+//! Single full blocks: promotion onto a content that is registered already, and content carried from one tier's pool to
+//! another's.
+
+use super::BlockPool;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::free_list::check_id;
+use crate::hash::{ChainLink, LinkRef};
+use crate::prefix_index::Inserted;
+
+/// Positions that an index can note.
+const MAX_DEPTH: u32 = (1 << 29) - 1;
+
+impl BlockPool {
+    fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
+        self.check_poison()?;
+        if link.epoch() != self.epoch {
+            return Err(PoolError::StaleEpoch { chain: link.epoch(), pool: self.epoch });
+        }
+        self.index.check_kind(link.algorithm(), link.tokens().len())?;
+        if link.depth() > MAX_DEPTH {
+            let (start, chain) = (link.depth() as usize, MAX_DEPTH as usize);
+            return Err(PoolError::ChainTooShort { start, blocks: 1, chain });
+        }
+        if self.verify() >= crate::hash::Verify::Fingerprint && link.as_ref().fingerprint.is_none() {
+            return Err(PoolError::MissingVerification { verify: "fingerprints" });
+        }
+        Ok(())
+    }
+
+    /// Promotes a held block that has become full: registers it, or, if its content is registered already, by a block that
+    /// is computed or that a holder is computing, acquires that block and releases this one. Returns the block that the
+    /// caller holds now. A collision is counted and leaves the block as it is. O(1).
+    ///
+    /// Sharing a block that is not computed yet is for holders that all compute what they share, as vLLM v0's do; lookups by
+    /// [`Self::match_and_acquire`] never return one.
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
+    /// [`Self::match_and_acquire`] says of chains.
+    pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
+        self.check_link(link)?;
+        check_id(block, self.num_blocks(), "promoted")?;
+        if self.num_holders(block) == 0 {
+            return Err(PoolError::NotHeld { block, held: 0, operation: "promote it", position: 0 });
+        }
+        if self.index.contains(block) {
+            return Err(PoolError::AlreadyRegistered { block });
+        }
+        if let Some(shared) = self.acquire_link(&link.as_ref())? {
+            self.release(&[block])?;
+            return Ok(shared);
+        }
+        if self.index.insert_checked(block, &link.as_ref()) == Inserted::Collision {
+            self.counters.collisions += 1;
+        }
+        Ok(block)
+    }
+
+    /// Acquires the block registered under `link`, computed or not; `None` if there is none, or if blocks with its hash hold
+    /// other content, which is counted as a collision. See [`Self::promote`] for what an uncomputed block is good for. O(1).
+    ///
+    /// # Errors
+    /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
+    pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
+        self.check_link(link)?;
+        let shared = self.acquire_link(&link.as_ref())?;
+        self.counters.collisions +=
+            u64::from(shared.is_none() && self.index.find_link(&link.as_ref()).is_err());
+        Ok(shared)
+    }
+
+    fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
+        let Some(shared) = self.index.find_link(link).ok().flatten() else {
+            self.counters.misses += 1;
+            return Ok(None);
+        };
+        self.hold(shared)?;
+        self.counters.hits += 1;
+        Ok(Some(shared))
+    }
+
+    /// One more reference to a block that is held or cached-free.
+    pub(crate) fn hold(&mut self, block: BlockId) -> Result<(), PoolError> {
+        if self.allocator.ref_count(block) != Some(0) {
+            return self.acquire(&[block]);
+        }
+        if !self.evictor.remove(block) {
+            let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
+            return Err(self.broken(reason));
+        }
+        self.allocator.hold_parked(block);
+        Ok(())
+    }
+
+    /// What is known of a registered and computed block's content.
+    pub(crate) fn content_of(&self, block: BlockId) -> Option<LinkRef<'_>> {
+        if self.index.is_computed(block) { self.index.link_of(block) } else { None }
+    }
+
+    /// The computed block with a content of another tier's pool.
+    pub(crate) fn find_content(&self, content: &LinkRef<'_>) -> Option<BlockId> {
+        let found = self.index.find_link(content).ok().flatten()?;
+        // A block that nobody can hold once more is as good as none.
+        let usable = self.allocator.ref_count(found).is_some_and(|held| held < u32::MAX / 2);
+        (usable && self.index.is_computed(found)).then_some(found)
+    }
+
+    /// Registers a held block, computed, with a content of another tier's pool. A collision is counted, and leaves it
+    /// unregistered.
+    pub(crate) fn adopt_content(&mut self, block: BlockId, content: &LinkRef<'_>) -> Result<(), PoolError> {
+        if self.index.contains(block) {
+            return Err(PoolError::AlreadyRegistered { block });
+        }
+        if self.index.insert_checked(block, content) == Inserted::Collision {
+            self.counters.collisions += 1;
+            return Ok(());
+        }
+        self.mark_computed(&[block])
+    }
+}

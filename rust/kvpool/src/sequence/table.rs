@@ -1,0 +1,314 @@
+//! `Sequence`: a block table with a mutable tail, and the tokens in it.
+//!
+//! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]; both call the same
+//! methods, so that append, fork, copy-on-write, truncation, trimming and release exist once. Methods check before they
+//! change; those that say "after a check" rely on the caller's.
+//!
+//! Invariants: S1: the table has a block for every `block_size` tokens, and for lookahead slots beyond; S2: the first
+//! `trimmed` entries, and no others, are the null block; S3: `published` blocks are full and computed.
+
+use hashbrown::HashMap;
+
+use crate::block::{BlockId, NULL_BLOCK};
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::hash::HashCursor;
+use crate::pool::BlockPool;
+use crate::tiers::{SwapId, TierError, Tiers};
+
+/// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
+/// a cached block in the place of an equal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableChange {
+    /// Position in the block table.
+    pub index: usize,
+    /// The block that is there now.
+    pub block: BlockId,
+}
+
+/// Tokens and where their KV is.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    /// Its tokens and the hash chain of its full blocks.
+    pub(crate) cursor: HashCursor,
+    /// Its block table.
+    pub(crate) blocks: Vec<BlockId>,
+    /// The tier whose blocks these are.
+    pub(crate) tier: usize,
+    /// Tokens whose KV is written, cached ones included.
+    pub(crate) computed_tokens: usize,
+    /// Leading blocks of the table that are in the index: matched at admission, or registered since.
+    pub(crate) published: usize,
+    /// False after a hash collision: nothing behind the colliding block can be reached by a lookup.
+    pub(crate) publishes: bool,
+    /// Leading blocks that fell out of the window.
+    pub(crate) trimmed: usize,
+    /// Whether the block that the next token goes to may be shared or registered: after a fork or a truncation.
+    pub(crate) guarded: bool,
+    /// The swap that moves it now.
+    pub(crate) swap: Option<SwapId>,
+}
+
+impl Sequence {
+    /// A sequence over an acquired match and the blocks allocated behind it.
+    pub(crate) fn new(cursor: HashCursor, blocks: Vec<BlockId>, cached_blocks: usize, tier: usize) -> Self {
+        let computed_tokens = cached_blocks * cursor.hasher().block_size();
+        Self {
+            cursor,
+            blocks,
+            tier,
+            computed_tokens,
+            published: cached_blocks,
+            publishes: true,
+            trimmed: 0,
+            guarded: false,
+            swap: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.cursor.num_tokens()
+    }
+
+    #[inline]
+    fn block_size(&self) -> usize {
+        self.cursor.hasher().block_size()
+    }
+
+    /// Blocks that the table lacks once `more` tokens are appended.
+    #[inline]
+    pub(crate) fn blocks_missing_for(&self, more: usize) -> usize {
+        (self.num_tokens() + more).div_ceil(self.block_size()).saturating_sub(self.blocks.len())
+    }
+
+    /// Positions of the table that `more` slots behind the last token reach and that exist already.
+    fn touched(&self, more: usize) -> std::ops::Range<usize> {
+        let first = self.num_tokens() / self.block_size();
+        let end = (self.num_tokens() + more).div_ceil(self.block_size()).min(self.blocks.len());
+        first..end.max(first)
+    }
+
+    /// Blocks that an append of `more` slots takes: missing ones, and copies of those that it must not write to. `given_up`
+    /// counts the references that earlier appends of the same batch give up: the last holder writes in place.
+    #[inline]
+    pub(crate) fn blocks_needed(
+        &self,
+        pool: &BlockPool,
+        more: usize,
+        given_up: &mut HashMap<BlockId, u32>,
+    ) -> usize {
+        let missing = self.blocks_missing_for(more);
+        if !self.guarded || more == 0 {
+            return missing;
+        }
+        missing + self.copies_needed(pool, more, given_up)
+    }
+
+    #[cold]
+    fn copies_needed(&self, pool: &BlockPool, more: usize, given_up: &mut HashMap<BlockId, u32>) -> usize {
+        let mut copies = 0;
+        for &block in &self.blocks[self.touched(more)] {
+            let earlier = given_up.get(&block).copied().unwrap_or(0);
+            if pool.num_holders(block) - earlier > 1 || pool.is_registered(block) {
+                *given_up.entry(block).or_default() += 1;
+                copies += 1;
+            }
+        }
+        copies
+    }
+
+    /// Appends tokens, with `lookahead` slots behind them, after a check that [`Self::blocks_needed`] are available. What it
+    /// must not write to is replaced. Changes of the table go to `changes`.
+    pub(crate) fn extend(
+        &mut self,
+        tiers: &mut Tiers,
+        tokens: &[u32],
+        lookahead: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), TierError> {
+        let more = tokens.len() + lookahead;
+        if self.guarded && more > 0 {
+            self.unshare(tiers, more, changes)?;
+        }
+        let missing = self.blocks_missing_for(more);
+        if missing > 0 {
+            let index = self.blocks.len();
+            tiers.pool_mut(self.tier)?.allocate_into(missing, &mut self.blocks)?;
+            let new = self.blocks[index..].iter().enumerate();
+            changes.extend(new.map(|(at, &block)| TableChange { index: index + at, block }));
+        }
+        self.cursor.append(tokens);
+        Ok(())
+    }
+
+    /// Makes the blocks that `more` slots reach writable. A block behind the last token holds nothing to copy.
+    #[cold]
+    fn unshare(
+        &mut self,
+        tiers: &mut Tiers,
+        more: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), TierError> {
+        let touched = self.touched(more);
+        for index in touched.clone() {
+            let shared = self.blocks[index];
+            if tiers.is_writable(self.tier, shared)? {
+                continue;
+            }
+            let own = if index * self.block_size() < self.num_tokens() {
+                tiers.copy_on_write(self.tier, shared)?
+            } else {
+                let pool = tiers.pool_mut(self.tier)?;
+                let fresh = pool.allocate(1)?[0];
+                pool.release(&[shared])?;
+                fresh
+            };
+            self.blocks[index] = own;
+            changes.push(TableChange { index, block: own });
+        }
+        self.guarded = touched.end < self.blocks.len();
+        Ok(())
+    }
+
+    /// Says that the KV of the first `computed_tokens` tokens is written, after a check, and registers the blocks that this
+    /// fills. With `changes`, a block whose content is cached already is exchanged for the cached one, and the change goes
+    /// there. Returns how many blocks were published.
+    #[inline]
+    pub(crate) fn commit(
+        &mut self,
+        pool: &mut BlockPool,
+        computed_tokens: usize,
+        changes: Option<&mut Vec<TableChange>>,
+    ) -> Result<usize, PoolError> {
+        self.computed_tokens = computed_tokens;
+        let full = computed_tokens / self.block_size();
+        if full <= self.published || !self.publishes || self.cursor.epoch() != pool.epoch() {
+            return Ok(0);
+        }
+        let before = self.published;
+        if let Some(changes) = changes {
+            self.exchange(pool, full, changes)?;
+        }
+        let blocks = &self.blocks[self.published..full];
+        let registered = pool.register(blocks, self.cursor.chain(), self.published)?;
+        pool.mark_computed(&blocks[..registered.blocks])?;
+        self.published += registered.blocks;
+        self.publishes = !registered.collided;
+        Ok(self.published - before)
+    }
+
+    /// Exchanges the blocks up to `full` for cached ones, as far as there are any.
+    fn exchange(
+        &mut self,
+        pool: &mut BlockPool,
+        full: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), PoolError> {
+        while self.published < full {
+            let index = self.published;
+            let content = self.cursor.chain().link(index);
+            let Some(cached) = content.and_then(|content| pool.find_content(&content)) else { break };
+            pool.hold(cached)?;
+            pool.release(&[self.blocks[index]])?;
+            self.blocks[index] = cached;
+            changes.push(TableChange { index, block: cached });
+            self.published += 1;
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `num_tokens` tokens, after a check that they exist and are not trimmed; releases the blocks behind,
+    /// lookahead included. A tail that was registered stays so: the next append copies it.
+    pub(crate) fn truncate(&mut self, tiers: &mut Tiers, num_tokens: usize) -> Result<(), TierError> {
+        let keep = num_tokens.div_ceil(self.block_size());
+        let dropped = self.blocks.split_off(keep.min(self.blocks.len()));
+        tiers.pool_mut(self.tier)?.release_table(&dropped)?;
+        self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
+        self.computed_tokens = self.computed_tokens.min(num_tokens);
+        self.published = self.published.min(num_tokens / self.block_size());
+        self.guarded = true;
+        Ok(())
+    }
+
+    /// Gives up the blocks that lie wholly more than `window` tokens before the computed end, for the null block. Returns how
+    /// many.
+    pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
+        let outside = self.computed_tokens.saturating_sub(window) / self.block_size();
+        if outside <= self.trimmed {
+            return Ok(0);
+        }
+        let gone = self.trimmed..outside;
+        tiers.pool_mut(self.tier)?.release_table(&self.blocks[gone.clone()])?;
+        self.blocks[gone.clone()].fill(NULL_BLOCK);
+        self.trimmed = outside;
+        Ok(gone.len())
+    }
+
+    /// A second sequence over the same blocks. O(blocks + tokens).
+    pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
+        tiers.pool_mut(self.tier)?.acquire(self.held())?;
+        self.guarded = true;
+        Ok(self.clone())
+    }
+
+    /// The blocks of the table that it holds: those that are not trimmed.
+    pub(crate) fn held(&self) -> &[BlockId] {
+        &self.blocks[self.trimmed..]
+    }
+
+    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay.
+    pub(crate) fn give_up(&mut self, tiers: &mut Tiers, after_step: Option<u64>) -> Result<(), TierError> {
+        let pool = tiers.pool_mut(self.tier)?;
+        match after_step {
+            None => pool.release_table(self.held())?,
+            Some(step) => {
+                let tail_first: Vec<_> = self.held().iter().rev().copied().collect();
+                pool.release_after(&tail_first, step)?;
+            }
+        }
+        self.blocks.clear();
+        (self.computed_tokens, self.published, self.trimmed) = (0, 0, 0);
+        (self.publishes, self.guarded) = (true, false);
+        Ok(())
+    }
+
+    /// Takes the blocks that a completed swap moved it to.
+    pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>, to: usize) {
+        for block in &mut self.blocks[self.trimmed..] {
+            *block = mapping.get(block).copied().unwrap_or(*block);
+        }
+        self.tier = to;
+        self.swap = None;
+        // A partial tail keeps its holders; a full one may be a registered block now.
+        self.guarded = true;
+    }
+
+    /// Recounts the sequence by itself.
+    pub(crate) fn check_invariants(&self, pool: &BlockPool, name: &str) -> Result<(), InvariantViolation> {
+        let enough = self.blocks.len() * self.block_size() >= self.num_tokens();
+        ensure(enough, "S1 (a table has a block for all its tokens)", || {
+            format!("{name} has {} blocks for {} tokens", self.blocks.len(), self.num_tokens())
+        })?;
+        let null_prefix = self.blocks.iter().take_while(|block| block.is_null()).count();
+        let nulls = self.blocks.iter().filter(|block| block.is_null()).count();
+        ensure(null_prefix == nulls && nulls == self.trimmed, "S2 (trimmed blocks are null)", || {
+            format!("{name}: {nulls} null blocks, {} trimmed", self.trimmed)
+        })?;
+        let sound = self.computed_tokens <= self.num_tokens()
+            && self.published * self.block_size() <= self.computed_tokens;
+        ensure(sound, "S3 (published blocks are computed)", || {
+            format!("{name}: {} published, {} computed", self.published, self.computed_tokens)
+        })?;
+        if self.cursor.epoch() != pool.epoch() {
+            return Ok(());
+        }
+        for (block, hash) in self.blocks.iter().zip(self.cursor.chain().hashes()).take(self.published) {
+            // Dropped by id since, perhaps; never under another hash.
+            let wrong = pool.hash_of(*block).is_some_and(|registered| registered != *hash);
+            ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
+                format!("{block:?} of {name}")
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! `Tiers`: one block pool per tier, and the copies between their blocks.
+//!
+//! Owns: the copies that are planned and not yet handed out, and the swaps that are begun and not yet over. A copy is planned
+//! in the same call that makes it necessary, and its source and destination are *pinned*: neither can be freed and handed out
+//! to somebody else before [`Tiers::take_plan`] has handed the copy out (vLLM v0 lost copies that way). What reads a block
+//! that an earlier copy of the same plan writes reads that copy's source instead, so a plan is one simultaneous assignment.
+//!
+//! Invariants, beside those of the pools:
+//! - T1: every copy that is planned has its source and destination pinned, or held by a swap.
+//! - T2: no block is the destination of two planned copies.
+//! - T3: a swap holds one destination reference for every source reference that it is to move.
+//!
+//! Costs: O(1) per block copied, O(log n) per swap; nothing depends on the size of a tier.
+//!
+//! ```
+//! use kvpool::{PoolConfig, Tiers};
+//! let config = PoolConfig { num_blocks: 8, block_size: 4, ..Default::default() };
+//! let mut tiers = Tiers::new(vec![config])?;
+//! let table = tiers.pool_mut(0)?.allocate(1)?;
+//! tiers.pool_mut(0)?.acquire(&table)?;                      // a fork: two holders
+//! let own = tiers.copy_on_write(0, table[0])?;              // one of them writes
+//! assert_ne!(own, table[0]);
+//! assert_eq!(tiers.copy_on_write(0, table[0])?, table[0]);  // the other is alone now
+//! let plan = tiers.take_plan()?;
+//! assert_eq!((plan.len(), plan.transfers()[0].dst.block), (1, own));
+//! # Ok::<(), kvpool::TierError>(())
+//! ```
+
+mod plan;
+mod swap;
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+use crate::block::BlockId;
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::pool::{BlockPool, PoolConfig};
+pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
+use swap::Swap;
+pub use swap::{Fit, SwapId};
+
+/// Why tiers refuse. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TierError {
+    /// No such tier.
+    #[error("tier {tier} does not exist: there are {tiers}")]
+    UnknownTier {
+        /// The tier.
+        tier: usize,
+        /// Tiers there are.
+        tiers: usize,
+    },
+    /// A pool refused.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A swap from a tier to itself.
+    #[error("a swap from tier {tier} to itself")]
+    SameTier {
+        /// The tier.
+        tier: usize,
+    },
+    /// The swap was completed or aborted, or never begun.
+    #[error("swap {swap} is not under way: it was completed or aborted, or never begun")]
+    UnknownSwap {
+        /// Its number.
+        swap: u64,
+    },
+    /// The swap's copies have not been handed out.
+    #[error(
+        "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
+    )]
+    CopiesNotTaken {
+        /// Its number.
+        swap: u64,
+    },
+    /// Plans of blocks that cannot be.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// One planned copy.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    src: Place,
+    /// The swap that it belongs to, if not to copy-on-write.
+    swap: Option<SwapId>,
+}
+
+/// Pools by tier, and what is to be copied between their blocks.
+#[derive(Debug)]
+pub struct Tiers {
+    pools: Vec<BlockPool>,
+    /// Planned copies by destination.
+    pending: HashMap<Place, Pending>,
+    /// Their destinations in order of planning; some may be cancelled.
+    order: Vec<Place>,
+    swaps: BTreeMap<SwapId, Swap>,
+    /// Source references that swaps under way are to drop.
+    leaving: HashMap<Place, u32>,
+    next_swap: u64,
+}
+
+impl Tiers {
+    /// One pool per configuration; the first is the device's.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there is none.
+    pub fn new(configs: Vec<PoolConfig>) -> Result<Self, TierError> {
+        let refuse = |field, value: String, expected: &str| {
+            Err(TierError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
+        };
+        let Some(first) = configs.first() else {
+            return refuse("tiers", "0".into(), "at least 1");
+        };
+        let (block_size, verify) = (first.block_size, first.verify);
+        if let Some(other) = configs.iter().find(|c| c.block_size != block_size) {
+            return refuse("block_size", other.block_size.to_string(), "the same in every tier");
+        }
+        if let Some(other) = configs.iter().find(|c| c.verify != verify) {
+            return refuse("verify", other.verify.to_string(), "the same in every tier");
+        }
+        let pools = configs.into_iter().map(BlockPool::new).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of(pools))
+    }
+
+    fn of(pools: Vec<BlockPool>) -> Self {
+        Self {
+            pools,
+            pending: HashMap::new(),
+            order: Vec::new(),
+            swaps: BTreeMap::new(),
+            leaving: HashMap::new(),
+            next_swap: 0,
+        }
+    }
+
+    /// Number of tiers.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Whether there is no tier: never.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.pools.is_empty()
+    }
+
+    /// The pool of a tier.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`].
+    pub fn pool(&self, tier: usize) -> Result<&BlockPool, TierError> {
+        let tiers = self.pools.len();
+        self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
+    }
+
+    /// The pool of a tier, to be changed.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`].
+    pub fn pool_mut(&mut self, tier: usize) -> Result<&mut BlockPool, TierError> {
+        let tiers = self.pools.len();
+        self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
+    }
+
+    /// Whether its only holder may write to `block`: nobody else holds it, and it is not registered.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
+    pub fn is_writable(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+        let pool = self.pool(tier)?;
+        match pool.num_holders(block) {
+            0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
+            holders => Ok(holders == 1 && !pool.is_registered(block)),
+        }
+    }
+
+    /// The block that a holder of `block` may write to: the same, if it is writable; else a new one, with a copy of `block`
+    /// planned and the caller's reference to `block` given up. The holder puts it in `block`'s place. O(1).
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
+    pub fn copy_on_write(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+        if self.is_writable(tier, block)? {
+            return Ok(block);
+        }
+        let pool = self.pool_mut(tier)?;
+        let fresh = pool.allocate(1)?[0];
+        self.plan_copy(Place { tier, block }, Place { tier, block: fresh })?;
+        self.pool_mut(tier)?.release(&[block])?;
+        Ok(fresh)
+    }
+
+    /// Plans a copy between held blocks and pins both.
+    fn plan_copy(&mut self, src: Place, dst: Place) -> Result<(), TierError> {
+        let src = self.resolve(src);
+        self.pool_mut(src.tier)?.pin(&[src.block])?;
+        self.pool_mut(dst.tier)?.pin(&[dst.block])?;
+        self.enter(src, dst, None);
+        Ok(())
+    }
+
+    /// Where the content of `place` is before the plan is executed.
+    fn resolve(&self, place: Place) -> Place {
+        self.pending.get(&place).map_or(place, |pending| pending.src)
+    }
+
+    fn enter(&mut self, src: Place, dst: Place, swap: Option<SwapId>) {
+        self.pending.insert(dst, Pending { src, swap });
+        self.order.push(dst);
+    }
+
+    /// The copies that are planned, in order.
+    pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
+        self.order.iter().filter_map(|&dst| Some(Transfer { src: self.pending.get(&dst)?.src, dst }))
+    }
+
+    /// Hands out all planned copies as one plan, without those whose destination has no holder left, and ends their pins.
+    ///
+    /// The plan is to be executed before anything else of the step writes to a block: from now on its sources may be freed and
+    /// handed out. O(copies).
+    ///
+    /// # Errors
+    /// [`PoolError::Poisoned`] only.
+    pub fn take_plan(&mut self) -> Result<TransferPlan, TierError> {
+        if self.order.is_empty() {
+            return Ok(TransferPlan::default());
+        }
+        let live: Vec<_> = self
+            .pending_copies()
+            .filter(|copy| self.pools[copy.dst.tier].num_holders(copy.dst.block) > 0)
+            .collect();
+        let plan = TransferPlan::new(live)?;
+        self.pending.clear();
+        self.order.clear();
+        for pool in &mut self.pools {
+            pool.unpin()?;
+        }
+        Ok(plan)
+    }
+
+    /// Starts a new epoch in every tier: see [`BlockPool::bump_epoch`].
+    ///
+    /// # Errors
+    /// Only if a pool is poisoned.
+    pub fn bump_epoch(&mut self) -> Result<u64, TierError> {
+        let mut epoch = 0;
+        for pool in &mut self.pools {
+            epoch = pool.bump_epoch()?;
+        }
+        Ok(epoch)
+    }
+
+    /// References of `block` that a swap holds as its destination.
+    pub(crate) fn swap_references(&self, place: Place) -> u32 {
+        self.swaps.values().map(|swap| swap.references_to(place)).sum()
+    }
+
+    /// Recounts every pool, the planned copies and the swaps from scratch.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        for pool in &self.pools {
+            pool.check_invariants()?;
+        }
+        let mut pins: HashMap<Place, u32> = HashMap::new();
+        for (&dst, pending) in &self.pending {
+            ensure(self.order.contains(&dst), "T2 (a planned copy has a place in the order)", || {
+                format!("{dst:?}")
+            })?;
+            if pending.swap.is_none() {
+                *pins.entry(pending.src).or_default() += 1;
+                *pins.entry(dst).or_default() += 1;
+            }
+        }
+        for (place, &count) in &pins {
+            let fenced = self.pools[place.tier].fence_references(place.block);
+            ensure(fenced >= count, "T1 (sources and destinations of planned copies are pinned)", || {
+                format!("{place:?}: {count} copies, {fenced} fence references")
+            })?;
+        }
+        let mut leaving: HashMap<Place, u32> = HashMap::new();
+        for (place, references) in self.swaps.values().flat_map(Swap::sources) {
+            *leaving.entry(place).or_default() += references;
+        }
+        ensure(leaving == self.leaving, "T3 (references that swaps are to drop are counted)", || {
+            format!("{:?} counted, {leaving:?} under way", self.leaving)
+        })?;
+        for (place, &references) in &leaving {
+            let held = self.pools[place.tier].num_holders(place.block);
+            ensure(held >= references, "T3 (the source of a swap is held)", || {
+                format!("{place:?}: {held} held, {references} leaving")
+            })?;
+        }
+        self.swaps.values().try_for_each(|swap| swap.check_invariants(&self.pools))
+    }
+}
