@@ -147,8 +147,8 @@ def test_tokens_of_every_kind_reach_the_manager(kind: str) -> None:
     manager.commit("list", 40)
     assert manager.probe(make(SMALL)).cached_blocks == 9
     assert manager.admit("other", make(SMALL)).cached_tokens == 36
-    assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [12, 13]
-    assert manager.append(["list", "other"], make([3, 4])) == [(0, 14)]
+    assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [(10, 12), (11, 13)]
+    assert manager.append(["list", "other"], make([3, 4])) == [(0, 10, 14)]
     with manager.begin_step() as step:
         assert step.admit("third", make(SMALL)) == 36
         assert step.append("list", make([1, 2, 3, 4])) == 1
@@ -183,8 +183,8 @@ def test_request_ids_from_an_int64_buffer() -> None:
     for name in names.tolist():
         manager.admit(name, [name] * 3)
     assert manager.append(names, np.arange(8, dtype=np.int32)) == []
-    assert manager.append(names[::2], np.arange(4), commit=True) == list(enumerate([9, 10, 11, 12]))
-    assert manager.append(tuple(names.tolist()), range(8)) == [(1, 13), (3, 14), (5, 15), (7, 16)]
+    assert manager.append(names[::2], np.arange(4), commit=True) == [(row, 1, 9 + row) for row in range(4)]
+    assert manager.append(tuple(names.tolist()), range(8)) == [(1, 1, 13), (3, 1, 14), (5, 1, 15), (7, 1, 16)]
     assert manager.commit_batch(names, np.full(8, 4)) == 4
     manager.check_invariants()
 

@@ -188,6 +188,7 @@ class CacheManager:
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
+        host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
 
     Raises:
@@ -200,7 +201,7 @@ class CacheManager:
     >>> manager.commit("a", 10)
     2
     >>> manager.append(["a"], [77]), manager.append(["a"], [78]), manager.append(["a"], [79])
-    ([], [], [(0, 4)])
+    ([], [], [(0, 3, 4)])
     >>> manager.block_ids("a")
     [1, 2, 3, 4]
     >>> manager.admit("b", range(10)).cached_tokens
@@ -223,6 +224,7 @@ class CacheManager:
         eviction: str = "lru",
         event_capacity: int = 0,
         watermark: float = 0.0,
+        host_blocks: int = 0,
         block_bytes: int = 0,
     ) -> Self: ...
     def prepare(self, tokens: Tokens, extra: ExtraKeys | None = None) -> HashCursor:
@@ -291,9 +293,10 @@ class CacheManager:
         """
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
-    ) -> list[tuple[int, int]]:
+    ) -> list[tuple[int, int, int]]:
         """Appends one token to each request of a batch, with blocks where needed, all or nothing.
 
+        After a fork, whoever writes to a shared block first gets a copy of it, which is planned (``take_plan``).
         O(requests). A token that completes no block is hashed by nobody and touches no block.
 
         Args:
@@ -303,7 +306,8 @@ class CacheManager:
                 tokens has computed them.
 
         Returns:
-            The blocks added, in the order of the call: pairs of position in ``request_ids`` and block id.
+            What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
+            in the block table, and the block that is there now, new or a copy.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -314,10 +318,15 @@ class CacheManager:
             TokenError: A token is out of range.
             TokenTypeError: Tokens or ids are of a type or dtype that is not taken.
         """
-    def append_tokens(self, request_id: RequestId, token_ids: Tokens) -> list[int]:
-        """Appends several tokens to one request, all or nothing, and returns the blocks added.
+    def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
+        """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
-        For accepted drafts, or a chunk of streamed input. O(tokens).
+        For accepted drafts, or a chunk of streamed input. Pairs of position and block, new or a copy. O(tokens).
+
+        Args:
+            request_id: A running request.
+            token_ids: The tokens.
+            lookahead: Slots behind them that get blocks, too.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -325,6 +334,117 @@ class CacheManager:
             RequestStateError: The request is preempted.
             TokenError: A token is out of range.
             TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+        """
+    def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
+        """Makes a second request over the blocks of a running one: parallel sampling, beam search.
+
+        It shares every block. O(blocks + tokens).
+
+        Raises:
+            UnknownRequestError: No request has the parent's id.
+            DuplicateRequestError: A request has the child's id.
+            RequestStateError: The parent is not running.
+            TokenTypeError: An id is neither a str nor an int.
+        """
+    def truncate(self, request_id: RequestId, num_tokens: int) -> None:
+        """Keeps the first tokens of a running request.
+
+        At least one; for instance after drafts were rejected. Blocks behind are released, lookahead included. A
+        registered tail is copied by the next append. O(blocks released).
+
+        Raises:
+            InvalidArgumentError: More than its tokens, or fewer than the window has left.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is not running.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def trim_window(self, request_id: RequestId, window: int) -> int:
+        """Releases the blocks of a running request that fell out of a window and returns how many.
+
+        Those wholly more than ``window`` tokens before its computed end; block 0 takes their places.
+        O(blocks released).
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is not running.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def take_plan(self) -> TransferPlan:
+        """Hands out all planned copies as one plan.
+
+        Those of copy-on-write and of swaps; to be executed before the step writes KV. As ``TieredPool.take_plan``.
+        """
+    def begin_swap_out(self, request_ids: Iterable[RequestId]) -> int:
+        """Begins to preempt running requests by swap and returns the swap's number.
+
+        Their blocks move to the host tier, what they share once. The copies are planned (``take_plan``); when they
+        are done, ``complete_swap`` frees the device's blocks. All or nothing. O(blocks).
+
+        Raises:
+            OutOfBlocksError: The host tier has too few blocks.
+            InvalidArgumentError: There is no host tier, or no request is named.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is not running.
+            DuplicateRequestError: A request is named twice.
+            TokenTypeError: Ids are of a type or dtype that is not taken.
+        """
+    def begin_swap_in(self, request_ids: Iterable[RequestId]) -> int:
+        """Begins to bring swapped requests back and returns the swap's number.
+
+        Content that the device still caches is not copied. All or nothing. O(blocks).
+
+        Raises:
+            OutOfBlocksError: The device has too few blocks, the watermark respected while others run.
+            InvalidArgumentError: There is no host tier, or no request is named.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is not swapped out.
+            DuplicateRequestError: A request is named twice.
+            TokenTypeError: Ids are of a type or dtype that is not taken.
+        """
+    def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+        """Says whether a swap out would find its blocks: ok, later or never.
+
+        Changes nothing. O(blocks).
+
+        Raises:
+            InvalidArgumentError: There is no host tier, or no request is named.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is not running.
+            DuplicateRequestError: A request is named twice.
+            TokenTypeError: Ids are of a type or dtype that is not taken.
+        """
+    def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+        """Says whether a swap in would find its blocks: ok, later or never.
+
+        The watermark respected while others run. Changes nothing. O(blocks).
+
+        Raises:
+            InvalidArgumentError: There is no host tier, or no request is named.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is not swapped out.
+            DuplicateRequestError: A request is named twice.
+            TokenTypeError: Ids are of a type or dtype that is not taken.
+        """
+    def complete_swap(self, swap: int) -> dict[int, int]:
+        """Ends a swap whose copies are done and returns old block -> new block.
+
+        Requests swapped out wait in the host tier, requests swapped in run again. O(blocks).
+
+        Raises:
+            SwapError: It is over, or its copies have not been taken with ``take_plan``.
+        """
+    def abort_swap(self, swap: int) -> None:
+        """Takes a swap back.
+
+        Everything is as before it was begun. O(blocks).
+
+        Raises:
+            SwapError: It is over.
+        """
+    def host_stats(self) -> PoolStats | None:
+        """Returns the counters and gauges of the host tier's pool, or None if there is none.
+
+        O(1).
         """
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -640,7 +760,7 @@ class Step:
         Raises:
             StaleStepError: The step is over.
         """
-    def commit(self) -> list[Admission | list[int] | None]:
+    def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
         """Does all that is planned, and ends the step.
 
         All hits are acquired first, then blocks are released, then allocated, so that no planned hit is
@@ -648,7 +768,7 @@ class Step:
 
         Returns:
             One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and
-            ``resume``, the blocks added for ``append``, None for ``preempt`` and ``release``.
+            ``resume``, what changed in the block table for ``append``, None for ``preempt`` and ``release``.
 
         Raises:
             StaleStepError: The manager has changed since the step was begun, or the step is over.
@@ -692,8 +812,8 @@ class RequestInfo:
     """What the manager knows of a request."""
 
     @property
-    def state(self) -> Literal["running", "preempted"]:
-        """Whether it holds blocks: running, or preempted."""
+    def state(self) -> Literal["running", "preempted", "swapped", "moving"]:
+        """Whether it holds blocks, and where: running, preempted, swapped or moving."""
     @property
     def tokens(self) -> int:
         """Its tokens: prompt and appended ones."""
@@ -706,6 +826,9 @@ class RequestInfo:
     @property
     def blocks(self) -> int:
         """Blocks in its block table."""
+    @property
+    def tier(self) -> int:
+        """The tier of its blocks: 0, or 1 if it is swapped out."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -740,6 +863,12 @@ class ManagerStats:
     def preempted(self) -> int:
         """Requests that wait to be resumed."""
     @property
+    def swapped(self) -> int:
+        """Requests whose blocks are in the host tier."""
+    @property
+    def moving(self) -> int:
+        """Requests that a swap moves now."""
+    @property
     def admissions(self) -> int:
         """Requests admitted so far."""
     @property
@@ -772,6 +901,18 @@ class ManagerStats:
     @property
     def resumed_hit_tokens(self) -> int:
         """Of the resumed tokens, those whose KV was still cached."""
+    @property
+    def forks(self) -> int:
+        """Requests forked from others."""
+    @property
+    def swapped_out(self) -> int:
+        """Requests swapped out so far."""
+    @property
+    def swapped_in(self) -> int:
+        """Requests swapped in so far."""
+    @property
+    def copied_blocks(self) -> int:
+        """Blocks handed out to be copied: by copy-on-write and by swaps."""
     @property
     def block_bytes(self) -> int:
         """Bytes of KV per block; 0 if unknown."""

@@ -255,23 +255,25 @@ class ReferenceManager:
         request.computed = request.cached = len(found) * self.pool.block_size
         return request
 
-    def append_tokens(self, request_id: Hashable, tokens: Sequence[int]) -> list[int]:
-        """Allocates what the tokens need."""
+    def append_tokens(self, request_id: Hashable, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        """Allocates what the tokens need: positions of the table, and their blocks."""
         request = self.find(request_id)
         fresh = self.pool.allocate(self.missing(request, len(tokens)))
         request.tokens += tokens
         request.blocks += fresh
-        return fresh
+        return list(enumerate(request.blocks))[len(request.blocks) - len(fresh) :]
 
     @_atomic
-    def append(self, ids: Sequence[Hashable], tokens: Sequence[int], *, commit: bool = False) -> list[tuple[int, int]]:
+    def append(
+        self, ids: Sequence[Hashable], tokens: Sequence[int], *, commit: bool = False
+    ) -> list[tuple[int, int, int]]:
         """One token each."""
         self._batch(ids, tokens)
-        added = list[tuple[int, int]]()
+        added = list[tuple[int, int, int]]()
         for row, request_id in enumerate(ids):
             if commit:
                 self.commit(request_id, len(self.find(request_id).tokens))
-            added += [(row, b) for b in self.append_tokens(request_id, tokens[row : row + 1])]
+            added += [(row, *new) for new in self.append_tokens(request_id, tokens[row : row + 1])]
         return added
 
     def _batch(self, ids: Sequence[Hashable], values: Sequence[int]) -> None:

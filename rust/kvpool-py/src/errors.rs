@@ -107,6 +107,7 @@ impl ToPyErr for ManagerError {
             Self::Pool(error) => return error.to_py_err(py),
             Self::Hash(error) => return error.to_py_err(py),
             Self::OutOfBlocks(refusal) => return out_of_blocks(py, refusal),
+            Self::Tier(error) => return error.to_py_err(py),
             Self::UnknownRequest { .. } => "UnknownRequestError",
             Self::DuplicateRequest { .. } | Self::NamedTwice { .. } => "DuplicateRequestError",
             Self::WrongState { .. } => "RequestStateError",

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockHasher, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, RequestRef};
+use kvpool::{
+    BlockHasher, BlockPool, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, RequestRef,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -10,8 +12,10 @@ use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, reques
 use crate::enter::{LONG, enter, enter_measured, enter_sized};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::hashing::{PyExtraKeys, PyHashCursor, extra_or_default, key, named};
-use crate::stats::{PyAdmission, PyManagerStats, PyProbe, PyRequestInfo, event};
+use crate::sequences::{changed, swap_id};
+use crate::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, event};
 use crate::step::PyStep;
+use crate::tiers::PyTransferPlan;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
@@ -82,7 +86,7 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction="lru", event_capacity=0, watermark=0.0, block_bytes=0
+        eviction="lru", event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
@@ -97,6 +101,7 @@ impl PyCacheManager {
         eviction: &str,
         event_capacity: i128,
         watermark: f64,
+        host_blocks: i128,
         block_bytes: i128,
     ) -> PyResult<Self> {
         let config = ManagerConfig {
@@ -110,6 +115,7 @@ impl PyCacheManager {
             eviction: named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             watermark,
+            host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
         };
         let manager = py.detach(|| CacheManager::new(config)).or_raise(py)?;
@@ -172,23 +178,104 @@ impl PyCacheManager {
         request_ids: &Bound<'_, PyAny>,
         token_ids: &Bound<'_, PyAny>,
         commit: bool,
-    ) -> PyResult<Vec<(usize, u32)>> {
+    ) -> PyResult<Vec<(usize, usize, u32)>> {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let tokens = tokens(token_ids)?;
         let added = self.run(py, requests.len(), |manager| manager.append(&requests, &tokens, commit))?;
-        Ok(added.iter().map(|new| (new.row, new.block.get())).collect())
+        Ok(added.iter().map(|new| (new.row, new.index, new.block.get())).collect())
     }
 
-    /// Appends several tokens to one request, all or nothing, and returns the blocks added.
+    /// Appends several tokens to one request, all or nothing, and returns what changed in its block table.
+    #[pyo3(signature = (request_id, token_ids, *, lookahead=0))]
     fn append_tokens(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         token_ids: &Bound<'_, PyAny>,
-    ) -> PyResult<Vec<u32>> {
+        lookahead: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
-        Ok(ids(&self.run(py, tokens.len(), |manager| manager.append_tokens(id, &tokens))?))
+        let lookahead = count(py, "lookahead", lookahead)?;
+        let append = |manager: &mut CacheManager| manager.append_tokens(id, &tokens, lookahead);
+        Ok(changed(&self.run(py, tokens.len(), append)?))
+    }
+
+    /// Makes a second request over the blocks of a running one: parallel sampling, beam search.
+    fn fork(
+        &self,
+        py: Python<'_>,
+        parent_id: &Bound<'_, PyAny>,
+        child_id: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (parent, child) = (request_ref(parent_id)?, request_id(child_id)?);
+        self.run_on(py, parent, |manager| manager.fork(parent, child))
+    }
+
+    /// Keeps the first tokens of a running request.
+    fn truncate(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, num_tokens: Int) -> PyResult<()> {
+        let (id, kept) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
+        self.run_on(py, id, |manager| manager.truncate(id, kept))
+    }
+
+    /// Releases the blocks of a running request that fell out of a window and returns how many.
+    fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
+        let (id, window) = (request_ref(request_id)?, count(py, "window", window)?);
+        self.run_on(py, id, |manager| manager.trim_window(id, window))
+    }
+
+    /// Hands out all planned copies as one plan.
+    fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
+        Ok(PyTransferPlan(self.run(py, 0, CacheManager::take_plan)?))
+    }
+
+    /// Begins to preempt running requests by swap and returns the swap's number.
+    fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let named = RequestIds::new(request_ids)?;
+        let group = named.refs()?;
+        Ok(self.run(py, LONG, |manager| manager.begin_swap_out(&group))?.get())
+    }
+
+    /// Begins to bring swapped requests back and returns the swap's number.
+    fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let named = RequestIds::new(request_ids)?;
+        let group = named.refs()?;
+        Ok(self.run(py, LONG, |manager| manager.begin_swap_in(&group))?.get())
+    }
+
+    /// Says whether a swap out would find its blocks: ok, later or never.
+    fn fit_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+        let named = RequestIds::new(request_ids)?;
+        let group = named.refs()?;
+        Ok(self.run(py, LONG, |manager| manager.fit_swap_out(&group))?.name())
+    }
+
+    /// Says whether a swap in would find its blocks: ok, later or never.
+    fn fit_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+        let named = RequestIds::new(request_ids)?;
+        let group = named.refs()?;
+        Ok(self.run(py, LONG, |manager| manager.fit_swap_in(&group))?.name())
+    }
+
+    /// Ends a swap whose copies are done and returns old block -> new block.
+    fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
+        let id = swap_id(py, swap)?;
+        let pairs = self.run(py, LONG, |manager| manager.complete_swap(id))?;
+        let out = PyDict::new(py);
+        pairs.iter().try_for_each(|(src, dst)| out.set_item(src.get(), dst.get()))?;
+        Ok(out)
+    }
+
+    /// Takes a swap back.
+    fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
+        let id = swap_id(py, swap)?;
+        self.run(py, LONG, |manager| manager.abort_swap(id))
+    }
+
+    /// Returns the counters and gauges of the host tier's pool, or None if there is none.
+    fn host_stats(&self, py: Python<'_>) -> Option<PyPoolStats> {
+        let host = |manager: &mut CacheManager| manager.tiers().pool(1).ok().map(BlockPool::stats);
+        enter(py, &self.inner, host).map(Into::into)
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -358,7 +445,7 @@ impl PyCacheManager {
 
     fn __len__(&self, py: Python<'_>) -> usize {
         let stats = enter(py, &self.inner, |manager| manager.stats());
-        stats.running + stats.preempted
+        stats.running + stats.preempted + stats.swapped + stats.moving
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -26,7 +26,7 @@ fn handle(py: Python<'_>, handle: Int) -> PyResult<SequenceId> {
     Ok(SequenceId::from_bits(count(py, "sequence", handle)? as u64))
 }
 
-fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
+pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
     Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
 }
 

@@ -1,8 +1,6 @@
 //! Plain results as frozen classes: statistics, probes, admissions, events.
 
-use kvpool::{
-    Admission, BlockEvent, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo, RequestState,
-};
+use kvpool::{Admission, BlockEvent, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -92,6 +90,10 @@ pub(crate) struct PyManagerStats {
     running: usize,
     /// Requests that wait to be resumed.
     preempted: usize,
+    /// Requests whose blocks are in the host tier.
+    swapped: usize,
+    /// Requests that a swap moves now.
+    moving: usize,
     /// Requests admitted so far.
     admissions: u64,
     /// Prompt tokens of the admitted requests.
@@ -114,6 +116,14 @@ pub(crate) struct PyManagerStats {
     resumed_tokens: u64,
     /// Of the resumed tokens, those whose KV was still cached.
     resumed_hit_tokens: u64,
+    /// Requests forked from others.
+    forks: u64,
+    /// Requests swapped out so far.
+    swapped_out: u64,
+    /// Requests swapped in so far.
+    swapped_in: u64,
+    /// Blocks handed out to be copied: by copy-on-write and by swaps.
+    copied_blocks: u64,
     /// Bytes of KV per block; 0 if unknown.
     block_bytes: u64,
     /// The pool's own counts.
@@ -125,6 +135,8 @@ impl From<ManagerStats> for PyManagerStats {
         Self {
             running: stats.running,
             preempted: stats.preempted,
+            swapped: stats.swapped,
+            moving: stats.moving,
             admissions: stats.admissions,
             prompt_tokens: stats.prompt_tokens,
             hit_tokens: stats.hit_tokens,
@@ -136,6 +148,10 @@ impl From<ManagerStats> for PyManagerStats {
             resumptions: stats.resumptions,
             resumed_tokens: stats.resumed_tokens,
             resumed_hit_tokens: stats.resumed_hit_tokens,
+            forks: stats.forks,
+            swapped_out: stats.swapped_out,
+            swapped_in: stats.swapped_in,
+            copied_blocks: stats.copied_blocks,
             block_bytes: stats.block_bytes,
             pool: stats.pool.into(),
         }
@@ -228,7 +244,7 @@ impl PyAdmission {
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "RequestInfo", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
-    /// Whether it holds blocks: running, or preempted.
+    /// Whether it holds blocks, and where: running, preempted, swapped or moving.
     state: &'static str,
     /// Its tokens: prompt and appended ones.
     tokens: usize,
@@ -238,16 +254,19 @@ pub(crate) struct PyRequestInfo {
     cached_tokens: usize,
     /// Blocks in its block table.
     blocks: usize,
+    /// The tier of its blocks: 0, or 1 if it is swapped out.
+    tier: usize,
 }
 
 impl From<RequestInfo> for PyRequestInfo {
     fn from(info: RequestInfo) -> Self {
         Self {
-            state: if info.state == RequestState::Running { "running" } else { "preempted" },
+            state: info.state.name(),
             tokens: info.tokens,
             computed_tokens: info.computed_tokens,
             cached_tokens: info.cached_tokens,
             blocks: info.blocks,
+            tier: info.tier,
         }
     }
 }

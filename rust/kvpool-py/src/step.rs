@@ -6,11 +6,12 @@ use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::convert::{Int, ids, request_id, request_ref, tokens};
+use crate::convert::{Int, request_id, request_ref, tokens};
 use crate::enter::{enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
 use crate::manager::{PyCacheManager, step};
+use crate::sequences::changed;
 use crate::stats::PyAdmission;
 
 /// What a step is doing.
@@ -166,7 +167,7 @@ impl PyStep {
         for outcome in &outcomes {
             match outcome {
                 StepOutcome::Admitted(admission) => out.append(PyAdmission::from(admission))?,
-                StepOutcome::Appended(blocks) => out.append(ids(blocks))?,
+                StepOutcome::Appended(changes) => out.append(changed(changes))?,
                 _ => out.append(py.None())?,
             }
         }

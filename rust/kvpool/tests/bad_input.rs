@@ -399,7 +399,7 @@ fn requests_that_are_unknown_or_known_already() {
     denied(&mut manager, unknown, |m| m.preempt(9, None));
     denied(&mut manager, unknown, |m| m.resume(9));
     denied(&mut manager, unknown, |m| m.commit(9, 0));
-    denied(&mut manager, unknown, |m| m.append_tokens(9, &[1]));
+    denied(&mut manager, unknown, |m| m.append_tokens(9, &[1], 0));
     denied(&mut manager, unknown, |m| m.append(&[1.into(), 9.into()], &[1, 1], true));
     denied(&mut manager, unknown, |m| m.commit_batch(&[1.into(), 9.into()], &[5, 5]));
     denied(&mut manager, unknown, |m| m.request(9));
@@ -419,7 +419,7 @@ fn requests_in_the_wrong_state() {
     let mut manager = manager();
     let preempted = "request \"two\" is preempted: cannot";
     let message = |operation: &str| format!("{preempted} {operation}");
-    denied(&mut manager, &message("append to it"), |m| m.append_tokens("two", &[1]));
+    denied(&mut manager, &message("append to it"), |m| m.append_tokens("two", &[1], 0));
     denied(&mut manager, &message("append to it"), |m| m.append(&[1.into(), "two".into()], &[1, 1], true));
     denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.begin_step(), "two", &[1]));
     denied(&mut manager, &message("commit tokens of it"), |m| m.commit("two", 1));
@@ -490,12 +490,12 @@ fn a_request_that_does_not_fit() {
         denied(&mut manager, message, |m| m.plan_admit(&mut m.begin_step(), 3, prompt(m, tokens)));
     }
     let message = "out of blocks: 4 needed, 3 available, 1 missing; it can never fit this pool";
-    denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15]));
+    denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
     denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0; 15]));
-    assert_eq!(manager.append_tokens(1, &[0; 14]).unwrap().len(), 3);
+    assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
     // Request 1 fills the pool alone: whatever is released or preempted, it cannot grow.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
-    denied(&mut manager, message, |m| m.append_tokens(1, &[0]));
+    denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
     denied(&mut manager, message, |m| m.append(&[1.into()], &[0], true));
     denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0]));
     manager.release(1, Some(3)).unwrap();
@@ -552,7 +552,7 @@ fn steps_of_another_time_or_manager() {
     let stale = "the manager has changed since this step was begun: begin a new one";
     let mut manager = manager();
     let changes: [fn(&mut CacheManager); 7] = [
-        |m| drop(m.append_tokens(1, &[]).unwrap()),
+        |m| drop(m.append_tokens(1, &[], 0).unwrap()),
         |m| assert_eq!(m.commit(1, 5), Ok(0)),
         |m| drop(m.admit(5, prompt(m, 1)).unwrap()),
         |m| m.preempt(5, None).unwrap(),

@@ -293,7 +293,7 @@ impl Pair {
                 (done, self.model.append(&rows, *commit_first))
             }
             Operation::AppendTokens { id, tokens } => (
-                manager.append_tokens(*id, tokens).is_ok(),
+                manager.append_tokens(*id, tokens, 0).is_ok(),
                 self.model.append(&[(*id, tokens.clone())], false),
             ),
             Operation::Commit { id, computed } => {

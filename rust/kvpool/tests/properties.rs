@@ -224,7 +224,7 @@ impl Engine {
     }
 
     fn append(&mut self, id: i64, token: u32) -> Result<(), ManagerError> {
-        self.manager.append_tokens(id, &[token])?;
+        self.manager.append_tokens(id, &[token], 0)?;
         self.requests.get_mut(&id).unwrap().tokens.push(token);
         Ok(())
     }
@@ -546,7 +546,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     let refused = manager.admit(8, prompt).unwrap_err();
     assert!(matches!(refused.error, ManagerError::OutOfBlocks(_)));
     unchanged(&manager, &"admit");
-    assert!(manager.append_tokens(1, &[0; 99]).is_err());
+    assert!(manager.append_tokens(1, &[0; 99], 0).is_err());
     unchanged(&manager, &"append_tokens");
     // A plan changes nothing, whether it fails or is dropped; a stale one is refused as a whole.
     let mut plan = manager.begin_step();

@@ -7,6 +7,7 @@ use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::hash::HashCursor;
 use crate::pool::PrefixMatch;
+use crate::sequence::Sequence;
 
 /// What a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl CacheManager {
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
         let id = id.into();
         let staged = self.check_new(&id, &cursor).and_then(|()| {
-            let available = self.pool.num_available();
+            let available = self.tiers.device().num_available();
             self.stage(&cursor, available, self.stats.running > 0)
         });
         match staged {
@@ -75,7 +76,7 @@ impl CacheManager {
         available: usize,
         others_run: bool,
     ) -> Result<Staged, ManagerError> {
-        let found = self.pool.match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let found = self.tiers.device().match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
         let idle = found.idle;
         self.check_fit(cursor, found, idle, available, others_run)
     }
@@ -89,13 +90,13 @@ impl CacheManager {
         available: usize,
         others_run: bool,
     ) -> Result<Staged, ManagerError> {
-        let total = cursor.num_tokens().div_ceil(self.pool.block_size());
+        let total = cursor.num_tokens().div_ceil(self.tiers.device().block_size());
         let new_blocks = total - found.blocks.len();
         let watermark = if others_run { self.watermark_blocks } else { 0 };
         let left = available.saturating_sub(idle).saturating_sub(watermark);
         if new_blocks > left {
-            let can_ever_fit = total <= self.pool.num_usable();
-            let refusal = Refusal::new(new_blocks, left, self.pool.num_fenced(), can_ever_fit);
+            let can_ever_fit = total <= self.tiers.device().num_usable();
+            let refusal = Refusal::new(new_blocks, left, self.tiers.device().num_fenced(), can_ever_fit);
             return Err(ManagerError::OutOfBlocks(refusal));
         }
         Ok(Staged { found, new_blocks })
@@ -103,7 +104,7 @@ impl CacheManager {
 
     /// Acquires the match before anything is allocated, so that an allocation cannot evict it (vLLM #10507).
     fn take(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
-        self.pool.acquire_match(&staged.found)?;
+        self.tiers.device_mut().acquire_match(&staged.found)?;
         self.fill(staged)
     }
 
@@ -111,7 +112,7 @@ impl CacheManager {
     pub(super) fn fill(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
         let mut blocks = Vec::with_capacity(staged.found.blocks.len() + staged.new_blocks);
         blocks.extend_from_slice(&staged.found.blocks);
-        self.pool.allocate_into(staged.new_blocks, &mut blocks)?;
+        self.tiers.device_mut().allocate_into(staged.new_blocks, &mut blocks)?;
         Ok(blocks)
     }
 
@@ -124,7 +125,7 @@ impl CacheManager {
         blocks: Vec<BlockId>,
     ) -> Admission {
         let cached_blocks = staged.found.blocks.len();
-        let cached_tokens = cached_blocks * self.pool.block_size();
+        let cached_tokens = cached_blocks * self.tiers.device().block_size();
         let tokens = cursor.num_tokens() as u64;
         self.stats.admissions += 1;
         self.stats.prompt_tokens += tokens;
@@ -133,17 +134,14 @@ impl CacheManager {
         self.stats.running += 1;
         self.version += 1;
         let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
-        let request = Request {
-            id: id.clone(),
-            state: RequestState::Running,
-            cursor,
-            blocks,
-            computed_tokens: cached_tokens,
-            published: cached_blocks,
-            publishes: true,
-            cached_tokens,
-            batch: 0,
-        };
+        let sequence = Sequence::new(cursor, blocks, cached_blocks, 0);
+        self.enter(Request { id, state: RequestState::Running, sequence, cached_tokens, batch: 0 });
+        admission
+    }
+
+    /// Gives a new request a slot.
+    pub(super) fn enter(&mut self, request: Request) {
+        let id = request.id.clone();
         let slot = self.free_slots.pop().unwrap_or(self.requests.len());
         if slot == self.requests.len() {
             self.requests.push(Some(request));
@@ -151,7 +149,6 @@ impl CacheManager {
             self.requests[slot] = Some(request);
         }
         self.slots.insert(id, slot);
-        admission
     }
 
     pub(super) fn count_refusal(&mut self, error: &ManagerError) {
@@ -173,13 +170,30 @@ impl CacheManager {
         self.release_slot(slot, after_step)
     }
 
+    /// How many requests are in a state.
+    pub(super) const fn gauge(&mut self, state: RequestState) -> &mut usize {
+        match state {
+            RequestState::Running => &mut self.stats.running,
+            RequestState::Preempted => &mut self.stats.preempted,
+            RequestState::Swapped => &mut self.stats.swapped,
+            RequestState::Moving => &mut self.stats.moving,
+        }
+    }
+
+    /// Refuses what a swap under way forbids.
+    pub(super) fn check_settled(&self, slot: usize, operation: &'static str) -> Result<(), ManagerError> {
+        let request = self.at(slot)?;
+        if request.state != RequestState::Moving {
+            return Ok(());
+        }
+        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
+    }
+
     pub(super) fn release_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
+        self.check_settled(slot, "release it: complete or abort the swap first")?;
         let state = self.at(slot)?.state;
         self.give_up_blocks(slot, after_step)?;
-        match state {
-            RequestState::Running => self.stats.running -= 1,
-            RequestState::Preempted => self.stats.preempted -= 1,
-        }
+        *self.gauge(state) -= 1;
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
@@ -187,7 +201,7 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Preempts a running request by recompute: it gives up its blocks as in [`Self::release`], keeps its tokens, and
+    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in [`Self::release`], keeps its tokens, and
     /// waits for [`Self::resume`]. What it committed stays cached until evicted, so that resuming may find it again.
     ///
     /// # Errors
@@ -197,14 +211,25 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Running, "preempt it")?;
+        let slot = self.preemptible(id.into())?;
         self.preempt_slot(slot, after_step)
     }
 
+    /// The slot of a request that holds blocks.
+    pub(super) fn preemptible(&self, id: RequestRef<'_>) -> Result<usize, ManagerError> {
+        let slot = self.slot(id)?;
+        let request = self.at(slot)?;
+        if matches!(request.state, RequestState::Running | RequestState::Swapped) {
+            return Ok(slot);
+        }
+        let operation = "preempt it";
+        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
+    }
+
     pub(super) fn preempt_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
-        let computed = self.at(slot)?.computed_tokens as u64;
+        let (state, computed) = (self.at(slot)?.state, self.at(slot)?.sequence.computed_tokens as u64);
         self.give_up_blocks(slot, after_step)?;
-        self.stats.running -= 1;
+        *self.gauge(state) -= 1;
         self.stats.preempted += 1;
         self.stats.preemptions += 1;
         self.stats.preempted_tokens += computed;
@@ -213,21 +238,12 @@ impl CacheManager {
     }
 
     fn give_up_blocks(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
-        let blocks = std::mem::take(&mut self.at_mut(slot)?.blocks);
-        let result = match after_step {
-            None => self.pool.release_table(&blocks),
-            Some(step) => {
-                let tail_first: Vec<_> = blocks.iter().rev().copied().collect();
-                self.pool.release_after(&tail_first, step)
-            }
+        let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
+            return Err(super::lost_slot());
         };
-        let request = self.at_mut(slot)?;
-        if let Err(error) = result {
-            request.blocks = blocks;
-            return Err(error.into());
-        }
-        (request.computed_tokens, request.published, request.cached_tokens) = (0, 0, 0);
-        request.publishes = true;
+        request.sequence.give_up(&mut self.tiers, after_step)?;
+        request.sequence.tier = 0;
+        request.cached_tokens = 0;
         self.version += 1;
         Ok(())
     }
@@ -240,8 +256,8 @@ impl CacheManager {
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
         let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
-        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.cursor);
-        let available = self.pool.num_available();
+        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
+        let available = self.tiers.device().num_available();
         let staged = self.stage(cursor, available, self.stats.running > 0);
         let staged = staged.inspect_err(|error| self.count_refusal(error))?;
         let blocks = self.take(&staged)?;
@@ -250,7 +266,7 @@ impl CacheManager {
 
     /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
     pub(super) fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>, ManagerError> {
-        let (cursor, epoch) = (&self.at(slot)?.cursor, self.pool.epoch());
+        let (cursor, epoch) = (&self.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
             return Ok(None);
         }
@@ -268,18 +284,13 @@ impl CacheManager {
         blocks: Vec<BlockId>,
     ) -> Result<Admission, ManagerError> {
         let cached_blocks = staged.found.blocks.len();
-        let cached_tokens = cached_blocks * self.pool.block_size();
+        let cached_tokens = cached_blocks * self.tiers.device().block_size();
         let request = self.at_mut(slot)?;
         let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
-        if let Some(cursor) = rebased {
-            request.cursor = *cursor;
-        }
-        request.blocks = blocks;
+        request.sequence.reinstate(rebased.map(|cursor| *cursor), blocks, cached_blocks);
         request.state = RequestState::Running;
-        request.computed_tokens = cached_tokens;
         request.cached_tokens = cached_tokens;
-        request.published = cached_blocks;
-        let tokens = request.cursor.num_tokens() as u64;
+        let tokens = request.sequence.num_tokens() as u64;
         let ManagerStats { running, preempted, resumptions, resumed_tokens, resumed_hit_tokens, .. } =
             &mut self.stats;
         *running += 1;

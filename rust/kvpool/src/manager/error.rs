@@ -3,11 +3,33 @@
 use super::request::{RequestId, RequestState};
 use crate::error::{PoolError, Refusal};
 use crate::hash::{HashCursor, HashError};
+use crate::tiers::TierError;
 
 /// A typed refusal. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagerError {
+    /// A tier refused.
+    #[error(transparent)]
+    Tier(TierError),
+    /// More tokens are to be kept than there are, or fewer than the window has left, or none.
+    #[error("cannot keep {asked} tokens of request {id}: from {least} to {tokens} can be kept")]
+    BadLength {
+        /// The id.
+        id: RequestId,
+        /// Tokens to keep.
+        asked: usize,
+        /// Tokens that must be kept.
+        least: usize,
+        /// Tokens there are.
+        tokens: usize,
+    },
+    /// A swap of no request.
+    #[error("a swap needs at least one request")]
+    EmptyGroup,
+    /// The manager was made without a host tier.
+    #[error("there is no host tier: give the manager host_blocks")]
+    NoHostTier,
     /// Not enough blocks.
     #[error("{0}")]
     OutOfBlocks(Refusal),
@@ -32,7 +54,7 @@ pub enum ManagerError {
         scope: &'static str,
     },
     /// The request is not in the state that the call needs.
-    #[error("request {id} is {}: cannot {operation}", state_name(.state))]
+    #[error("request {id} is {}: cannot {operation}", .state.name())]
     WrongState {
         /// The id.
         id: RequestId,
@@ -85,13 +107,6 @@ pub enum ManagerError {
     Hash(#[from] HashError),
 }
 
-fn state_name(state: &RequestState) -> &'static str {
-    match state {
-        RequestState::Running => "running",
-        RequestState::Preempted => "preempted",
-    }
-}
-
 /// A refused admission, with the prompt handed back so that it need not be hashed again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
@@ -105,5 +120,15 @@ pub struct Refused {
 impl From<Refused> for ManagerError {
     fn from(refused: Refused) -> Self {
         refused.error
+    }
+}
+
+impl From<TierError> for ManagerError {
+    fn from(error: TierError) -> Self {
+        match error {
+            TierError::Pool(PoolError::OutOfBlocks(refusal)) => Self::OutOfBlocks(refusal),
+            TierError::Pool(error) => Self::Pool(error),
+            other => Self::Tier(other),
+        }
     }
 }

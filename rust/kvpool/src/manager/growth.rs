@@ -1,25 +1,32 @@
 //! Growth: tokens appended by decode steps, and tokens committed as computed.
 
+use hashbrown::HashMap;
+
 use super::CacheManager;
 use super::error::ManagerError;
 use super::request::{Request, RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
+use crate::sequence::TableChange;
 
-/// A block that an append added to a request's table.
+/// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
+/// or registered one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
     /// Position of the request in the call.
     pub row: usize,
-    /// The block.
+    /// Position in its block table.
+    pub index: usize,
+    /// The block that is there now.
     pub block: BlockId,
 }
 
 impl CacheManager {
     /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode step of a whole
     /// batch in one call, all or nothing. With `commit_first`, every token that these requests had is committed as
-    /// computed first: the step that sampled the new tokens has written their KV. Returns the blocks added, in call
-    /// order. O(requests); a token that completes no block touches neither hasher nor pool.
+    /// computed first: the step that sampled the new tokens has written their KV. Returns the positions of block tables
+    /// that changed, in call order. After a fork, whoever writes to a shared block first gets a copy, which is planned
+    /// ([`Self::take_plan`]). O(requests); a token that completes no block touches neither hasher nor pool.
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
@@ -51,11 +58,13 @@ impl CacheManager {
         rows: &mut Vec<usize>,
     ) -> Result<Vec<NewBlock>, ManagerError> {
         let needed = self.resolve_batch(requests, rows, "append to it")?;
-        let available = self.pool.num_available();
+        let available = self.tiers.device().num_available();
         if needed > available {
-            let (usable, block_size) = (self.pool.num_usable(), self.pool.block_size());
+            let pool = self.tiers.device();
             let fits = |request: &Request| {
-                request.blocks.len() + request.blocks_missing_for(1, block_size) <= usable
+                let sequence = &request.sequence;
+                sequence.blocks.len() + sequence.blocks_needed(pool, 1, &mut HashMap::new())
+                    <= pool.num_usable()
             };
             let each_fits = rows.iter().all(|&slot| self.at(slot).is_ok_and(fits));
             self.check_growth(needed, available, each_fits)?;
@@ -63,11 +72,11 @@ impl CacheManager {
         let mut added = Vec::with_capacity(needed);
         for (row, (&slot, token)) in rows.iter().zip(tokens).enumerate() {
             if commit_first {
-                let all = self.at(slot)?.cursor.num_tokens();
+                let all = self.at(slot)?.sequence.num_tokens();
                 self.commit_slot(slot, all)?;
             }
-            for block in self.extend(slot, std::slice::from_ref(token))? {
-                added.push(NewBlock { row, block: *block });
+            for &TableChange { index, block } in self.extend(slot, std::slice::from_ref(token), 0)? {
+                added.push(NewBlock { row, index, block });
             }
         }
         Ok(added)
@@ -84,13 +93,16 @@ impl CacheManager {
         operation: &'static str,
     ) -> Result<usize, ManagerError> {
         self.batch += 1;
-        let (batch, block_size) = (self.batch, self.pool.block_size());
+        let batch = self.batch;
         let mut needed = 0;
+        let mut given_up = HashMap::new();
         for (row, &id) in requests.iter().enumerate() {
             let same =
                 rows.get(row).filter(|&&slot| self.at(slot).is_ok_and(|request| request.id.as_ref() == id));
             let slot = same.map_or_else(|| self.slot(id), |&slot| Ok(slot))?;
-            let request = self.at_mut(slot)?;
+            let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
+                return Err(super::lost_slot());
+            };
             if request.state != RequestState::Running {
                 let (id, state) = (request.id.clone(), request.state);
                 return Err(ManagerError::WrongState { id, state, operation });
@@ -98,7 +110,7 @@ impl CacheManager {
             if std::mem::replace(&mut request.batch, batch) == batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
             }
-            needed += request.blocks_missing_for(1, block_size);
+            needed += request.sequence.blocks_needed(self.tiers.device(), 1, &mut given_up);
             if row < rows.len() {
                 rows[row] = slot;
             } else {
@@ -109,8 +121,8 @@ impl CacheManager {
         Ok(needed)
     }
 
-    /// Appends several tokens to one request: a chunk of streamed input, or accepted drafts. Returns the blocks added.
-    /// Atomic. O(tokens).
+    /// Appends several tokens to one request: a chunk of streamed input, or accepted drafts, and makes room for `lookahead`
+    /// more. Returns the positions of its block table that changed. Atomic. O(tokens).
     ///
     /// # Errors
     /// As [`Self::append`].
@@ -118,13 +130,29 @@ impl CacheManager {
         &mut self,
         id: impl Into<RequestRef<'a>>,
         tokens: &[u32],
-    ) -> Result<Vec<BlockId>, ManagerError> {
+        lookahead: usize,
+    ) -> Result<Vec<TableChange>, ManagerError> {
         let slot = self.slot_in(id.into(), RequestState::Running, "append to it")?;
-        let request = self.at(slot)?;
-        let needed = request.blocks_missing_for(tokens.len(), self.pool.block_size());
-        let fits = request.blocks.len() + needed <= self.pool.num_usable();
-        self.check_growth(needed, self.pool.num_available(), fits)?;
-        Ok(self.extend(slot, tokens)?.to_vec())
+        let needed = self.growth(slot, tokens.len(), lookahead, &mut HashMap::new())?;
+        let fits = self.at(slot)?.sequence.blocks.len() + needed <= self.tiers.device().num_usable();
+        self.check_growth(needed, self.tiers.device().num_available(), fits)?;
+        Ok(self.extend(slot, tokens, lookahead)?.to_vec())
+    }
+
+    /// Blocks that an append takes; see [`crate::sequence::Sequence::blocks_needed`].
+    pub(super) fn growth(
+        &self,
+        slot: usize,
+        tokens: usize,
+        lookahead: usize,
+        given_up: &mut HashMap<BlockId, u32>,
+    ) -> Result<usize, ManagerError> {
+        let pool = self.tiers.device();
+        let more = tokens.saturating_add(lookahead);
+        if more / pool.block_size() > pool.num_usable() {
+            self.check_growth(more / pool.block_size(), pool.num_available(), false)?;
+        }
+        Ok(self.at(slot)?.sequence.blocks_needed(pool, more, given_up))
     }
 
     /// Refuses growth by more blocks than are available.
@@ -137,26 +165,25 @@ impl CacheManager {
         if needed <= available {
             return Ok(());
         }
-        let refusal = Refusal::new(needed, available, self.pool.num_fenced(), can_ever_fit);
+        let refusal = Refusal::new(needed, available, self.tiers.device().num_fenced(), can_ever_fit);
         Err(ManagerError::OutOfBlocks(refusal))
     }
 
-    /// Appends tokens to a running request, after [`Self::check_growth`]. Returns the blocks added.
-    pub(super) fn extend(&mut self, slot: usize, tokens: &[u32]) -> Result<&[BlockId], ManagerError> {
-        let block_size = self.pool.block_size();
-        let missing = self.at(slot)?.blocks_missing_for(tokens.len(), block_size);
-        self.fresh.clear();
-        if missing > 0 {
-            self.pool.allocate_into(missing, &mut self.fresh)?;
-        }
-        self.stats.appended_tokens += tokens.len() as u64;
-        self.version += 1;
+    /// Appends tokens to a running request, after [`Self::check_growth`]. Returns the positions that changed.
+    pub(super) fn extend(
+        &mut self,
+        slot: usize,
+        tokens: &[u32],
+        lookahead: usize,
+    ) -> Result<&[TableChange], ManagerError> {
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
-        request.cursor.append(tokens);
-        request.blocks.extend_from_slice(&self.fresh);
-        Ok(&self.fresh)
+        self.changes.clear();
+        request.sequence.extend(&mut self.tiers, tokens, lookahead, &mut self.changes)?;
+        self.stats.appended_tokens += tokens.len() as u64;
+        self.version += 1;
+        Ok(&self.changes)
     }
 
     /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks that this fills
@@ -175,7 +202,7 @@ impl CacheManager {
     ) -> Result<usize, ManagerError> {
         let slot = self.slot_in(id.into(), RequestState::Running, "commit tokens of it")?;
         let request = self.at(slot)?;
-        let (tokens, computed) = (request.cursor.num_tokens(), request.computed_tokens);
+        let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
         if computed_tokens > tokens || computed_tokens < computed {
             let id = request.id.clone();
             return Err(ManagerError::BadComputedCount { id, asked: computed_tokens, tokens, computed });
@@ -200,7 +227,7 @@ impl CacheManager {
         let checked = self.resolve_batch(requests, &mut rows, "commit tokens of it").and_then(|_| {
             for (&slot, &asked) in rows.iter().zip(computed_tokens) {
                 let request = self.at(slot)?;
-                let (tokens, computed) = (request.cursor.num_tokens(), request.computed_tokens);
+                let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
                 if asked > tokens || asked < computed {
                     let id = request.id.clone();
                     return Err(ManagerError::BadComputedCount { id, asked, tokens, computed });
@@ -216,21 +243,10 @@ impl CacheManager {
 
     #[inline]
     fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize, ManagerError> {
-        let (block_size, epoch) = (self.pool.block_size(), self.pool.epoch());
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
-        request.computed_tokens = computed_tokens;
         self.version += 1;
-        let full = computed_tokens / block_size;
-        if full <= request.published || !request.publishes || request.cursor.epoch() != epoch {
-            return Ok(0);
-        }
-        let blocks = &request.blocks[request.published..full];
-        let registered = self.pool.register(blocks, request.cursor.chain(), request.published)?;
-        self.pool.mark_computed(&blocks[..registered.blocks])?;
-        request.publishes = !registered.collided;
-        request.published += registered.blocks;
-        Ok(registered.blocks)
+        Ok(request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?)
     }
 }

@@ -47,6 +47,7 @@ mod error;
 mod growth;
 mod request;
 mod step;
+mod tables;
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,7 +59,9 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::EvictionPolicy;
 use crate::hash::{BlockHasher, ExtraKeys, HashAlgorithm, HashCursor, HasherConfig, Verify};
 use crate::pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe};
+use crate::sequence::TableChange;
 use crate::stats::PoolStats;
+use crate::tiers::{Place, SwapId, Tiers};
 
 pub use admission::Admission;
 pub use error::{ManagerError, Refused};
@@ -66,6 +69,7 @@ pub use growth::NewBlock;
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
 pub use step::{StepOutcome, StepPlan};
+use tables::Move;
 
 /// Settings of a [`CacheManager`].
 #[derive(Clone, PartialEq)]
@@ -91,6 +95,8 @@ pub struct ManagerConfig {
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
     /// that these can go on appending.
     pub watermark: f64,
+    /// Blocks of the host tier, null block included: where requests are swapped out to. 0 for none.
+    pub host_blocks: usize,
     /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
     pub block_bytes: u64,
 }
@@ -110,6 +116,7 @@ impl Default for ManagerConfig {
             eviction,
             event_capacity,
             watermark: 0.0,
+            host_blocks: 0,
             block_bytes: 0,
         }
     }
@@ -145,6 +152,7 @@ impl fmt::Debug for ManagerConfig {
             .field("pool", &self.pool())
             .field("hasher", &self.hasher())
             .field("watermark", &self.watermark)
+            .field("host_blocks", &self.host_blocks)
             .field("block_bytes", &self.block_bytes)
             .finish()
     }
@@ -160,6 +168,10 @@ pub struct ManagerStats {
     pub running: usize,
     /// Requests that wait to be resumed.
     pub preempted: usize,
+    /// Requests whose blocks are in the host tier.
+    pub swapped: usize,
+    /// Requests that a swap moves now.
+    pub moving: usize,
     /// Requests admitted so far.
     pub admissions: u64,
     /// Prompt tokens of those requests.
@@ -182,6 +194,14 @@ pub struct ManagerStats {
     pub resumed_tokens: u64,
     /// Of those, tokens whose KV was still cached.
     pub resumed_hit_tokens: u64,
+    /// Requests forked from others.
+    pub forks: u64,
+    /// Requests swapped out, swaps that were aborted not counted.
+    pub swapped_out: u64,
+    /// Requests swapped in.
+    pub swapped_in: u64,
+    /// Blocks handed out to be copied: by copy-on-write and by swaps.
+    pub copied_blocks: u64,
     /// Bytes of KV per block; 0 if unknown.
     pub block_bytes: u64,
     /// The pool's own figures.
@@ -191,7 +211,8 @@ pub struct ManagerStats {
 /// Requests by id over one [`BlockPool`].
 #[derive(Debug)]
 pub struct CacheManager {
-    pool: BlockPool,
+    /// The device's pool, and the host's if there is one.
+    tiers: Tiers,
     hasher: Arc<BlockHasher>,
     /// Blocks that an admission leaves available while others run.
     watermark_blocks: usize,
@@ -205,7 +226,9 @@ pub struct CacheManager {
     batch: u64,
     /// Reused by every append.
     rows: Vec<usize>,
-    fresh: Vec<BlockId>,
+    changes: Vec<TableChange>,
+    /// Requests of each swap under way.
+    swaps: HashMap<SwapId, Move>,
 }
 
 impl CacheManager {
@@ -222,14 +245,16 @@ impl CacheManager {
                 expected: "a share of the pool, from 0.0 to below 1.0".into(),
             }));
         }
-        let pool = BlockPool::new(config.pool())?;
+        let host =
+            (config.host_blocks > 0).then(|| PoolConfig { num_blocks: config.host_blocks, ..config.pool() });
+        let tiers = Tiers::new(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
         }
-        let watermark_blocks = (config.watermark * pool.num_usable() as f64) as usize;
+        let watermark_blocks = (config.watermark * tiers.device().num_usable() as f64) as usize;
         Ok(Self {
-            pool,
+            tiers,
             hasher: Arc::new(hasher),
             watermark_blocks,
             slots: HashMap::new(),
@@ -239,14 +264,21 @@ impl CacheManager {
             version: 0,
             batch: 0,
             rows: Vec::new(),
-            fresh: Vec::new(),
+            changes: Vec::new(),
+            swaps: HashMap::new(),
         })
     }
 
     /// The pool. Its requests' blocks are the manager's: to look at, not to release.
     #[must_use]
-    pub const fn pool(&self) -> &BlockPool {
-        &self.pool
+    pub fn pool(&self) -> &BlockPool {
+        self.tiers.device()
+    }
+
+    /// The pools of all tiers, and the copies that are planned: to look at.
+    #[must_use]
+    pub const fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     /// The hasher that prompts are hashed with: `Send + Sync`, so a prompt can be hashed on any thread.
@@ -262,7 +294,7 @@ impl CacheManager {
     /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
     pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor, ManagerError> {
         let mut cursor =
-            HashCursor::new(self.hasher.clone(), ExtraKeys { epoch: self.pool.epoch(), ..extra })?;
+            HashCursor::new(self.hasher.clone(), ExtraKeys { epoch: self.tiers.device().epoch(), ..extra })?;
         cursor.append(tokens);
         Ok(cursor)
     }
@@ -273,7 +305,7 @@ impl CacheManager {
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe, ManagerError> {
         self.check_cursor(cursor)?;
-        Ok(self.pool.probe(cursor.chain(), self.reusable_blocks(cursor))?)
+        Ok(self.tiers.device().probe(cursor.chain(), self.reusable_blocks(cursor))?)
     }
 
     /// The request's tokens, computed tokens, state. O(1).
@@ -289,7 +321,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn block_table<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&[BlockId], ManagerError> {
-        Ok(&self.at(self.slot(id.into())?)?.blocks)
+        Ok(&self.at(self.slot(id.into())?)?.sequence.blocks)
     }
 
     /// Whether a request has this id.
@@ -301,7 +333,7 @@ impl CacheManager {
     /// Counters and gauges. O(1).
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
-        ManagerStats { pool: self.pool.stats(), ..self.stats }
+        ManagerStats { pool: self.tiers.device().stats(), ..self.stats }
     }
 
     /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
@@ -310,7 +342,11 @@ impl CacheManager {
     /// Only if the pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
         self.version += 1;
-        Ok(self.pool.complete_step(step)?)
+        let mut ended = 0;
+        for tier in 0..self.tiers.len() {
+            ended += self.tiers.pool_mut(tier)?.complete_step(step)?;
+        }
+        Ok(ended)
     }
 
     /// Starts a new epoch: see [`BlockPool::bump_epoch`]. Running requests go on and are never published again;
@@ -320,7 +356,7 @@ impl CacheManager {
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
-        Ok(self.pool.bump_epoch()?)
+        Ok(self.tiers.bump_epoch()?)
     }
 
     /// Forgets all cached content: see [`BlockPool::reset`].
@@ -328,7 +364,7 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::InUse`] while requests hold blocks.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
-        let forgotten = self.pool.reset()?;
+        let forgotten = self.tiers.device_mut().reset()?;
         self.version += 1;
         Ok(forgotten)
     }
@@ -338,7 +374,7 @@ impl CacheManager {
     /// # Errors
     /// Unknown ids.
     pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
-        let evicted = self.pool.evict(blocks)?;
+        let evicted = self.tiers.device_mut().evict(blocks)?;
         self.version += 1;
         Ok(evicted)
     }
@@ -348,14 +384,14 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
-        self.pool.resize(num_blocks)?;
+        self.tiers.device_mut().resize(num_blocks)?;
         self.version += 1;
         Ok(())
     }
 
     /// Events since the last call: see [`BlockPool::take_events`].
     pub fn take_events(&mut self) -> crate::events::EventBatch {
-        self.pool.take_events()
+        self.tiers.device_mut().take_events()
     }
 
     /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
@@ -363,26 +399,32 @@ impl CacheManager {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.pool.check_invariants()?;
-        let mut held = vec![0u32; self.pool.num_blocks()];
+        self.tiers.check_invariants()?;
+        let mut held: HashMap<Place, u32> = HashMap::new();
         for request in self.requests.iter().flatten() {
             self.check_request(request)?;
-            for block in &request.blocks {
-                held[block.index()] += 1;
+            let tier = request.sequence.tier;
+            for &block in request.sequence.held() {
+                *held.entry(Place { tier, block }).or_default() += 1;
             }
         }
-        for block in (1..held.len() as u32).map(BlockId::new) {
-            let counted = self.pool.ref_count(block).unwrap_or(0);
-            let expected = held[block.index()] + self.pool.fence_references(block);
-            ensure(counted == expected, "M1 (references are block tables and fences)", || {
-                format!("{block:?} has {counted} references, {expected} holders")
-            })?;
+        for tier in 0..self.tiers.len() {
+            let Ok(pool) = self.tiers.pool(tier) else { continue };
+            for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
+                let place = Place { tier, block };
+                let holders = pool.num_holders(block);
+                let expected = held.get(&place).copied().unwrap_or(0) + self.tiers.swap_references(place);
+                ensure(holders == expected, "M1 (references are block tables, fences and swaps)", || {
+                    format!("{place:?} has {holders} holders, {expected} are known")
+                })?;
+            }
         }
         let live = self.requests.iter().flatten().count();
         let indexed = self.slots.iter().all(|(id, &slot)| {
             self.requests.get(slot).and_then(Option::as_ref).is_some_and(|request| request.id == *id)
         });
-        let counted = self.stats.running + self.stats.preempted;
+        let ManagerStats { running, preempted, swapped, moving, .. } = self.stats;
+        let counted = running + preempted + swapped + moving;
         ensure(indexed && live == self.slots.len() && live == counted, "M5 (requests are counted)", || {
             format!("{live} live, {} by id, {counted} counted", self.slots.len())
         })?;
@@ -393,32 +435,23 @@ impl CacheManager {
     }
 
     fn check_request(&self, request: &Request) -> Result<(), InvariantViolation> {
-        let id = &request.id;
-        let needed = match request.state {
-            RequestState::Running => {
-                request.blocks_missing_for(0, self.pool.block_size()) + request.blocks.len()
-            }
-            RequestState::Preempted => 0,
-        };
-        ensure(request.blocks.len() == needed, "M2 (a table has the blocks that its tokens need)", || {
-            format!("request {id} has {} blocks, needs {needed}", request.blocks.len())
-        })?;
-        ensure(request.computed_tokens <= request.cursor.num_tokens(), "M2 (computed tokens exist)", || {
-            format!("request {id}")
-        })?;
-        if request.cursor.epoch() != self.pool.epoch() {
-            return Ok(());
+        let (id, sequence) = (&request.id, &request.sequence);
+        let pool = self.tiers.pool(sequence.tier);
+        let pool = pool.map_err(|error| InvariantViolation::new("M2 (tiers exist)", error.to_string()))?;
+        if request.state == RequestState::Preempted {
+            return ensure(sequence.blocks.is_empty(), "M2 (a preempted request holds nothing)", || {
+                format!("request {id} has {} blocks", sequence.blocks.len())
+            });
         }
-        for (block, hash) in
-            request.blocks.iter().zip(request.cursor.chain().hashes()).take(request.published)
-        {
-            // Dropped by id since, perhaps; never under another hash.
-            let wrong = self.pool.hash_of(*block).is_some_and(|registered| registered != *hash);
-            ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
-                format!("{block:?} of request {id}")
-            })?;
-        }
-        Ok(())
+        sequence.check_invariants(pool, &format!("request {id}"))?;
+        let tier = usize::from(request.state == RequestState::Swapped);
+        let moving = request.state == RequestState::Moving;
+        ensure(moving == sequence.swap.is_some(), "M2 (a moving request belongs to a swap)", || {
+            format!("request {id} is {}", request.state.name())
+        })?;
+        ensure(moving || sequence.tier == tier, "M2 (a request's blocks are where its state says)", || {
+            format!("request {id} is {} in tier {}", request.state.name(), sequence.tier)
+        })
     }
 
     /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
@@ -426,12 +459,12 @@ impl CacheManager {
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
         }
-        Ok(self.pool.check_chain(cursor.chain())?)
+        Ok(self.tiers.device().check_chain(cursor.chain())?)
     }
 
     /// Full blocks of a prompt that a lookup may reuse: at least its last token is left to compute.
     fn reusable_blocks(&self, cursor: &HashCursor) -> usize {
-        cursor.num_tokens().saturating_sub(1) / self.pool.block_size()
+        cursor.num_tokens().saturating_sub(1) / self.tiers.device().block_size()
     }
 
     #[inline]

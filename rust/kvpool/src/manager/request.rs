@@ -5,8 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 
-use crate::block::BlockId;
-use crate::hash::HashCursor;
+use crate::sequence::Sequence;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,6 +131,23 @@ pub enum RequestState {
     Running,
     /// It was preempted: it holds nothing, and its tokens wait to be computed again.
     Preempted,
+    /// It was preempted by swap: its blocks are in the host tier.
+    Swapped,
+    /// A swap moves its blocks between the tiers.
+    Moving,
+}
+
+impl RequestState {
+    /// The state's name, as users read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Preempted => "preempted",
+            Self::Swapped => "swapped",
+            Self::Moving => "moving",
+        }
+    }
 }
 
 /// What the manager keeps of a request.
@@ -139,16 +155,8 @@ pub enum RequestState {
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
-    /// Its tokens and the hash chain of its full blocks.
-    pub(crate) cursor: HashCursor,
-    /// Its block table.
-    pub(crate) blocks: Vec<BlockId>,
-    /// Tokens whose KV is written, cached ones included.
-    pub(crate) computed_tokens: usize,
-    /// Leading blocks of the table that are in the index: matched at admission, or registered since.
-    pub(crate) published: usize,
-    /// False after a hash collision: nothing behind the colliding block can be reached by a lookup.
-    pub(crate) publishes: bool,
+    /// Its tokens and block table.
+    pub(crate) sequence: Sequence,
     /// Tokens that were cached when it was last admitted.
     pub(crate) cached_tokens: usize,
     /// The number of the batch that named it last: finds an id named twice in one call in O(1).
@@ -169,21 +177,19 @@ pub struct RequestInfo {
     pub cached_tokens: usize,
     /// Blocks in its block table.
     pub blocks: usize,
+    /// The tier whose blocks these are: 0, or 1 if it is swapped out.
+    pub tier: usize,
 }
 
 impl Request {
     pub(crate) fn info(&self) -> RequestInfo {
         RequestInfo {
             state: self.state,
-            tokens: self.cursor.num_tokens(),
-            computed_tokens: self.computed_tokens,
+            tokens: self.sequence.num_tokens(),
+            computed_tokens: self.sequence.computed_tokens,
             cached_tokens: self.cached_tokens,
-            blocks: self.blocks.len(),
+            blocks: self.sequence.blocks.len(),
+            tier: self.sequence.tier,
         }
-    }
-
-    /// Blocks that the table lacks once `more` tokens are appended.
-    pub(crate) fn blocks_missing_for(&self, more: usize, block_size: usize) -> usize {
-        (self.cursor.num_tokens() + more).div_ceil(block_size).saturating_sub(self.blocks.len())
     }
 }

@@ -17,6 +17,7 @@ use super::error::{ManagerError, Refused};
 use super::request::{RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::hash::{BlockHasher, HashCursor};
+use crate::sequence::TableChange;
 
 /// One planned operation.
 #[derive(Debug)]
@@ -34,8 +35,8 @@ enum Planned {
 pub enum StepOutcome {
     /// A request was admitted or resumed.
     Admitted(Admission),
-    /// Tokens were appended; these blocks were added to the request's table.
-    Appended(Vec<BlockId>),
+    /// Tokens were appended; these positions of the request's block table changed.
+    Appended(Vec<TableChange>),
     /// A request was preempted.
     Preempted,
     /// A request was released.
@@ -68,6 +69,8 @@ pub struct StepPlan {
     named: HashSet<RequestId>,
     /// What the plan adds to the reference counts of blocks.
     added: HashMap<BlockId, i64>,
+    /// References that planned appends give up by copy-on-write.
+    given_up: hashbrown::HashMap<BlockId, u32>,
     /// Blocks that would be available after the operations so far.
     available: usize,
     /// Requests that would be running.
@@ -110,7 +113,8 @@ impl CacheManager {
             operations: Vec::new(),
             named: HashSet::new(),
             added: HashMap::new(),
-            available: self.pool.num_available(),
+            given_up: hashbrown::HashMap::new(),
+            available: self.tiers.device().num_available(),
             running: self.stats.running,
         }
     }
@@ -131,7 +135,7 @@ impl CacheManager {
     }
 
     fn references(&self, block: BlockId) -> u32 {
-        self.pool.ref_count(block).unwrap_or(0)
+        self.tiers.device().ref_count(block).unwrap_or(0)
     }
 
     /// Plans an admission: returns the tokens that would be cached.
@@ -174,7 +178,7 @@ impl CacheManager {
         self.check_plan(plan, id)?;
         let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
-        let staged = self.stage_in(plan, rebased.as_deref().unwrap_or(&self.at(slot)?.cursor))?;
+        let staged = self.stage_in(plan, rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor))?;
         let cached = self.count_in(plan, &staged);
         plan.named.insert(id.to_owned());
         plan.operations.push(Planned::Resume { slot, rebased, staged });
@@ -194,10 +198,11 @@ impl CacheManager {
         let id = id.into();
         self.check_plan(plan, id)?;
         let slot = self.slot_in(id, RequestState::Running, "append to it")?;
-        let request = self.at(slot)?;
-        let needed = request.blocks_missing_for(tokens.len(), self.pool.block_size());
-        let fits = request.blocks.len() + needed <= self.pool.num_usable();
+        // Counted on a copy first: a refused append gives nothing up. Releases that are planned, too, may save a copy.
+        let needed = self.growth(slot, tokens.len(), 0, &mut plan.given_up.clone())?;
+        let fits = self.at(slot)?.sequence.blocks.len() + needed <= self.tiers.device().num_usable();
         self.check_growth(needed, plan.available, fits)?;
+        self.growth(slot, tokens.len(), 0, &mut plan.given_up)?;
         plan.available -= needed;
         plan.named.insert(id.to_owned());
         plan.operations.push(Planned::Append { slot, tokens: tokens.to_vec() });
@@ -216,9 +221,9 @@ impl CacheManager {
     ) -> Result<usize, ManagerError> {
         let id = id.into();
         self.check_plan(plan, id)?;
-        let slot = self.slot_in(id, RequestState::Running, "preempt it")?;
+        let slot = self.preemptible(id)?;
         let freed = self.plan_give_up(plan, slot, after_step)?;
-        plan.running -= 1;
+        plan.running -= usize::from(self.at(slot)?.state == RequestState::Running);
         plan.named.insert(id.to_owned());
         plan.operations.push(Planned::Preempt { slot, after_step });
         Ok(freed)
@@ -237,6 +242,7 @@ impl CacheManager {
         let id = id.into();
         self.check_plan(plan, id)?;
         let slot = self.slot(id)?;
+        self.check_settled(slot, "release it: complete or abort the swap first")?;
         let freed = self.plan_give_up(plan, slot, after_step)?;
         plan.running -= usize::from(self.at(slot)?.state == RequestState::Running);
         plan.named.insert(id.to_owned());
@@ -250,11 +256,15 @@ impl CacheManager {
         slot: usize,
         after_step: Option<u64>,
     ) -> Result<usize, ManagerError> {
-        if after_step.is_some_and(|step| !self.pool.is_completed(step)) {
+        if after_step.is_some_and(|step| !self.tiers.device().is_completed(step)) {
             return Ok(0); // the fence takes over the references: nothing becomes available in this step
         }
         let mut freed = 0;
-        for &block in &self.at(slot)?.blocks {
+        let sequence = &self.at(slot)?.sequence;
+        if sequence.tier != 0 {
+            return Ok(0); // blocks of the host: nothing becomes available on the device
+        }
+        for &block in sequence.held() {
             freed += usize::from(plan.add_reference(block, self.references(block), -1) == 0);
         }
         plan.available += freed;
@@ -263,7 +273,7 @@ impl CacheManager {
 
     /// Matches a prompt against the pool as it is, and checks that the rest fits what the plan leaves.
     fn stage_in(&self, plan: &StepPlan, cursor: &HashCursor) -> Result<Staged, ManagerError> {
-        let found = self.pool.match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let found = self.tiers.device().match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
         let planned = |block: &BlockId| {
             i64::from(self.references(*block)) + plan.added.get(block).copied().unwrap_or(0)
         };
@@ -279,7 +289,7 @@ impl CacheManager {
         }
         plan.available -= staged.new_blocks;
         plan.running += 1;
-        staged.found.blocks.len() * self.pool.block_size()
+        staged.found.blocks.len() * self.tiers.device().block_size()
     }
 
     /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then everything is
@@ -294,7 +304,7 @@ impl CacheManager {
         self.version += 1;
         for operation in &operations {
             if let Planned::Admit { staged, .. } | Planned::Resume { staged, .. } = operation {
-                self.pool.acquire_match(&staged.found)?;
+                self.tiers.device_mut().acquire_match(&staged.found)?;
             }
         }
         for operation in &operations {
@@ -316,7 +326,7 @@ impl CacheManager {
                     StepOutcome::Admitted(self.reinstall(slot, rebased, &staged, blocks)?)
                 }
                 Planned::Append { slot, tokens } => {
-                    StepOutcome::Appended(self.extend(slot, &tokens)?.to_vec())
+                    StepOutcome::Appended(self.extend(slot, &tokens, 0)?.to_vec())
                 }
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,

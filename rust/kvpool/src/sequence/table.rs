@@ -65,6 +65,20 @@ impl Sequence {
         }
     }
 
+    /// Holds blocks again: an acquired match and the blocks allocated behind it. The tokens stay, or are hashed anew.
+    pub(crate) fn reinstate(
+        &mut self,
+        rehashed: Option<HashCursor>,
+        blocks: Vec<BlockId>,
+        cached_blocks: usize,
+    ) {
+        if let Some(cursor) = rehashed {
+            self.cursor = cursor;
+        }
+        (self.blocks, self.published) = (blocks, cached_blocks);
+        self.computed_tokens = cached_blocks * self.block_size();
+    }
+
     #[inline]
     pub(crate) fn num_tokens(&self) -> usize {
         self.cursor.num_tokens()

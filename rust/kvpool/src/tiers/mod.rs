@@ -157,6 +157,16 @@ impl Tiers {
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
+    /// The pool of tier 0.
+    pub(crate) fn device(&self) -> &BlockPool {
+        &self.pools[0]
+    }
+
+    /// The pool of tier 0, to be changed.
+    pub(crate) fn device_mut(&mut self) -> &mut BlockPool {
+        &mut self.pools[0]
+    }
+
     /// The pool of a tier, to be changed.
     ///
     /// # Errors

@@ -188,9 +188,20 @@ impl Tiers {
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references, [`TierError::SameTier`],
     /// [`TierError::UnknownTier`], unknown ids.
     pub fn begin_swap(&mut self, blocks: &[BlockId], from: usize, to: usize) -> Result<SwapId, TierError> {
+        self.begin_swap_leaving(blocks, from, to, 0)
+    }
+
+    /// [`Self::begin_swap`], with `reserve` blocks to be left in the destination.
+    pub(crate) fn begin_swap_leaving(
+        &mut self,
+        blocks: &[BlockId],
+        from: usize,
+        to: usize,
+        reserve: usize,
+    ) -> Result<SwapId, TierError> {
         let staged = self.stage_swap(blocks, from, to)?;
         let target = self.pool_mut(to)?;
-        let available = target.num_available() - staged.idle;
+        let available = (target.num_available() - staged.idle).saturating_sub(reserve);
         if staged.fresh > available {
             let can_ever_fit = staged.fresh <= target.num_usable();
             let refusal = Refusal::new(staged.fresh, available, target.num_fenced(), can_ever_fit);
