@@ -1457,7 +1457,8 @@ class Swap:
 class TransferPlan:
     """Copies of one step, as plain data.
 
-    They are one simultaneous assignment: each reads what its source held before any was written. ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
+    They are one simultaneous assignment: each reads what its source held before any was written. ``len(plan)`` is
+    the number of transfers. Plans with the same transfers are equal.
 
     Args:
         transfers: Pairs of source and destination, each a pair of tier and block.

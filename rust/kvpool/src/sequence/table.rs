@@ -203,11 +203,18 @@ impl Sequence {
         if let Some(changes) = changes {
             self.exchange(pool, full, changes)?;
         }
-        let blocks = &self.blocks[self.published..full];
-        let registered = pool.register(blocks, self.cursor.chain(), self.published)?;
-        pool.mark_computed(&blocks[..registered.blocks])?;
-        self.published += registered.blocks;
-        self.publishes = !registered.collided;
+        while self.published < full && self.publishes {
+            // A fork that committed first has registered what both hold.
+            let rest = &self.blocks[self.published..full];
+            let known = rest.iter().take_while(|&&block| pool.is_registered(block)).count();
+            self.published += known;
+            let rest = &rest[known..];
+            let new = rest.iter().position(|&block| pool.is_registered(block)).unwrap_or(rest.len());
+            let registered = pool.register(&rest[..new], self.cursor.chain(), self.published)?;
+            pool.mark_computed(&rest[..registered.blocks])?;
+            self.published += registered.blocks;
+            self.publishes = !registered.collided;
+        }
         Ok(self.published - before)
     }
 
@@ -293,8 +300,6 @@ impl Sequence {
         }
         self.tier = to;
         self.swap = None;
-        // A partial tail keeps its holders; a full one may be a registered block now.
-        self.guarded = true;
     }
 
     /// Recounts the sequence by itself.

@@ -78,6 +78,9 @@ struct Moved {
     references: u32,
     /// False if the destination held the content already.
     copied: bool,
+    /// Whether the source was registered and computed when the copy was planned. What is computed later, by another holder,
+    /// may come after the copy was made.
+    registered: bool,
 }
 
 /// A swap under way.
@@ -229,7 +232,8 @@ impl Tiers {
                     dst
                 }
             };
-            moved.push(Moved { src, dst, references, copied: found.is_none() });
+            let registered = self.pools[from].content_of(src).is_some();
+            moved.push(Moved { src, dst, references, copied: found.is_none(), registered });
         }
         let swap = Swap { from, to, moved };
         for (place, references) in swap.sources() {
@@ -290,7 +294,7 @@ impl Tiers {
             return Err(TierError::UnknownTier { tier: to, tiers });
         };
         let one_epoch = source.epoch() == target.epoch();
-        for one in moved.iter().filter(|one| one.copied && one_epoch) {
+        for one in moved.iter().filter(|one| one.copied && one.registered && one_epoch) {
             if let Some(content) = source.content_of(one.src) {
                 target.adopt_content(one.dst, &content)?;
             }

@@ -1,0 +1,556 @@
+//! The manager's forks, copies, roll-back, windows and swaps, on real bytes: a fake store executes every plan, every request
+//! writes the tokens that it computes, and after each step every request, in whatever tier, reads back what it wrote.
+//!
+//! A cell holds a digest of the whole prefix up to its token, as KV does; blocks are never wiped, so a lost copy, a block
+//! handed out too early or sharing gone wrong shows as another prefix's cell.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first error"
+)]
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use kvpool::{
+    BlockId, CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
+    TransferPlan, Verify, runs,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+
+const BLOCK_SIZE: usize = 3;
+const IDS: std::ops::Range<i64> = 0..6;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Admit {
+        id: i64,
+        tokens: Vec<u32>,
+    },
+    Fork {
+        parent: i64,
+        child: i64,
+    },
+    Append {
+        ids: Vec<i64>,
+        token: u32,
+    },
+    AppendTokens {
+        id: i64,
+        tokens: Vec<u32>,
+        lookahead: usize,
+    },
+    /// Executes the plan, computes every running request, commits it.
+    Compute,
+    Truncate {
+        id: i64,
+        keep: usize,
+    },
+    Trim {
+        id: i64,
+        window: usize,
+    },
+    Preempt {
+        id: i64,
+        after: Option<u64>,
+    },
+    Resume(i64),
+    Release {
+        id: i64,
+        after: Option<u64>,
+    },
+    SwapOut(Vec<i64>),
+    SwapIn(Vec<i64>),
+    /// Executes the plan and completes, or aborts, the oldest swap under way.
+    EndSwap {
+        complete: bool,
+    },
+    Step {
+        append: i64,
+        token: u32,
+        release: i64,
+        preempt: i64,
+    },
+    CompleteStep(u64),
+    BumpEpoch,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let tokens = || prop::collection::vec(0u32..2, 1..9);
+    let ids = || prop::collection::vec(IDS, 0..4);
+    let after = || prop::option::weighted(0.3, 0u64..10);
+    prop_oneof![
+        8 => (IDS, tokens()).prop_map(|(id, tokens)| Operation::Admit { id, tokens }),
+        8 => (IDS, IDS).prop_map(|(parent, child)| Operation::Fork { parent, child }),
+        8 => (ids(), 0u32..2).prop_map(|(ids, token)| Operation::Append { ids, token }),
+        4 => (IDS, tokens(), 0usize..5)
+            .prop_map(|(id, tokens, lookahead)| Operation::AppendTokens { id, tokens, lookahead }),
+        10 => Just(Operation::Compute),
+        4 => (IDS, 1usize..12).prop_map(|(id, keep)| Operation::Truncate { id, keep }),
+        2 => (IDS, 0usize..8).prop_map(|(id, window)| Operation::Trim { id, window }),
+        2 => (IDS, after()).prop_map(|(id, after)| Operation::Preempt { id, after }),
+        3 => IDS.prop_map(Operation::Resume),
+        4 => (IDS, after()).prop_map(|(id, after)| Operation::Release { id, after }),
+        4 => ids().prop_map(Operation::SwapOut),
+        4 => ids().prop_map(Operation::SwapIn),
+        6 => prop::bool::weighted(0.7).prop_map(|complete| Operation::EndSwap { complete }),
+        3 => (IDS, 0u32..2, IDS, IDS)
+            .prop_map(|(append, token, release, preempt)| Operation::Step { append, token, release, preempt }),
+        2 => (0u64..10).prop_map(Operation::CompleteStep),
+        1 => Just(Operation::BumpEpoch),
+    ]
+}
+
+/// What a request has, as the test knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    tokens: Vec<u32>,
+    state: RequestState,
+}
+
+struct Rig {
+    manager: CacheManager,
+    /// Cells by tier, block and slot.
+    store: Vec<Vec<[u64; BLOCK_SIZE]>>,
+    known: BTreeMap<i64, Known>,
+    swaps: Vec<(SwapId, Vec<i64>)>,
+}
+
+/// The KV of a prefix's last token.
+fn cell(prefix: &[u32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    prefix.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Rig {
+    fn new(num_blocks: usize, host_blocks: usize, verify: Verify) -> Self {
+        let manager = CacheManager::new(ManagerConfig {
+            num_blocks,
+            host_blocks,
+            block_size: BLOCK_SIZE,
+            verify,
+            ..ManagerConfig::default()
+        });
+        let store = [num_blocks, host_blocks].map(|blocks| vec![[0; BLOCK_SIZE]; blocks]).to_vec();
+        Self { manager: manager.unwrap(), store, known: BTreeMap::new(), swaps: Vec::new() }
+    }
+
+    /// Everything that a refused call must not change.
+    fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+        let tables: Vec<_> = IDS.map(|id| self.manager.block_table(id).map(<[_]>::to_vec).ok()).collect();
+        let infos: Vec<_> = IDS.map(|id| self.manager.request(id).ok()).collect();
+        let tiers = self.manager.tiers();
+        let pools: Vec<_> = (0..tiers.len())
+            .map(|tier| tiers.pool(tier).unwrap())
+            .map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats().registered))
+            .collect();
+        (tables, infos, pools, tiers.pending_copies().collect::<Vec<_>>())
+    }
+
+    /// A call that is refused changes nothing; returns what one that is not gave.
+    fn attempt<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> Result<T, ManagerError>) -> Option<T> {
+        let before = self.observe();
+        match call(&mut self.manager) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                assert_eq!(self.observe(), before, "{error}");
+                None
+            }
+        }
+    }
+
+    fn execute(&mut self, plan: &TransferPlan) {
+        for round in plan.rounds(&[]).unwrap() {
+            let before = self.store.clone();
+            for run in runs(&round) {
+                for at in 0..run.len {
+                    let (src, dst) = (run.src.block.index() + at, run.dst.block.index() + at);
+                    self.store[run.dst.tier][dst] = before[run.src.tier][src];
+                }
+            }
+        }
+    }
+
+    /// One step of the engine: copies, then every running request writes what it has not computed, then commits.
+    fn compute(&mut self) {
+        let plan = self.manager.take_plan().unwrap();
+        self.execute(&plan);
+        let running: Vec<_> =
+            self.known.iter().filter(|(_, known)| known.state == RequestState::Running).collect();
+        for &(&id, known) in &running {
+            let computed = self.manager.request(id).unwrap().computed_tokens;
+            let table = self.manager.block_table(id).unwrap();
+            for at in computed..known.tokens.len() {
+                let block = table[at / BLOCK_SIZE];
+                self.store[0][block.index()][at % BLOCK_SIZE] = cell(&known.tokens[..=at]);
+            }
+        }
+        let ids: Vec<_> = running.iter().map(|&(&id, _)| RequestRef::Int(id)).collect();
+        let computed: Vec<_> = running.iter().map(|(_, known)| known.tokens.len()).collect();
+        self.manager.commit_batch(&ids, &computed).unwrap();
+    }
+
+    /// Every request that has blocks and is not on its way reads back what it wrote.
+    fn read_back(&self) {
+        // A copy that is planned has not been made: its destination reads as its source.
+        let pending: BTreeMap<_, _> =
+            self.manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
+        for (&id, known) in &self.known {
+            let info = self.manager.request(id).unwrap();
+            assert_eq!((info.state, info.tokens), (known.state, known.tokens.len()), "request {id}");
+            if known.state == RequestState::Moving {
+                continue;
+            }
+            let table = self.manager.block_table(id).unwrap();
+            for at in 0..info.computed_tokens {
+                let block = table[at / BLOCK_SIZE];
+                if block.is_null() {
+                    continue; // trimmed
+                }
+                let place = kvpool::Place { tier: info.tier, block };
+                let place = pending.get(&place).copied().unwrap_or(place);
+                let found = self.store[place.tier][place.block.index()][at % BLOCK_SIZE];
+                assert_eq!(found, cell(&known.tokens[..=at]), "request {id}, token {at}, {place:?}");
+            }
+        }
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        match operation.clone() {
+            Operation::Admit { id, tokens } => {
+                let prompt = self.manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+                if self.attempt(|m| m.admit(id, prompt).map_err(|refused| refused.error)).is_some() {
+                    self.known.insert(id, Known { tokens, state: RequestState::Running });
+                }
+            }
+            Operation::Fork { parent, child } => {
+                if self.attempt(|m| m.fork(parent, child)).is_some() {
+                    self.known.insert(child, self.known[&parent].clone());
+                }
+            }
+            Operation::Append { ids, token } => {
+                let requests: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+                let before: Vec<_> = ids.iter().map(|&id| self.table(id)).collect();
+                let tokens = vec![token; ids.len()];
+                if let Some(changes) = self.attempt(|m| m.append(&requests, &tokens, false)) {
+                    let mut tables = before;
+                    for change in changes {
+                        let table = &mut tables[change.row];
+                        table.truncate(change.index.max(table.len()));
+                        if change.index == table.len() {
+                            table.push(change.block);
+                        } else {
+                            table[change.index] = change.block;
+                        }
+                    }
+                    for (&id, table) in ids.iter().zip(tables) {
+                        assert_eq!(self.table(id), table, "what an append returns is what changed");
+                        self.known.get_mut(&id).unwrap().tokens.push(token);
+                    }
+                }
+            }
+            Operation::AppendTokens { id, tokens, lookahead } => {
+                if self.attempt(|m| m.append_tokens(id, &tokens, lookahead)).is_some() {
+                    self.known.get_mut(&id).unwrap().tokens.extend(tokens);
+                }
+            }
+            Operation::Compute => self.compute(),
+            Operation::Truncate { id, keep } => {
+                if self.attempt(|m| m.truncate(id, keep)).is_some() {
+                    self.known.get_mut(&id).unwrap().tokens.truncate(keep);
+                }
+            }
+            Operation::Trim { id, window } => {
+                self.attempt(|m| m.trim_window(id, window));
+            }
+            Operation::Preempt { id, after } => {
+                if self.attempt(|m| m.preempt(id, after)).is_some() {
+                    self.set(&[id], RequestState::Preempted);
+                }
+            }
+            Operation::Resume(id) => {
+                if self.attempt(|m| m.resume(id)).is_some() {
+                    self.set(&[id], RequestState::Running);
+                }
+            }
+            Operation::Release { id, after } => {
+                if self.attempt(|m| m.release(id, after)).is_some() {
+                    self.known.remove(&id);
+                }
+            }
+            Operation::SwapOut(ids) => self.begin(&ids, true),
+            Operation::SwapIn(ids) => self.begin(&ids, false),
+            Operation::EndSwap { complete } => self.end_swap(complete),
+            Operation::Step { append, token, release, preempt } => {
+                self.step(append, token, release, preempt);
+            }
+            Operation::CompleteStep(step) => {
+                self.manager.complete_step(step).unwrap();
+            }
+            Operation::BumpEpoch => {
+                self.manager.bump_epoch().unwrap();
+            }
+        }
+        self.manager.check_invariants().unwrap();
+        for tier in 0..2 {
+            let stats = self.manager.tiers().pool(tier).unwrap().stats();
+            assert_eq!(stats.free + stats.cached_free + stats.active + stats.fenced, stats.usable);
+        }
+        self.read_back();
+    }
+
+    fn table(&self, id: i64) -> Vec<BlockId> {
+        self.manager.block_table(id).map(<[_]>::to_vec).unwrap_or_default()
+    }
+
+    fn set(&mut self, ids: &[i64], state: RequestState) {
+        ids.iter().for_each(|id| self.known.get_mut(id).unwrap().state = state);
+    }
+
+    fn begin(&mut self, ids: &[i64], out: bool) {
+        let group: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+        let tier = usize::from(out);
+        let available = self.manager.tiers().pool(tier).unwrap().num_available();
+        let mut distinct: Vec<_> =
+            ids.iter().flat_map(|&id| self.table(id)).filter(|b| !b.is_null()).collect();
+        distinct.sort();
+        distinct.dedup();
+        let begun = self.attempt(|m| if out { m.begin_swap_out(&group) } else { m.begin_swap_in(&group) });
+        let Some(swap) = begun else { return };
+        let taken = available - self.manager.tiers().pool(tier).unwrap().num_available();
+        assert!(taken <= distinct.len(), "a swap takes a block per distinct one, at most");
+        self.set(ids, RequestState::Moving);
+        self.swaps.push((swap, ids.to_vec()));
+    }
+
+    fn end_swap(&mut self, complete: bool) {
+        if self.swaps.is_empty() {
+            return;
+        }
+        let (swap, ids) = self.swaps.remove(0);
+        let out = self.manager.request(ids[0]).unwrap().tier == 0;
+        let moved = |done: bool| match out == done {
+            true => RequestState::Swapped,
+            false => RequestState::Running,
+        };
+        if complete {
+            // What is computed and not written yet must not be lost: the plan is executed, and nothing else.
+            let plan = self.manager.take_plan().unwrap();
+            self.execute(&plan);
+            self.manager.complete_swap(swap).unwrap();
+        } else {
+            self.manager.abort_swap(swap).unwrap();
+        }
+        assert!(self.manager.complete_swap(swap).is_err() && self.manager.abort_swap(swap).is_err());
+        self.set(&ids, moved(complete));
+    }
+
+    /// A planned step does what it said, whatever is shared.
+    fn step(&mut self, append: i64, token: u32, release: i64, preempt: i64) {
+        let before = self.observe();
+        let mut plan = self.manager.begin_step();
+        let manager = &self.manager;
+        let preempted = manager.plan_preempt(&mut plan, preempt, None).is_ok();
+        let released = manager.plan_release(&mut plan, release, None).is_ok();
+        let appended = manager.plan_append(&mut plan, append, &[token, token]).is_ok();
+        assert_eq!(self.observe(), before);
+        self.manager.commit_step(&mut plan).expect("a planned step fits");
+        if preempted {
+            self.set(&[preempt], RequestState::Preempted);
+        }
+        if released {
+            self.known.remove(&release);
+        }
+        if appended {
+            self.known.get_mut(&append).unwrap().tokens.extend([token, token]);
+        }
+    }
+}
+
+fn operations_in_all() -> u32 {
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
+}
+
+#[test]
+fn every_request_reads_back_what_it_wrote() {
+    const LENGTH: u32 = 100;
+    let config = Config {
+        cases: operations_in_all().div_ceil(LENGTH),
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    };
+    let verify = prop_oneof![Just(Verify::None), Just(Verify::Tokens)];
+    let setting = (4usize..24, 2usize..16, verify, prop::collection::vec(operation(), LENGTH as usize));
+    let result = TestRunner::new(config).run(&setting, |(blocks, host, verify, operations)| {
+        let mut rig = Rig::new(blocks, host, verify);
+        for operation in &operations {
+            rig.apply(operation);
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn manager(num_blocks: usize, host_blocks: usize) -> CacheManager {
+    let config =
+        ManagerConfig { num_blocks, host_blocks, block_size: BLOCK_SIZE, ..ManagerConfig::default() };
+    CacheManager::new(config).unwrap()
+}
+
+fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32]) {
+    let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
+    manager.admit(id, prompt).unwrap();
+}
+
+fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
+    ids.iter().map(|&id| RequestRef::Int(id)).collect()
+}
+
+/// Both hold a full block that nobody has computed when they fork; each commits it.
+#[test]
+fn forks_publish_a_shared_block_once() {
+    let mut manager = manager(10, 0);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
+    manager.fork(1, 2).unwrap();
+    assert_eq!(manager.commit(1, 7).unwrap(), 2);
+    assert_eq!(manager.commit(2, 7).unwrap(), 2);
+    assert_eq!(manager.pool().stats().registered, 2);
+    manager.check_invariants().unwrap();
+}
+
+/// n samples of one prompt: n - 1 copies of the tail, the last one writes in place, and a pool that holds just that suffices.
+#[test]
+fn the_last_of_the_samples_writes_in_place() {
+    let mut manager = manager(2 + 3 + 1, 0);
+    admit(&mut manager, 0, &[1, 2, 3, 4]);
+    for child in 1..4 {
+        manager.fork(0, child).unwrap();
+    }
+    let changes = manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], true).unwrap();
+    assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(manager.pool().num_available(), 0);
+    let plan = manager.take_plan().unwrap();
+    let sources: Vec<_> = plan.transfers().iter().map(|copy| copy.src.block).collect();
+    assert_eq!(sources, vec![manager.block_table(3).unwrap()[1]; 3]);
+    // Again: nobody shares a tail now.
+    assert!(manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], true).unwrap().is_empty());
+    assert!(manager.take_plan().unwrap().is_empty());
+}
+
+/// One block too few: the batch is refused as a whole, and nobody has a copy.
+#[test]
+fn copies_that_do_not_fit_refuse_the_batch() {
+    let mut manager = manager(2 + 2 + 1, 0);
+    admit(&mut manager, 0, &[1, 2, 3, 4]);
+    (1..4).for_each(|child| manager.fork(0, child).unwrap());
+    let error = manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], false).unwrap_err();
+    assert_eq!(error.to_string(), "out of blocks: 3 needed, 2 available, 1 missing");
+    assert!((0..4).all(|id| manager.block_table(id).unwrap() == manager.block_table(0).unwrap()));
+    assert_eq!(manager.tiers().pending_copies().count(), 0);
+    manager.check_invariants().unwrap();
+}
+
+/// Preemption by swap and back: what is shared moves once, hits in the device save the copy, and M4 holds throughout.
+#[test]
+fn a_group_is_swapped_out_and_in() {
+    let mut manager = manager(12, 8);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
+    manager.commit(1, 7).unwrap();
+    manager.fork(1, 2).unwrap();
+    manager.append(&refs(&[1, 2]), &[8, 9], false).unwrap();
+    manager.take_plan().unwrap();
+    let swap = manager.begin_swap_out(&refs(&[1, 2])).unwrap();
+    for error in [manager.release(1, None).unwrap_err(), manager.append_tokens(2, &[1], 0).unwrap_err()] {
+        assert!(error.to_string().contains("is moving"), "{error}");
+    }
+    assert_eq!(manager.take_plan().unwrap().len(), 4); // two shared blocks, two tails
+    manager.complete_swap(swap).unwrap();
+    assert_eq!((manager.stats().swapped, manager.pool().num_available()), (2, 11));
+    let swap = manager.begin_swap_in(&refs(&[2, 1])).unwrap();
+    assert_eq!(manager.take_plan().unwrap().len(), 2); // the shared blocks are cached on the device still
+    manager.complete_swap(swap).unwrap();
+    assert_eq!(manager.block_table(1).unwrap()[..2], manager.block_table(2).unwrap()[..2]);
+    let stats = manager.stats();
+    assert_eq!((stats.running, stats.swapped_out, stats.swapped_in, stats.forks), (2, 2, 2, 1));
+    assert_eq!(stats.hit_tokens + stats.computed_tokens, stats.prompt_tokens);
+    manager.check_invariants().unwrap();
+}
+
+#[test]
+fn refused_table_operations_change_nothing() {
+    let mut rig = Rig::new(8, 3, Verify::None);
+    rig.apply(&Operation::Admit { id: 1, tokens: vec![1; 10] });
+    rig.apply(&Operation::Admit { id: 2, tokens: vec![2; 3] });
+    rig.apply(&Operation::Preempt { id: 2, after: None });
+    let refused = |rig: &mut Rig, call: &dyn Fn(&mut CacheManager) -> Option<ManagerError>, message: &str| {
+        let before = rig.observe();
+        assert_eq!(call(&mut rig.manager).expect("refused").to_string(), message);
+        assert_eq!(rig.observe(), before);
+    };
+    refused(&mut rig, &|m| m.fork(9, 3).err(), "no request has the id 9: admit it first");
+    refused(
+        &mut rig,
+        &|m| m.fork(1, 2).err(),
+        "request 2 is known already: release it before admitting it again",
+    );
+    refused(&mut rig, &|m| m.fork(2, 3).err(), "request 2 is preempted: cannot fork it");
+    refused(&mut rig, &|m| m.truncate(2, 1).err(), "request 2 is preempted: cannot truncate it");
+    refused(
+        &mut rig,
+        &|m| m.truncate(1, 11).err(),
+        "cannot keep 11 tokens of request 1: from 1 to 10 can be kept",
+    );
+    refused(
+        &mut rig,
+        &|m| m.truncate(1, 0).err(),
+        "cannot keep 0 tokens of request 1: from 1 to 10 can be kept",
+    );
+    refused(
+        &mut rig,
+        &|m| m.begin_swap_out(&refs(&[1])).err(),
+        "out of blocks: 4 needed, 2 available, 2 missing; it can never fit this pool",
+    );
+    refused(&mut rig, &|m| m.begin_swap_out(&[]).err(), "a swap needs at least one request");
+    refused(&mut rig, &|m| m.begin_swap_out(&refs(&[2])).err(), "request 2 is preempted: cannot swap it out");
+    refused(&mut rig, &|m| m.begin_swap_out(&refs(&[1, 1])).err(), "request 1 is named twice in one call");
+    refused(&mut rig, &|m| m.begin_swap_in(&refs(&[1])).err(), "request 1 is running: cannot swap it in");
+    refused(
+        &mut rig,
+        &|m| m.complete_swap(SwapId::from_number(7)).err(),
+        "swap 7 is not under way: it was completed or aborted, or never begun",
+    );
+    refused(
+        &mut rig,
+        &|m| m.append_tokens(1, &[], usize::MAX).err(),
+        &format!(
+            "out of blocks: {} needed, 3 available, {} missing; it can never fit this pool",
+            usize::MAX / 3,
+            usize::MAX / 3 - 3
+        ),
+    );
+    let mut alone = manager(4, 0);
+    assert_eq!(
+        alone.begin_swap_out(&refs(&[1])).unwrap_err().to_string(),
+        "there is no host tier: give the manager host_blocks"
+    );
+}
+
+/// A block that another holder computes after a swap has copied it is registered on the device, and not in the host, where its
+/// KV is not.
+#[test]
+fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
+    let mut manager = manager(8, 8);
+    admit(&mut manager, 1, &[1, 2, 3, 4]);
+    manager.fork(1, 2).unwrap();
+    let swap = manager.begin_swap_out(&refs(&[1])).unwrap();
+    assert_eq!(manager.take_plan().unwrap().len(), 2);
+    manager.commit(2, 4).unwrap();
+    manager.complete_swap(swap).unwrap();
+    assert_eq!(manager.pool().stats().registered, 1);
+    assert_eq!(manager.tiers().pool(1).unwrap().stats().registered, 0);
+    manager.check_invariants().unwrap();
+}
