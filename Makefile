@@ -7,7 +7,7 @@ TRACE ?=
 MODEL_OPERATIONS ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow lint bench bench-rust bench-python bench-report vectors stubs-check wheel clean
+.PHONY: help demo test test-rust test-python test-slow lint lineage-report bench bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc 
 
 test-python: $(VENV)/.test ## Tests of the Python package
 	$(BIN)/python -m pytest -q
+
+lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
+	$(BIN)/python -m pytest -q tests/lineage -m lineage --lineage-report
 
 test-slow: $(VENV)/.test ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool --test pool_model --test manager_model

@@ -29,11 +29,20 @@ BUDGETS: dict[str, tuple[int, str, float | None]] = {
     "hash/vllm": (PROMPT_BLOCKS, "ns/block", 200),
     "hash/": (PROMPT_BLOCKS, "ns/block", None),
     "decode_append": (1000, "us/step", None),
+    "sequence_fork_free/2048": (2048, "ns/block", None),
+    "sequence_fork_free/1000000": (1_000_000, "ns/block", None),
+    "sequence_cow": (1000, "us", None),
+    "sequence_swap": (1_000_000, "ms", 1.0),
     "prompt_32k": (1_000_000, "ms/prompt", None),
     "construct/16777216": (1_000_000_000, "s", 0.5),
     "construct": (1_000_000_000, "s", None),
 }
-PYTHON_BUDGETS_US = {"test_decode_append_256": 25.0, "test_prompt_32k_cold": 400.0}
+PYTHON_BUDGETS_US = {
+    "test_decode_append_256": 25.0,
+    "test_prompt_32k_cold": 400.0,
+    "test_parallel_sampling_8x32k": 3000.0,
+    "test_swap_out_plan_4096": 1000.0,
+}
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -6,18 +6,23 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 
 
-def test_example_runs_and_prints_what_it_says() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 1
+def test_examples_run_and_print_what_they_say() -> None:
+    admission, samples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(blocks[0], "README.md", "exec"), {})
+        exec(compile(admission, "README.md", "exec"), names)
+        exec(compile(samples, "README.md", "exec"), names)
     cached, table, shared = printed.getvalue().splitlines()
     assert (cached, table, shared) == ("0", "[1, 2, 3, 4, 5, 6, 7]", "96")
+    manager = names["manager"]
+    assert (manager.request("a").state, manager.request("b").state) == ("running", "swapped")
+    manager.check_invariants()
 
 
 def test_the_two_commands_are_make_targets() -> None:

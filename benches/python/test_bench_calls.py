@@ -107,3 +107,47 @@ def test_pool_allocate_release(benchmark: BenchmarkFixture, blocks: int) -> None
 def test_stats(benchmark: BenchmarkFixture) -> None:
     manager = kvpool.CacheManager(num_blocks=1 << 16)
     benchmark.pedantic(manager.stats, rounds=5000, warmup_rounds=100)
+
+
+def sampled(algorithm: str = "sha256") -> kvpool.CacheManager:
+    """A manager with one computed prompt whose tail is partial, so that every sample copies it."""
+    manager = kvpool.CacheManager(num_blocks=1 << 14, algorithm=algorithm)
+    manager.admit(0, np.arange(PROMPT - 8, dtype=np.int32))
+    manager.commit(0, PROMPT - 8)
+    return manager
+
+
+def test_parallel_sampling_8x32k(benchmark: BenchmarkFixture) -> None:
+    """Eight samples of one prompt: fork, 64 decode steps with copy-on-write, and the end of all eight."""
+    ids = np.arange(8, dtype=np.int64)
+    tokens = np.arange(8, dtype=np.int32)
+
+    def sample(manager: kvpool.CacheManager) -> None:
+        for child in range(1, 8):
+            manager.fork(0, child)
+        for _ in range(64):
+            manager.append(ids, tokens, commit=True)
+            manager.take_plan()
+        for request in range(8):
+            manager.release(request)
+
+    benchmark.pedantic(sample, setup=lambda: ((sampled(),), {}), rounds=100, warmup_rounds=5)
+
+
+def test_swap_out_plan_4096(benchmark: BenchmarkFixture) -> None:
+    """A request of 4,096 blocks: destination blocks, copies, and the plan."""
+    manager = kvpool.CacheManager(num_blocks=1 << 13, host_blocks=1 << 13)
+    manager.admit(0, np.arange(4096 * 16, dtype=np.int32))
+    manager.commit(0, 4096 * 16)
+    begun: list[int] = []
+
+    def plan() -> None:
+        begun.append(manager.begin_swap_out([0]))
+        manager.take_plan()
+
+    def back() -> tuple[tuple[()], dict[str, Any]]:
+        if begun:
+            manager.abort_swap(begun.pop())
+        return (), {}
+
+    benchmark.pedantic(plan, setup=back, rounds=200, warmup_rounds=10)
