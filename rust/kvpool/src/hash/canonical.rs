@@ -17,7 +17,9 @@
 //! It is written into a buffer on the stack; within one call only the parent and the tokens are written again
 //! for each block.
 
+use super::BlockHash;
 use super::extra::{ExtraKeys, MultimodalItem};
+use super::sha256::{PADDING, sha256_in_place};
 
 const ROOT_TAG: [u8; 8] = *b"kvproot1";
 const BLOCK_TAG: [u8; 8] = *b"kvpblok1";
@@ -132,7 +134,7 @@ impl<'a> BlockMessage<'a> {
             items.clone().fold((0u32, 0usize), |(n, bytes), item| (n + 1, bytes + item_len(item)));
         let len = text_end + 1 + if count == 0 { 0 } else { 4 + item_bytes };
 
-        let buffer = scratch.get(len);
+        let buffer = scratch.get(len + PADDING);
         buffer[..8].copy_from_slice(&BLOCK_TAG);
         // All 32 bytes: a copy of fixed width is two instructions. What is too much is overwritten below.
         buffer[8..40].copy_from_slice(parent);
@@ -149,6 +151,11 @@ impl<'a> BlockMessage<'a> {
             put_items(section, count, start, items);
         }
         Self { buffer, len, content }
+    }
+
+    /// Its SHA-256.
+    pub(super) fn sha256(&mut self) -> BlockHash {
+        sha256_in_place(self.buffer, self.len)
     }
 
     /// The message to be hashed.

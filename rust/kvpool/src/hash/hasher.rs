@@ -14,19 +14,11 @@ use super::canonical::{self, BlockMessage, Scratch};
 use super::config::HasherConfig;
 use super::extra::ItemIndex;
 use super::fingerprint::{Fingerprinter, first_words};
+use super::sha256::sha256;
 use super::vllm::{self, RequestExtra};
 use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError, Verify};
 
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
-
-/// SHA-256 of `message`.
-#[inline]
-pub(super) fn sha256(message: &[u8]) -> BlockHash {
-    let digest = ring::digest::digest(&ring::digest::SHA256, message);
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest.as_ref());
-    BlockHash::from_bytes(bytes)
-}
 
 /// What is known of a prefix: its digest and, where fingerprints are on, its fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,7 +279,10 @@ impl BlockHasher {
                         start,
                         overlapping,
                     );
-                    state.digest = native.digest(message.bytes());
+                    state.digest = match native {
+                        Method::Sha256 => message.sha256(),
+                        other => other.digest(message.bytes()),
+                    };
                     if let Some(f) = &self.fingerprinter {
                         state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
                     }

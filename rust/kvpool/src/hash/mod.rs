@@ -50,6 +50,7 @@ mod fingerprint;
 mod hasher;
 mod link;
 mod pickle;
+mod sha256;
 #[cfg(test)]
 mod tests;
 pub mod vllm;

@@ -297,7 +297,7 @@ impl Method {
 
     fn digest(self, message: &[u8]) -> BlockHash {
         if self.sha256 {
-            super::hasher::sha256(message)
+            super::sha256::sha256(message)
         } else {
             BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128(message))
         }

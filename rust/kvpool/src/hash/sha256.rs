@@ -1,0 +1,99 @@
+//! SHA-256 of one short message.
+//!
+//! Two libraries, for what each is best at: with the processor's SHA instructions, `sha2`'s compression function alone (a
+//! digest object costs as much as a third of hashing a block); without them, `ring`, whose vector code is the fastest there
+//! is. Which one runs changes nothing but the time.
+
+use super::BlockHash;
+
+/// The initial state: FIPS 180-4, section 5.3.3.
+const INITIAL: [u32; 8] =
+    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
+
+/// Bytes of a compression, and of the message length at the end of the last.
+const BLOCK: usize = 64;
+const LENGTH: usize = 8;
+
+/// Bytes behind a message that its padding may take, at most.
+pub(super) const PADDING: usize = BLOCK + LENGTH;
+const ZEROS: [u8; PADDING] = [0; PADDING];
+
+/// Whether the processor has SHA instructions that `sha2` uses.
+#[inline]
+fn has_sha_instructions() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    return std::arch::is_x86_feature_detected!("sha")
+        && std::arch::is_x86_feature_detected!("ssse3")
+        && std::arch::is_x86_feature_detected!("sse4.1");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+    return false;
+}
+
+/// SHA-256 of `message`.
+#[inline]
+pub(super) fn sha256(message: &[u8]) -> BlockHash {
+    if !has_sha_instructions() {
+        return digested(message);
+    }
+    let mut state = INITIAL;
+    let (whole, rest) = message.as_chunks::<BLOCK>();
+    if !whole.is_empty() {
+        sha2::block_api::compress256(&mut state, whole);
+    }
+    let mut last = [0; BLOCK + PADDING];
+    last[..rest.len()].copy_from_slice(rest);
+    finish(state, &mut last, rest.len(), message.len())
+}
+
+/// SHA-256 of the first `len` bytes of a buffer that has [`PADDING`] bytes behind them, which are overwritten: nothing is
+/// copied.
+#[inline]
+pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
+    if has_sha_instructions() && buffer.len() >= len + PADDING {
+        return finish(INITIAL, buffer, len, len);
+    }
+    digested(&buffer[..len])
+}
+
+/// Pads what is left of a message of `total` bytes, the first `len` bytes of the buffer, as FIPS 180-4, section 5.1.1 says,
+/// and compresses it.
+#[inline]
+fn finish(mut state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
+    let end = (len + 1 + LENGTH).next_multiple_of(BLOCK);
+    // A constant width is two stores; what is too much is overwritten.
+    buffer[len..len + PADDING].copy_from_slice(&ZEROS);
+    buffer[len] = 0x80;
+    buffer[end - LENGTH..end].copy_from_slice(&(total as u64 * 8).to_be_bytes());
+    sha2::block_api::compress256(&mut state, buffer[..end].as_chunks().0);
+    let mut digest = [0; 32];
+    for (slot, word) in digest.chunks_exact_mut(4).zip(state) {
+        slot.copy_from_slice(&word.to_be_bytes());
+    }
+    BlockHash::from_bytes(digest)
+}
+
+fn digested(message: &[u8]) -> BlockHash {
+    let digest = ring::digest::digest(&ring::digest::SHA256, message);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    BlockHash::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PADDING, digested, sha256, sha256_in_place};
+
+    /// Every length up to several blocks: each boundary of the padding is among them.
+    #[test]
+    fn all_ways_agree() {
+        let message: Vec<u8> = (0..1000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        for len in 0..message.len() - PADDING {
+            let expected = digested(&message[..len]);
+            assert_eq!(sha256(&message[..len]), expected, "{len} bytes");
+            assert_eq!(sha256_in_place(&mut message.clone(), len), expected, "{len} bytes");
+            let mut exact = message[..len].to_vec();
+            assert_eq!(sha256_in_place(&mut exact, len), expected, "{len} bytes without room");
+        }
+        assert!(format!("{:?}", sha256(b"abc")).starts_with("ba7816bf8f01cfea414140de5dae2223b00361a3"));
+    }
+}
