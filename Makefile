@@ -44,13 +44,14 @@ test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc 
 	$(CARGO) test --locked --quiet
 
 test-python: $(VENV)/.test ## Tests of the Python package
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not slow"
 
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
-	$(BIN)/python -m pytest -q tests/lineage -m lineage --lineage-report
+	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
 test-slow: $(VENV)/.test ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool --test pool_model --test manager_model
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
+		--test pool_model --test manager_model --test manager_tables --test sequence_model
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::CacheManager;
 use super::error::ManagerError;
-use super::request::{Request, RequestRef, RequestState};
+use super::request::{RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::sequence::TableChange;
@@ -60,13 +60,7 @@ impl CacheManager {
         let needed = self.resolve_batch(requests, rows, "append to it")?;
         let available = self.tiers.device().num_available();
         if needed > available {
-            let pool = self.tiers.device();
-            let fits = |request: &Request| {
-                let sequence = &request.sequence;
-                sequence.blocks.len() + sequence.blocks_needed(pool, 1, &mut HashMap::new())
-                    <= pool.num_usable()
-            };
-            let each_fits = rows.iter().all(|&slot| self.at(slot).is_ok_and(fits));
+            let each_fits = rows.iter().all(|&slot| self.fits_alone(slot, 1).unwrap_or(false));
             self.check_growth(needed, available, each_fits)?;
         }
         let mut added = Vec::with_capacity(needed);
@@ -134,9 +128,15 @@ impl CacheManager {
     ) -> Result<Vec<TableChange>, ManagerError> {
         let slot = self.slot_in(id.into(), RequestState::Running, "append to it")?;
         let needed = self.growth(slot, tokens.len(), lookahead, &mut HashMap::new())?;
-        let fits = self.at(slot)?.sequence.blocks.len() + needed <= self.tiers.device().num_usable();
+        let fits = self.fits_alone(slot, tokens.len().saturating_add(lookahead))?;
         self.check_growth(needed, self.tiers.device().num_available(), fits)?;
         Ok(self.extend(slot, tokens, lookahead)?.to_vec())
+    }
+
+    /// Whether a request with so many slots more would fit an otherwise empty pool.
+    pub(super) fn fits_alone(&self, slot: usize, more: usize) -> Result<bool, ManagerError> {
+        let pool = self.tiers.device();
+        Ok(self.at(slot)?.sequence.blocks_alone(pool, more) <= pool.num_usable())
     }
 
     /// Blocks that an append takes; see [`crate::sequence::Sequence::blocks_needed`].

@@ -200,7 +200,7 @@ impl CacheManager {
         let slot = self.slot_in(id, RequestState::Running, "append to it")?;
         // Counted on a copy first: a refused append gives nothing up. Releases that are planned, too, may save a copy.
         let needed = self.growth(slot, tokens.len(), 0, &mut plan.given_up.clone())?;
-        let fits = self.at(slot)?.sequence.blocks.len() + needed <= self.tiers.device().num_usable();
+        let fits = self.fits_alone(slot, tokens.len())?;
         self.check_growth(needed, plan.available, fits)?;
         self.growth(slot, tokens.len(), 0, &mut plan.given_up)?;
         plan.available -= needed;

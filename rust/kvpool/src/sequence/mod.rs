@@ -49,7 +49,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, Refusal, ensure};
-use crate::hash::{BlockHasher, HashCursor};
+use crate::hash::{BlockHasher, HashCursor, Verify};
 use crate::tiers::{Fit, Place, SwapId, Tiers, TransferPlan};
 pub use error::SequenceError;
 pub(crate) use table::Sequence;
@@ -129,12 +129,15 @@ impl Sequences {
     /// No sequences yet, over empty tiers.
     ///
     /// # Errors
-    /// [`SequenceError::Tier`] if hasher and pools differ in block size.
+    /// [`SequenceError::Tier`] if hasher and pools differ in block size, or the pools compare fingerprints that it does not make.
     pub fn new(tiers: Tiers, hasher: Arc<BlockHasher>) -> Result<Self, SequenceError> {
         let pool = tiers.pool(0)?.block_size();
         if hasher.block_size() != pool {
             let error = crate::PoolError::BlockSizeMismatch { chain: hasher.block_size(), pool };
             return Err(error.into());
+        }
+        if tiers.pool(0)?.verify() >= Verify::Fingerprint && !hasher.has_fingerprints() {
+            return Err(crate::PoolError::MissingVerification { verify: "fingerprints" }.into());
         }
         let (slots, free_slots, moving) = (Vec::new(), Vec::new(), HashMap::new());
         Ok(Self { tiers, hasher, slots, free_slots, moving })
@@ -241,7 +244,7 @@ impl Sequences {
         }
         let needed = sequence.blocks_needed(pool, more, &mut HashMap::new());
         if needed > pool.num_available() {
-            let can_ever_fit = sequence.blocks.len() + needed <= pool.num_usable();
+            let can_ever_fit = sequence.blocks_alone(pool, more) <= pool.num_usable();
             let refusal = Refusal::new(needed, pool.num_available(), pool.num_fenced(), can_ever_fit);
             return Err(SequenceError::OutOfBlocks(refusal));
         }

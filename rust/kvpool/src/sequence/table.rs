@@ -118,6 +118,13 @@ impl Sequence {
         missing + self.copies_needed(pool, more, given_up)
     }
 
+    /// Blocks that an append of `more` slots needs when nobody else holds any.
+    pub(crate) fn blocks_alone(&self, pool: &BlockPool, more: usize) -> usize {
+        let touched = if self.guarded && more > 0 { self.touched(more) } else { 0..0 };
+        let copies = self.blocks[touched].iter().filter(|&&block| pool.is_registered(block)).count();
+        self.held().len() + self.blocks_missing_for(more) + copies
+    }
+
     #[cold]
     fn copies_needed(&self, pool: &BlockPool, more: usize, given_up: &mut HashMap<BlockId, u32>) -> usize {
         let mut copies = 0;
@@ -229,10 +236,13 @@ impl Sequence {
             let index = self.published;
             let content = self.cursor.chain().link(index);
             let Some(cached) = content.and_then(|content| pool.find_content(&content)) else { break };
-            pool.hold(cached)?;
-            pool.release(&[self.blocks[index]])?;
-            self.blocks[index] = cached;
-            changes.push(TableChange { index, block: cached });
+            // It is the own block, if a fork that committed first has registered what both hold.
+            if cached != self.blocks[index] {
+                pool.hold(cached)?;
+                pool.release(&[self.blocks[index]])?;
+                self.blocks[index] = cached;
+                changes.push(TableChange { index, block: cached });
+            }
             self.published += 1;
         }
         Ok(())

@@ -120,6 +120,8 @@ struct Staged {
     fresh: usize,
     /// Cached destinations that nobody holds: available now, and not once acquired.
     idle: usize,
+    /// Distinct cached destinations.
+    found: usize,
 }
 
 impl Tiers {
@@ -132,7 +134,7 @@ impl Tiers {
         // Pools that somebody moved to different epochs by hand share no content.
         let one_epoch = source.epoch() == target.epoch();
         let mut at: HashMap<BlockId, usize> = HashMap::new();
-        let mut staged = Staged { sources: Vec::new(), fresh: 0, idle: 0 };
+        let mut staged = Staged { sources: Vec::new(), fresh: 0, idle: 0, found: 0 };
         let mut cached: BTreeMap<BlockId, ()> = BTreeMap::new();
         for (position, &block) in blocks.iter().enumerate() {
             if block.is_null() {
@@ -146,6 +148,7 @@ impl Tiers {
                 match found {
                     None => staged.fresh += 1,
                     Some(found) if cached.insert(found, ()).is_none() => {
+                        staged.found += 1;
                         staged.idle += usize::from(target.ref_count(found) == Some(0));
                     }
                     Some(_) => {}
@@ -178,7 +181,7 @@ impl Tiers {
         let staged = self.stage_swap(blocks, from, to)?;
         let target = self.pool(to)?;
         let available = target.num_available() - staged.idle;
-        Ok(Fit::of(staged.fresh, available, target.num_usable(), reserve))
+        Ok(Fit::of(staged.fresh, available, target.num_usable() - staged.found, reserve))
     }
 
     /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so a block that two
@@ -206,7 +209,7 @@ impl Tiers {
         let target = self.pool_mut(to)?;
         let available = (target.num_available() - staged.idle).saturating_sub(reserve);
         if staged.fresh > available {
-            let can_ever_fit = staged.fresh <= target.num_usable();
+            let can_ever_fit = staged.fresh + staged.found <= target.num_usable();
             let refusal = Refusal::new(staged.fresh, available, target.num_fenced(), can_ever_fit);
             return Err(PoolError::OutOfBlocks(refusal).into());
         }

@@ -1,0 +1,38 @@
+"""Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion onto a cached block, copy on write."""
+
+from __future__ import annotations
+
+from kvpool.lineage.aphrodite import PrefixCachingBlockAllocator
+
+
+def main() -> None:
+    """Two sequences with one prefix."""
+    allocator = PrefixCachingBlockAllocator(num_blocks=6, block_size=4, block_ids=range(100, 106))
+
+    first = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
+    twin = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
+    print("equal content:", first.block_id, twin.block_id)
+    allocator.mark_blocks_as_computed([])  # the step has run
+    allocator.free(twin)
+
+    typed = allocator.allocate_mutable(prev_block=None)
+    before = typed.block_id
+    typed.append_token_ids([1, 2, 3, 4])
+    print("promotion:", before, "->", typed.block_id, "cached:", allocator.is_block_cached(typed))
+
+    tail = allocator.allocate_mutable(prev_block=first)
+    tail.append_token_ids([5])
+    fork = allocator.fork(tail)
+    fork[-1].append_token_ids([6])
+    print("copies to make:", allocator.clear_copy_on_writes())
+
+    allocator.free(fork[-1])
+    try:
+        fork[-1].append_token_ids([7])
+    except AssertionError as error:
+        print("use after free:", error)
+    print("free:", allocator.get_num_free_blocks(), "of", allocator.get_num_total_blocks())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""CacheFlow's block manager (ancestor 003): a forked prompt, a copy on write, a swap out and in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvpool.lineage.cacheflow import BlockSpaceManager, SequenceStatus
+
+
+@dataclass
+class Sequence:
+    """What the manager needs of an engine's sequence."""
+
+    seq_id: int
+    logical_token_blocks: list[str]
+    status: SequenceStatus = SequenceStatus.SERVING
+
+
+@dataclass
+class SequenceGroup:
+    """What it needs of a group."""
+
+    seqs: list[Sequence]
+
+
+def main() -> None:
+    """Takes a group of two sequences through its life."""
+    manager = BlockSpaceManager(block_size=16, num_gpu_blocks=8, num_cpu_blocks=8, watermark=0.1)
+    group = SequenceGroup([Sequence(number, ["prompt"] * 2) for number in range(2)])
+    for blocks in (2, 9):
+        asked = SequenceGroup([Sequence(9, ["prompt"] * blocks)])
+        print(f"a prompt of {blocks} blocks:", manager.can_allocate(asked).name)
+    manager.allocate(group)
+    first, second = group.seqs
+    print("shared prompt:", manager.get_block_table(first), manager.get_block_table(second))
+    print("copy before writing:", manager.append(second))
+    print("own tail:", manager.get_block_table(first), manager.get_block_table(second))
+    print("to the host:", manager.swap_out(group), "free on the device:", manager.get_num_free_gpu_blocks())
+    swap = manager.begin_swap_in(group)
+    print("copy these, then complete:", swap.mapping)
+    swap.complete()
+    for seq in group.seqs:
+        manager.free(seq)
+    print("free:", manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks())
+
+
+if __name__ == "__main__":
+    main()

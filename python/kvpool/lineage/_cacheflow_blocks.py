@@ -1,0 +1,265 @@
+"""CacheFlow's blocks (ancestor 003): handles with reference counts, the allocator of one device, the engine's objects.
+
+Owns handles and numbers. CacheFlow hands out the highest number first, so block ``n`` here is block ``num_blocks - n``
+of the ``kvpool.BlockPool`` that counts the references and keeps the free list. For the differences from the original
+see ``kvpool.lineage.cacheflow``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import kvpool
+from kvpool.errors import InvalidArgumentError, OutOfBlocksError
+from kvpool.lineage.errors import (
+    BlockStateError,
+    ContractError,
+    NoFreeBlocksError,
+    StaleBlockError,
+    UnknownBlockError,
+    no_free_blocks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence, Sized
+
+__all__ = [
+    "BlockAllocator",
+    "BlockTable",
+    "Device",
+    "PhysicalTokenBlock",
+    "SequenceGroupLike",
+    "SequenceLike",
+    "SequenceStatus",
+    "check_block_size",
+    "never_fits",
+    "out_of_memory",
+    "prompt_of",
+    "status_of",
+]
+
+
+class Device(enum.Enum):
+    """Where blocks live."""
+
+    GPU = enum.auto()
+    CPU = enum.auto()
+
+
+class SequenceStatus(enum.Enum):
+    """What a sequence does; an engine's own enum with these names serves as well."""
+
+    PENDING = enum.auto()
+    SERVING = enum.auto()
+    SWAPPED = enum.auto()
+    FINISHED = enum.auto()
+
+
+class SequenceLike(Protocol):
+    """What is needed of a sequence."""
+
+    @property
+    def seq_id(self) -> int:
+        """Its id."""
+
+    @property
+    def status(self) -> Any:
+        """A status: an enum member, or its name."""
+
+    @property
+    def logical_token_blocks(self) -> Sized:
+        """One entry per block that its tokens need."""
+
+
+class SequenceGroupLike(Protocol):
+    """What is needed of a group: sequences that were forked from one prompt."""
+
+    @property
+    def seqs(self) -> Sequence[SequenceLike]:
+        """Its sequences."""
+
+
+class PhysicalTokenBlock:
+    """A handle on one block of KV memory; tables that share the block share the handle.
+
+    Comes from ``BlockAllocator.allocate``. One that is made by hand holds no memory, and no allocator takes it.
+
+    Args:
+        device: Where the block is.
+        block_number: Its number there.
+        block_size: Tokens per block.
+    """
+
+    def __init__(self, device: Any, block_number: int, block_size: int) -> None:
+        self.device = device
+        self.block_number = block_number
+        self.block_size = block_size
+        self._owner: BlockAllocator | None = None
+        self._pool: kvpool.BlockPool | None = None
+        self._id = 0
+
+    @property
+    def ref_count(self) -> int:
+        """References to the block: 0 after the last was freed.
+
+        More may be taken by assignment, as holders of an allocator did; the last one goes by ``BlockAllocator.free``.
+
+        Raises:
+            BlockStateError: Assigned less than 1.
+            StaleBlockError: Assigned to a block that was freed.
+        """
+        return self._pool.num_holders(self._id) if self._pool else 0
+
+    @ref_count.setter
+    def ref_count(self, references: int) -> None:
+        if self._pool is None:
+            raise StaleBlockError(f"block {self.block_number} is not allocated")
+        if references < 1:
+            raise BlockStateError(f"ref_count of block {self.block_number} set to {references}: free the block instead")
+        change = references - self.ref_count
+        if change > 0:
+            self._pool.acquire([self._id] * change)
+        else:
+            self._pool.release([self._id] * -change)
+
+    def __repr__(self) -> str:
+        return (
+            f"PhysicalTokenBlock(device={self.device}, block_number={self.block_number}, "
+            f"block_size={self.block_size}, ref_count={self.ref_count})"
+        )
+
+
+BlockTable: TypeAlias = list[PhysicalTokenBlock]
+
+
+def check_block_size(block_size: int) -> None:
+    """Raises ``ContractError`` for block sizes that CacheFlow's kernels did not have."""
+    if block_size not in (8, 16, 32):
+        raise ContractError(f"block_size is {block_size}: must be 8, 16 or 32")
+
+
+def out_of_memory(error: OutOfBlocksError) -> NoFreeBlocksError:
+    """Returns CacheFlow's error for one of the core, with its figures."""
+    return no_free_blocks(error, "Out of memory! No more free blocks are available.")
+
+
+def never_fits(blocks: int) -> NoFreeBlocksError:
+    """Returns the error of a device that has no blocks at all."""
+    error = OutOfBlocksError()
+    error.needed = error.missing = blocks
+    error.can_ever_fit = False
+    return out_of_memory(error)
+
+
+class BlockAllocator:
+    """Blocks of one device with reference counts; the highest number is handed out first, then the last freed.
+
+    Args:
+        device: Where the blocks are.
+        block_size: Tokens per block: 8, 16 or 32.
+        num_blocks: How many.
+        pool: The pool that they come from, which has one block more, the null block; a new one by default.
+
+    Raises:
+        ContractError: Another block size.
+        InvalidArgumentError: ``num_blocks`` is negative.
+    """
+
+    def __init__(self, device: Any, block_size: int, num_blocks: int, *, pool: kvpool.BlockPool | None = None) -> None:
+        check_block_size(block_size)
+        if num_blocks < 0:
+            raise InvalidArgumentError(f"num_blocks is {num_blocks}: must not be negative")
+        self.device = device
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        # The core has no pool without a usable block.
+        self._pool = kvpool.BlockPool(num_blocks + 1, block_size) if pool is None and num_blocks else pool
+
+    def allocate(self) -> PhysicalTokenBlock:
+        """Takes a block, with one reference.
+
+        Raises:
+            NoFreeBlocksError: None is free.
+        """
+        return self._allocate(1)[0]
+
+    def free(self, block: PhysicalTokenBlock) -> None:
+        """Drops one reference; without further references the block is free, and the handle of no use.
+
+        Raises:
+            StaleBlockError: A double free.
+            UnknownBlockError: The block is of another allocator.
+        """
+        self._release([block])
+
+    def get_num_free_blocks(self) -> int:
+        """Returns how many blocks are free."""
+        return self._pool.num_available if self._pool else 0
+
+    def _allocate(self, n: int, references: int = 1) -> BlockTable:
+        if self._pool is None:
+            if n == 0:
+                return []
+            raise never_fits(n)
+        try:
+            ids = self._pool.allocate(n)
+        except OutOfBlocksError as error:
+            raise out_of_memory(error) from error
+        self._pool.acquire(ids * (references - 1))
+        return [self._handle(block_id) for block_id in ids]
+
+    def _handle(self, block_id: int) -> PhysicalTokenBlock:
+        """The one handle on a block that has just been taken."""
+        block = PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
+        block._owner, block._pool, block._id = self, self._pool, block_id
+        return block
+
+    def _number(self, block_id: int) -> int:
+        return self.num_blocks - block_id
+
+    def _ids(self, blocks: Iterable[PhysicalTokenBlock]) -> list[int]:
+        """The core's ids of live blocks of this allocator."""
+        ids = []
+        for block in blocks:
+            if block._owner is not self:
+                raise UnknownBlockError(f"{block} is not of this allocator")
+            if block._pool is None:
+                raise StaleBlockError(f"Double free! The block {block} is already freed.")
+            ids.append(block._id)
+        return ids
+
+    def _check_owner(self, table: BlockTable) -> None:
+        """All blocks of a table are on one device, so the last tells."""
+        for block in table[-1:]:
+            if block._owner is not self:
+                raise BlockStateError(f"{block} is not on {self.device}")
+
+    def _acquire(self, blocks: BlockTable) -> None:
+        ids = self._ids(blocks)
+        if self._pool and ids:
+            self._pool.acquire(ids)
+
+    def _release(self, blocks: BlockTable) -> None:
+        ids = self._ids(blocks)
+        if self._pool and ids:
+            self._pool.release(ids)
+            self._retire(blocks)
+
+    def _retire(self, blocks: Iterable[PhysicalTokenBlock]) -> None:
+        """Marks the handles whose blocks nobody holds any more: their ids are no longer theirs."""
+        for block in blocks:
+            if block._pool and not block.ref_count:
+                block._pool = None
+
+
+def prompt_of(seq_group: SequenceGroupLike) -> Sized:
+    """The logical blocks of the first sequence, with which the others share theirs."""
+    if not seq_group.seqs:
+        raise ContractError("the group has no sequence")
+    return seq_group.seqs[0].logical_token_blocks
+
+
+def status_of(seq: SequenceLike) -> str:
+    """The name of a sequence's status."""
+    return str(getattr(seq.status, "name", seq.status)).upper()

@@ -1,0 +1,307 @@
+"""Aphrodite's token blocks (ancestor 000): buffers of tokens, and the metadata of logical and physical blocks.
+
+Owns the token buffers that wait for reuse, and nothing of the KV cache: what a physical block's ``ref_count`` says is
+metadata of an object that stands alone. Reference counts that decide something live in ``kvpool.BlockPool``.
+
+Intended differences from the original:
+
+- 000: a recycled buffer never shows the tokens of its previous owner. It is blanked when it is returned, and again when
+  it is handed out, whatever the previous owner wrote meanwhile; a block lends nobody its buffer: ``token_ids`` is a
+  copy.
+- 000: a buffer comes back when its owner says so (``LogicalTokenBlock.release`` or ``with``). No finalizer runs, on no
+  thread and not at interpreter exit; a block that is dropped without ``release`` is garbage, and its buffer with it.
+- 000: the pool is bounded, locked, and not necessarily global: a block may be given a pool of its own.
+- A buffer that is returned twice, a released block, an overfull append and the last token of an empty block are typed
+  errors, those that were assertions also ``AssertionError``.
+- Extra keys reach the hash of a block through ``LogicalTokenBlock.content_hash``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import kvpool
+from kvpool.errors import InvalidArgumentError
+from kvpool.lineage.errors import BlockStateError, ContractError, StaleBlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BlockPool",
+    "BlockTable",
+    "BlockTokens",
+    "DEFAULT_LAST_ACCESSED_TIME",
+    "LogicalTokenBlock",
+    "PhysicalTokenBlock",
+]
+
+#: What an empty slot of a token buffer holds.
+_BLANK_TOKEN_ID: Final = -1
+#: When a block was used that never was.
+DEFAULT_LAST_ACCESSED_TIME: Final = -1
+
+#: A token buffer: as long as a block, blank behind its tokens.
+BlockTokens: TypeAlias = list[int]
+
+
+class BlockPool:
+    """Token buffers that wait for reuse, by size; may be shared by threads.
+
+    Args:
+        max_idle_tokens: Token slots of all idle buffers together, at most; what is returned beyond is dropped.
+
+    Raises:
+        InvalidArgumentError: ``max_idle_tokens`` is negative.
+    """
+
+    def __init__(self, *, max_idle_tokens: int = 1 << 20) -> None:
+        if max_idle_tokens < 0:
+            raise InvalidArgumentError(f"max_idle_tokens is {max_idle_tokens}: must not be negative")
+        self.max_idle_tokens = max_idle_tokens
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        #: Idle buffers by size; the last returned is handed out first.
+        self.pool: dict[int, list[BlockTokens]] = {}
+        self._idle: set[int] = set()
+        self._idle_tokens = 0
+
+    @property
+    def num_idle_tokens(self) -> int:
+        """Token slots of the idle buffers."""
+        return self._idle_tokens
+
+    def alloc_block(self, block_size: int) -> BlockTokens:
+        """Returns a blank buffer: an idle one of this size, or a new one.
+
+        Raises:
+            InvalidArgumentError: ``block_size`` is less than 1.
+        """
+        _check_block_size(block_size)
+        with self._lock:
+            idle = self.pool.get(block_size)
+            if not idle:
+                return [_BLANK_TOKEN_ID] * block_size
+            tokens = idle.pop()
+            if not idle:
+                del self.pool[block_size]
+            self._idle.remove(id(tokens))
+            self._idle_tokens -= block_size
+        # Again: the previous owner may have kept the list, and written to it.
+        tokens[:] = [_BLANK_TOKEN_ID] * block_size
+        return tokens
+
+    def del_block(self, tokens: BlockTokens) -> None:
+        """Takes a buffer back and blanks it; it must not be used by the caller any more.
+
+        Raises:
+            StaleBlockError: The buffer is idle already.
+            InvalidArgumentError: The buffer is empty.
+        """
+        with self._lock:
+            if id(tokens) in self._idle:
+                raise StaleBlockError(f"a buffer of {len(tokens)} tokens is returned twice")
+            size = len(tokens)
+            _check_block_size(size)
+            tokens[:] = [_BLANK_TOKEN_ID] * size
+            if self._idle_tokens + size <= self.max_idle_tokens:
+                self.pool.setdefault(size, []).append(tokens)
+                self._idle.add(id(tokens))
+                self._idle_tokens += size
+
+
+#: The pool of blocks that are given none.
+_BLOCK_POOL: Final = BlockPool()
+# Another thread may have held the lock when the process forked.
+os.register_at_fork(after_in_child=_BLOCK_POOL._forget)
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size < 1:
+        raise InvalidArgumentError(f"block_size is {block_size}: must be at least 1")
+
+
+@functools.lru_cache(maxsize=64)
+def _hasher(block_size: int) -> kvpool.BlockHasher:
+    return kvpool.BlockHasher(block_size=block_size)
+
+
+class LogicalTokenBlock:
+    """Consecutive tokens of a sequence, from left to right.
+
+    A context manager: leaving it releases the block. Copies (``copy``, ``deepcopy``) have buffers of their own.
+
+    Args:
+        block_number: Position of the block in its sequence.
+        block_size: Tokens per block.
+        pool: Where the buffer comes from and goes to; a pool of the process by default.
+
+    Raises:
+        InvalidArgumentError: ``block_size`` is less than 1.
+    """
+
+    def __init__(self, block_number: int, block_size: int, *, pool: BlockPool | None = None) -> None:
+        self.block_number = block_number
+        self.block_size = block_size
+        self._pool = _BLOCK_POOL if pool is None else pool
+        self._tokens: BlockTokens | None = self._pool.alloc_block(block_size)
+        self._num_tokens = 0
+
+    def _buffer(self) -> BlockTokens:
+        if self._tokens is None:
+            raise StaleBlockError(f"logical block {self.block_number} was released")
+        return self._tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the block.
+
+        Raises:
+            StaleBlockError: The block was released. So do all members below.
+        """
+        self._buffer()
+        return self._num_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        """A copy of the buffer: the tokens, and ``-1`` in every empty slot."""
+        return list(self._buffer())
+
+    def is_empty(self) -> bool:
+        """Says whether the block has no token."""
+        return self.num_tokens == 0
+
+    def get_num_empty_slots(self) -> int:
+        """Returns how many tokens fit."""
+        return self.block_size - self.num_tokens
+
+    def is_full(self) -> bool:
+        """Says whether no token fits."""
+        return self.num_tokens == self.block_size
+
+    def append_tokens(self, token_ids: Sequence[int]) -> None:
+        """Appends tokens.
+
+        Raises:
+            ContractError: More tokens than empty slots; none is appended.
+        """
+        start, end = self.num_tokens, self.num_tokens + len(token_ids)
+        if end > self.block_size:
+            raise ContractError(f"{len(token_ids)} tokens do not fit {self.block_size - start} empty slots")
+        self._buffer()[start:end] = token_ids
+        self._num_tokens = end
+
+    def get_token_ids(self) -> list[int]:
+        """Returns a copy of the tokens, empty slots left out."""
+        return self._buffer()[: self._num_tokens]
+
+    def get_last_token_id(self) -> int:
+        """Returns the last token.
+
+        Raises:
+            BlockStateError: There is none.
+        """
+        if self.is_empty():
+            raise BlockStateError(f"logical block {self.block_number} has no token")
+        return self._buffer()[self._num_tokens - 1]
+
+    def content_hash(
+        self,
+        parent: kvpool.ChainLink | None = None,
+        *,
+        extra: kvpool.ExtraKeys | None = None,
+        hasher: kvpool.BlockHasher | None = None,
+    ) -> kvpool.ChainLink | None:
+        """Returns the block's place in the hash chain of its sequence, or None if the block is not full.
+
+        Args:
+            parent: That of the block before it; None for the first.
+            extra: What identifies the prompt beside its tokens; the same for every block of it.
+            hasher: Decides on the algorithm; SHA-256 by default.
+
+        Raises:
+            HashingError: ``parent`` comes from another hasher or block size, or the extra keys cannot be represented.
+            TokenError: A token is out of range.
+        """
+        if not self.is_full():
+            return None
+        return (hasher or _hasher(self.block_size)).link(self._buffer(), parent, extra)
+
+    def release(self) -> None:
+        """Returns the buffer to the pool; the block is of no use any more.
+
+        Raises:
+            StaleBlockError: The block was released before.
+        """
+        tokens, self._tokens = self._buffer(), None
+        self._pool.del_block(tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._tokens is not None:
+            self.release()
+
+    def __copy__(self) -> LogicalTokenBlock:
+        # Two owners of one buffer would return it twice.
+        twin = type(self)(self.block_number, self.block_size, pool=self._pool)
+        twin.append_tokens(self.get_token_ids())
+        return twin
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> LogicalTokenBlock:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pools stay in their process.
+        return _unpickle, (self.block_number, self.block_size, self.get_token_ids())
+
+    def __repr__(self) -> str:
+        tokens = "released" if self._tokens is None else f"num_tokens={self._num_tokens}"
+        return f"LogicalTokenBlock(block_number={self.block_number}, block_size={self.block_size}, {tokens})"
+
+
+def _unpickle(block_number: int, block_size: int, token_ids: list[int]) -> LogicalTokenBlock:
+    block = LogicalTokenBlock(block_number, block_size)
+    block.append_tokens(token_ids)
+    return block
+
+
+class PhysicalTokenBlock:
+    """What an engine notes about a block of KV memory; nothing checks or counts it.
+
+    Args:
+        device: Where the block is.
+        block_number: Its number there.
+        block_size: Tokens per block.
+        block_hash: Hash of its content, of whatever kind the engine uses.
+        num_hashed_tokens: Tokens from the start of the prompt to the end of the block.
+    """
+
+    def __init__(
+        self, device: Any, block_number: int, block_size: int, block_hash: Any = None, num_hashed_tokens: int = 0
+    ) -> None:
+        self.device = device
+        self.block_number = block_number
+        self.block_size = block_size
+        self.block_hash = block_hash
+        self.num_hashed_tokens = num_hashed_tokens
+        self.ref_count = 0
+        self.last_accessed: float = DEFAULT_LAST_ACCESSED_TIME
+        self.computed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"PhysicalTokenBlock(device={self.device}, block_number={self.block_number}, "
+            f"num_hashed_tokens={self.num_hashed_tokens}, ref_count={self.ref_count}, "
+            f"last_accessed={self.last_accessed}, computed={self.computed})"
+        )
+
+
+#: The physical blocks of a sequence, in order.
+BlockTable: TypeAlias = list[PhysicalTokenBlock]

@@ -1,0 +1,129 @@
+"""The base of block handles: tokens, predecessor, id, and whether the handle is still valid.
+
+Owns what a handle knows by itself. Whether its block is shared, cached or computed is asked of the allocator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvpool.lineage.errors import BlockStateError, ContractError, StaleBlockError
+from kvpool.lineage.v0.interfaces import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.lineage.v0.interfaces import BlockAllocator
+
+__all__ = ["TokenBlock", "check_live", "retire"]
+
+
+class TokenBlock(Block):
+    """A block of tokens behind another one.
+
+    Once an allocator has freed it, ``block_id`` is None and everything else raises ``StaleBlockError``: handles are
+    never recycled, so an old one cannot turn into somebody else's block.
+    """
+
+    def __init__(
+        self,
+        prev_block: Block | None,
+        token_ids: Sequence[int],
+        block_size: int,
+        allocator: BlockAllocator,
+        block_id: int | None,
+    ) -> None:
+        if block_size < 1:
+            raise ContractError(f"a block of {block_size} tokens")
+        self._prev_block = prev_block
+        self._block_size = block_size
+        self._allocator = allocator
+        self._block_id = block_id
+        self._token_ids: list[int] = []
+        self._live = True
+        # What two handles had in common when their blocks were swapped out, so that they share one block again.
+        self._home: object | None = None
+        self.pool_id: int | None = None
+        self._check_fits(token_ids)
+        self._token_ids.extend(token_ids)
+
+    def _check_live(self) -> None:
+        if not self._live:
+            raise StaleBlockError("the block was freed: this handle is stale")
+
+    def _check_fits(self, token_ids: Sequence[int]) -> None:
+        empty = self._block_size - len(self._token_ids)
+        if len(token_ids) > empty:
+            raise BlockStateError(f"{len(token_ids)} tokens do not fit: {empty} of {self._block_size} slots are empty")
+
+    def _retire(self) -> None:
+        self._live = False
+        self._block_id = None
+        self._home = None
+        self._token_ids = []
+
+    def _move_to(self, allocator: BlockAllocator, block_id: int) -> None:
+        """Gives the handle a block of another allocator, after a swap."""
+        self._allocator, self._block_id, self._home = allocator, block_id, None
+
+    @property
+    def block_id(self) -> int | None:
+        """Id of the physical block; None while there is none, and once the handle was freed."""
+        return self._block_id
+
+    @block_id.setter
+    def block_id(self, value: int | None) -> None:
+        self._check_live()
+        self._block_id = value
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self._block_size
+
+    @property
+    def token_ids(self) -> list[int]:
+        """A copy of the tokens in the block."""
+        self._check_live()
+        return self._token_ids[:]
+
+    @property
+    def num_empty_slots(self) -> int:
+        """Tokens that still fit."""
+        self._check_live()
+        return self._block_size - len(self._token_ids)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no token fits any more."""
+        return self.num_empty_slots == 0
+
+    @property
+    def prev_block(self) -> Block | None:
+        """The block before it in the sequence."""
+        self._check_live()
+        return self._prev_block
+
+    def __repr__(self) -> str:
+        state = (
+            f"block_id={self._block_id}, {len(self._token_ids)}/{self._block_size} tokens" if self._live else "freed"
+        )
+        return f"{type(self).__name__}({state})"
+
+
+def check_live(block: Block) -> None:
+    """Checks that a handle was not freed.
+
+    Raises:
+        StaleBlockError: It was.
+    """
+    if not getattr(block, "_live", True):
+        raise StaleBlockError("the block was freed: this handle is stale")
+
+
+def retire(block: Block) -> None:
+    """Makes a handle invalid."""
+    if isinstance(block, TokenBlock):
+        block._retire()
+    else:
+        block.block_id = None

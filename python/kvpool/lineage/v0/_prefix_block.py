@@ -1,0 +1,250 @@
+"""The block of the prefix-caching allocator: tokens, and the content hash once it is full; and notes about a block.
+
+The hash is decided at the moment when the block becomes full: from the hash of its predecessor, or never. Whether the
+block is computed is asked of the pool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvpool.errors import TokenError
+from kvpool.lineage.errors import BlockStateError, ContractError
+from kvpool.lineage.v0._allocator import PoolAllocator
+from kvpool.lineage.v0._handle import TokenBlock
+from kvpool.lineage.v0._hashing import ChainedHash, extra_keys, hash_block_tokens, hash_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.lineage.v0.interfaces import Block, BlockAllocator, ExtraHash
+
+__all__ = ["BlockTracker", "CachingAllocator", "PrefixCachingBlock", "parent_hash"]
+
+_NEVER_ACCESSED = -1.0
+
+
+class CachingAllocator(PoolAllocator):
+    """What a block needs of the allocator that caches it."""
+
+    def block_is_computed(self, block_id: int) -> bool:
+        """Says whether a block is cached and its KV written."""
+        raise NotImplementedError
+
+
+def parent_hash(prev_block: Block | None) -> int | None:
+    """Returns the hash that a block behind ``prev_block`` is chained to; None if there is no predecessor or no hash."""
+    if prev_block is None:
+        return None
+    if issubclass(type(prev_block), PrefixCachingBlock):
+        # Also if the predecessor was freed meanwhile, by a sliding window for instance: its content is what it was.
+        hashed: ChainedHash | None = prev_block._hash  # type: ignore[attr-defined]
+        return hashed
+    return prev_block.content_hash
+
+
+def _check_tokens(token_ids: Sequence[int]) -> None:
+    """Refuses what could not be hashed later, before anything is changed."""
+    for position, token in enumerate(token_ids):
+        if not 0 <= token < 2**32:
+            raise TokenError(f"token {token} at position {position} is not within 0 .. 2**32 - 1")
+
+
+class PrefixCachingBlock(TokenBlock):
+    """A block that is found by its content once it is full and its KV is written.
+
+    Args:
+        prev_block: The block before it in the sequence.
+        token_ids: Its first tokens.
+        block_size: Tokens per block.
+        allocator: The prefix-caching allocator of its memory.
+        block_id: Its memory.
+        computed: Whether the KV of a block that is cached already is written.
+        extra_hash: What identifies the prompt beside its tokens.
+
+    Raises:
+        ContractError: Allocator or predecessor are of another kind.
+        BlockStateError: The tokens do not fit, or ``computed`` is said of a block that is not cached.
+    """
+
+    def __init__(
+        self,
+        prev_block: Block | None,
+        token_ids: Sequence[int],
+        block_size: int,
+        allocator: BlockAllocator,
+        block_id: int | None = None,
+        computed: bool = False,
+        extra_hash: ExtraHash = None,
+    ) -> None:
+        if not isinstance(allocator, CachingAllocator):
+            raise ContractError(f"the block of a {type(allocator).__name__} cannot cache prefixes")
+        if prev_block is not None and not isinstance(prev_block, PrefixCachingBlock):
+            raise ContractError(f"a prefix-caching block behind a {type(prev_block).__name__}")
+        extra_keys(extra_hash)  # refuses what is no extra hash
+        self._extra_hash = extra_hash
+        self._last_accessed = _NEVER_ACCESSED
+        self._hash: ChainedHash | None = None
+        self._epoch = 0
+        self._tokens_before = 0
+        super().__init__(prev_block, token_ids, block_size, allocator, block_id)
+        if issubclass(type(allocator), CachingAllocator):  # not a stand-in for one
+            self._epoch = allocator._pool.epoch
+        _check_tokens(self._token_ids)
+        self._hash = self._hash_if_full(self._token_ids)
+        self._count_before()
+        if computed:
+            self.computed = True
+
+    def _hash_if_full(self, token_ids: Sequence[int]) -> ChainedHash | None:
+        if len(token_ids) < self._block_size:
+            return None
+        first, parent = self._prev_block is None, parent_hash(self._prev_block)
+        return hash_chain(parent, first, [token_ids], self._extra_hash, self._epoch)[0]
+
+    def _count_before(self) -> None:
+        prev_block = self._prev_block
+        if prev_block is not None and getattr(prev_block, "_live", True):
+            self._tokens_before = prev_block.num_tokens_total
+
+    def _fill(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
+        """Gives a new handle the content of its block, which is hashed already."""
+        self._token_ids = list(token_ids)
+        self._hash = hashed
+
+    def append_token_ids(self, token_ids: Sequence[int]) -> None:
+        """Appends tokens. All or nothing.
+
+        A shared block is copied first. A block that becomes full is registered, and if another block is registered with
+        its content, this handle goes over to that one. ``block_id`` may change by either.
+
+        Raises:
+            NoFreeBlocksError: The block is shared and no block is free for a copy.
+            BlockStateError: The block is immutable, or the tokens do not fit.
+            StaleBlockError: The block was freed.
+            TokenError: A token is out of range.
+        """
+        self._check_live()
+        if self._hash is not None or self.computed:
+            raise BlockStateError("the block is full and hashed: it is immutable")
+        self._check_fits(token_ids)
+        if not token_ids:
+            return
+        _check_tokens(token_ids)
+        before = self._token_ids
+        after = [*before, *token_ids]
+        hashed = self._hash_if_full(after)
+        if self._block_id is not None:
+            self._block_id = self._allocator.cow_block_if_not_appendable(self)
+        self._token_ids, self._hash = after, hashed
+        self._count_before()
+        if hashed is not None and self._block_id is not None:
+            try:
+                self._block_id = self._allocator.promote_to_immutable_block(self)
+            except BaseException:
+                self._token_ids, self._hash = before, None
+                raise
+
+    @property
+    def computed(self) -> bool:
+        """Whether the block is cached and its KV written, as the pool knows it."""
+        self._check_live()
+        allocator = self._allocator
+        if self._block_id is None or not isinstance(allocator, CachingAllocator):
+            return False
+        return allocator.block_is_computed(self._block_id) is True
+
+    @computed.setter
+    def computed(self, value: bool) -> None:
+        if value == self.computed:
+            return
+        if not value:
+            raise BlockStateError("a computed block stays computed as long as it is cached")
+        if self._block_id is None or self._hash is None:
+            raise BlockStateError("only full, hashed blocks with an id can be computed")
+        self._allocator.mark_blocks_as_computed([self._block_id])
+
+    @property
+    def last_accessed(self) -> float:
+        """The latest access that was told to this handle; -1 at first."""
+        self._check_live()
+        return self._last_accessed
+
+    @last_accessed.setter
+    def last_accessed(self, last_accessed_ts: float) -> None:
+        self._check_live()
+        if self._block_id is not None:
+            self._allocator.mark_blocks_as_accessed([self._block_id], last_accessed_ts)
+        self._last_accessed = max(self._last_accessed, last_accessed_ts)
+
+    @property
+    def num_tokens_total(self) -> int:
+        """Tokens of the chain up to the end of this block. O(1)."""
+        self._check_live()
+        return self._tokens_before + len(self._token_ids)
+
+    @property
+    def extra_hash(self) -> ExtraHash:
+        """What identifies the prompt beside its tokens."""
+        self._check_live()
+        return self._extra_hash
+
+    @property
+    def content_hash(self) -> int | None:
+        """Hash of the block and everything before it.
+
+        None unless the block is full and its predecessor was hashed when it became full.
+        """
+        self._check_live()
+        return self._hash
+
+    @classmethod
+    def hash_block_tokens(
+        cls,
+        is_first_block: bool,
+        prev_block_hash: int | None,
+        cur_block_token_ids: Sequence[int],
+        extra_hash: ExtraHash = None,
+    ) -> int:
+        """Hashes one full block: see ``kvpool.lineage.v0.prefix_caching_block.hash_block_tokens``."""
+        return hash_block_tokens(is_first_block, prev_block_hash, cur_block_token_ids, extra_hash)
+
+
+class BlockTracker:
+    """What is known of one block while somebody holds it: for code that keeps such notes itself.
+
+    The allocator keeps none: all of it is the pool's.
+    """
+
+    __slots__ = ("active", "computed", "last_accessed")
+
+    def __init__(self) -> None:
+        self.active = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets accesses, and that the block is computed."""
+        self.last_accessed: float = _NEVER_ACCESSED
+        self.computed = False
+
+    def enable(self) -> None:
+        """Begins to track.
+
+        Raises:
+            BlockStateError: The block is tracked already.
+        """
+        if self.active:
+            raise BlockStateError("the block is tracked already")
+        self.active = True
+        self.reset()
+
+    def disable(self) -> None:
+        """Ends tracking.
+
+        Raises:
+            BlockStateError: The block is not tracked.
+        """
+        if not self.active:
+            raise BlockStateError("the block is not tracked")
+        self.active = False
+        self.reset()

@@ -1,0 +1,228 @@
+"""Two allocators of vLLM v0 over one ``kvpool.TieredPool``: the inner half of ``CpuGpuBlockAllocator``.
+
+Owns which device a block is on, and the copies that were taken from the core and not yet fetched by the engine, with
+the fences that keep their blocks until they are made. Copies and swaps are planned by the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import kvpool
+from kvpool.errors import OutOfBlocksError
+from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError, no_free_blocks
+from kvpool.lineage.v0._hashing import ChainedHash, hash_chain
+from kvpool.lineage.v0.interfaces import Device
+from kvpool.lineage.v0.null_block import NullBlock
+from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvpool.lineage.v0._allocator import PoolAllocator
+    from kvpool.lineage.v0.common import BlockList
+    from kvpool.lineage.v0.interfaces import Block, BlockId, ExtraHash
+
+__all__ = ["TIERS", "TwoDevices"]
+
+TIERS: Final = {Device.GPU: 0, Device.CPU: 1}
+
+
+class TwoDevices:
+    """A GPU and a CPU.
+
+    Args:
+        allocators: Both devices' allocators.
+        tiers: The pool that they are on.
+    """
+
+    def __init__(self, allocators: Mapping[Device, PoolAllocator], tiers: kvpool.TieredPool) -> None:
+        self._allocators = allocators
+        self._tiers = tiers
+        self._null_block: NullBlock | None = None
+        # Handed over by the core, not fetched yet.
+        self._copies: list[tuple[BlockId, BlockId]] = []
+        # The step whose copies are fenced, and the GPU blocks that they write to.
+        self._step = 0
+        self._targets: set[int] = set()
+
+    def _on(self, device: Device) -> PoolAllocator:
+        allocator = self._allocators.get(device)
+        if allocator is None:
+            raise ContractError(f"there is no device {device!r}")
+        return allocator
+
+    def _of(self, block: Block) -> PoolAllocator:
+        block_id = block.block_id
+        if block_id is None:
+            if not getattr(block, "_live", True):
+                self._on(Device.GPU)._core_of(block)  # says that the handle is stale
+            raise BlockStateError("the block has no id: it was never allocated")
+        return self._owner(block_id)
+
+    def _owner(self, block_id: BlockId) -> PoolAllocator:
+        for allocator in self._allocators.values():
+            if block_id in allocator.all_block_ids:
+                return allocator
+        raise UnknownBlockError(f"block {block_id!r} is on no device")
+
+    def _fork_blocks(self, blocks: Sequence[Block]) -> list[Block]:
+        """Returns new handles on consecutive blocks of one device. All or nothing."""
+        return self._of(blocks[-1])._fork_blocks(blocks) if blocks else []
+
+    def _num_null(self, device: Device) -> int:
+        return int(device is Device.GPU and self._null_block is not None)
+
+    def _take_copies(self, *, fence: bool = False) -> list[tuple[BlockId, BlockId]]:
+        """The planned copies; with ``fence`` nothing takes their blocks before ``end_step``."""
+        if self._tiers.pending_copies():
+            if fence:
+                self._fence_copies()
+            self._take_plan()
+        copies, self._copies = self._copies, []
+        return copies
+
+    def _fence_copies(self) -> None:
+        # A pin ends when the plan is taken. The copy is executed later: until then its blocks have to be kept. Not
+        # those of a copy that nobody has a use for any more: the plan leaves it out.
+        holders = self._on(Device.GPU)._pool.num_holders
+        copies = [(src[1], dst[1]) for src, dst in self._tiers.pending_copies() if src[0] == dst[0] == 0]
+        self._fence([(src, dst) for src, dst in copies if holders(dst)])
+
+    def _fence(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Keeps sources and destinations of copies, core blocks of the GPU, until ``end_step``."""
+        blocks = [block for copy in copies for block in copy]
+        if blocks:
+            pool = self._on(Device.GPU)._pool
+            pool.acquire(blocks)
+            pool.release_after(blocks, self._step)
+            self._targets.update(dst for _, dst in copies)
+
+    def _append(self, blocks: BlockList, at: int, token_ids: Sequence[int]) -> None:
+        """Appends tokens to a block that may have KV already.
+
+        A block that becomes full can turn out to be one that another sequence holds and has not computed: a prompt that
+        is computed in chunks. What the own block has is then copied, or the step would not find it there.
+        """
+        gpu = self._on(Device.GPU)
+        block = blocks[at]
+        shared: int | None = None
+        if isinstance(gpu, PrefixCachingBlockAllocator) and len(token_ids) == block.num_empty_slots > 0:
+            parent = blocks[at - 1].content_hash if at else None
+            chunk = [[*block.token_ids, *token_ids]]
+            (hashed,) = hash_chain(parent, at == 0, chunk, block.extra_hash, gpu._pool.epoch)
+            shared = gpu._registered(hashed)
+        if shared is None or gpu._pool.is_computed(shared):
+            blocks.append_token_ids(at, token_ids)
+            return
+        own = gpu._core_of(block)
+        written = shared in self._targets or any(dst == (0, shared) for _, dst in self._tiers.pending_copies())
+        self._fence([(own, shared)])
+        blocks.append_token_ids(at, token_ids)
+        if not written and gpu._core_of(block) == shared:
+            self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
+
+    def _take_plan(self) -> list[tuple[BlockId, BlockId]]:
+        """Takes the core's plan: copies are kept for ``clear_copy_on_writes``, swaps are returned."""
+        faces = {TIERS[device]: allocator._to_face for device, allocator in self._allocators.items()}
+        swaps: list[tuple[BlockId, BlockId]] = []
+        for src, dst in self._tiers.take_plan().transfers:
+            pair = (faces[src[0]](src[1]), faces[dst[0]](dst[1]))
+            (self._copies if src[0] == dst[0] else swaps).append(pair)
+        return swaps
+
+    def end_step(self) -> None:
+        """Says that the transfers handed out so far were executed, or that nothing can come before them any more.
+
+        New: the ancestor had no such call. ``SelfAttnBlockSpaceManager`` calls it.
+        """
+        if self._targets:
+            self._on(Device.GPU)._pool.complete_step(self._step)
+            self._step += 1
+            self._targets.clear()
+
+    def _move(
+        self, blocks: Sequence[Block], src_device: Device, dst_device: Device
+    ) -> tuple[dict[int, int], list[tuple[BlockId, BlockId]]]:
+        """``swap``, and the pairs whose bytes are to be copied."""
+        src, dst = self._on(src_device), self._on(dst_device)
+        if src is dst:
+            raise ContractError(f"a swap from {src_device} to itself")
+        live = [block for block in blocks if not isinstance(block, NullBlock)]
+        src._check_distinct(live)
+        cores = [src._core_of(block) for block in live]
+        if not cores:
+            return {}, []
+        try:
+            swap = self._tiers.begin_swap(cores, src=src._tier, dst=dst._tier)
+        except OutOfBlocksError as error:
+            raise no_free_blocks(error) from None
+        self._fence_copies()
+        swaps = self._take_plan()
+        moved = swap.complete()
+        for block, core in zip(live, cores, strict=True):
+            src._released(core)
+            dst._adopt(block, moved[core])
+            if isinstance(dst, PrefixCachingBlockAllocator):
+                self._register(block, moved[core], dst)
+        return {src._to_face(old): dst._to_face(new) for old, new in moved.items()}, swaps
+
+    @staticmethod
+    def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator) -> None:
+        # What was computed has moved with its registration. What was not is registered anew, unless another block is:
+        # this one is the destination of a copy, and cannot be exchanged.
+        hashed = block.content_hash
+        if isinstance(hashed, ChainedHash) and allocator._registered(hashed) is None:
+            allocator._promote(core, hashed)
+
+    def _fit(self, blocks: Sequence[Block], src_device: Device, dst_device: Device, reserve: int) -> str:
+        """Whether a swap of these blocks would fit: ok, later or never. Changes nothing."""
+        src, dst = self._on(src_device), self._on(dst_device)
+        cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
+        fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
+        # The core counts blocks that are out of use for good as usable: the null block, and the one of a device of
+        # none.
+        unusable = self._num_null(dst_device) + dst._surplus
+        if fit == "later" and unusable:
+            fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)
+        return fit
+
+    def _num_to_take(
+        self, chunks: Sequence[Sequence[int]], device: Device, extra_hash: ExtraHash, *, at_most: int
+    ) -> int:
+        """How many available blocks a new sequence of these full chunks would take. Changes nothing.
+
+        Hashes only if there are more than ``at_most`` chunks, which may be hits.
+        """
+        allocator = self._on(device)
+        if len(chunks) <= at_most or not isinstance(allocator, PrefixCachingBlockAllocator):
+            return len(chunks)
+        pool = allocator._pool
+        found = [allocator._registered(one) for one in hash_chain(None, True, chunks, extra_hash, pool.epoch)]
+        return found.count(None) + len({core for core in found if core is not None and pool.ref_count(core) == 0})
+
+    def _check_tokens(self, token_ids: Sequence[int]) -> None:
+        """Checks what hashing would refuse, before anything has changed."""
+        caching = isinstance(self._on(Device.GPU), PrefixCachingBlockAllocator)
+        if caching and token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
+            raise kvpool.TokenError(f"tokens are from 0 to {(1 << 32) - 1}: {min(token_ids)} to {max(token_ids)} given")
+
+    def _num_to_copy(self, blocks: Sequence[Block]) -> int:
+        """How many of these blocks have other holders, so that to write to them takes a copy each."""
+        return sum(self._of(one)._pool.num_holders(self._of(one)._core_of(one)) > 1 for one in blocks)
+
+    def _num_freed(self, blocks: Sequence[Block]) -> int:
+        """How many blocks would be available if these handles were freed: those that nobody else holds."""
+        return sum(self._of(one)._pool.ref_count(self._of(one)._core_of(one)) == 1 for one in blocks)
+
+    def _is_on(self, block: Block, device: Device) -> bool:
+        return self._of(block) is self._on(device)
+
+    def _mark_filled(self, blocks: Sequence[Block]) -> None:
+        """Says that the KV of these GPU blocks is written, so far as they are cached by their content."""
+        gpu = self._on(Device.GPU)
+        if isinstance(gpu, PrefixCachingBlockAllocator):
+            cores = [gpu._core_of(one) for one in blocks if not isinstance(one, NullBlock)]
+            ids = [gpu._to_face(core) for core in cores if gpu._pool.is_registered(core)]
+            if ids:  # none at all would mean those filled since the last call
+                gpu.mark_blocks_as_computed(ids)

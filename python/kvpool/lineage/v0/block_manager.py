@@ -1,0 +1,398 @@
+"""vLLM v0's block manager: block tables of sequences over a GPU and a CPU.
+
+Owns the tables, and how far each sequence is computed. Blocks are those of a ``CpuGpuBlockAllocator``.
+
+Differences from the ancestor:
+
+- 5, 6: ``mark_blocks_as_computed`` marks what the group has computed: the blocks that its chunks have covered, or of a
+  sequence that is past its prompt all full ones. The ancestor ignored both arguments.
+- 9, 10, 12: ``swap_out`` and ``swap_in`` move a whole group, or nothing; sequences that share blocks share them
+  afterwards; ``can_swap_out`` and ``can_swap_in`` count each block once, and blocks that the other device caches
+  already not at all.
+- 11, 13, 17: see ``block_table``. ``allocate`` takes the blocks of all tables of a group, or none.
+- 15: ``reset_prefix_cache`` works although there is a null block, and resets every device.
+- 16: ``get_common_computed_block_ids`` returns a list in every case.
+- 18: the blocks of a copy that ``append_slots`` has returned are kept from everybody until the step is over, so that no
+  swap of the same step, which workers execute before copies, writes to its source.
+- 19: the ids of a swap are translated in O(1) each.
+- 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them all.
+- 22: a sequence that was never looked up can be removed from the tracker.
+- ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it would wait for
+  good.
+- What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were allocated.
+- ``fork`` onto a sequence that has a table already is an error: the ancestor lost the old table's blocks.
+- Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a parent, which
+  may have been freed before its output was processed.
+- The state of a sequence is compared by name: the engine's own enum will do.
+- Assertions are typed errors that derive from ``AssertionError``.
+
+A step is over, and with it the reason to keep the blocks of its copies, when ``mark_blocks_as_computed`` is called (as
+the ancestor's scheduler does once all is planned), when ``append_slots`` is called again for the same sequence (whose
+new token the step has computed), when no table is left, or when the engine says so by ``end_step``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvpool.errors import UnknownRequestError
+from kvpool.lineage.errors import BlockStateError, ContractError
+from kvpool.lineage.v0 import block_manager_util as util
+from kvpool.lineage.v0.block_manager_util import SequenceStatus, check_no_caching_or_swa_for_encdec, seqs_in
+from kvpool.lineage.v0.block_table import BlockTable
+from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from kvpool.lineage.v0.interfaces import AllocStatus, Device
+from kvpool.lineage.v0.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Items
+
+    from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
+    from kvpool.lineage.v0.interfaces import Block, EncoderSeqId, SeqId
+
+__all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
+
+
+class UnknownTableError(UnknownRequestError, AssertionError):
+    """The sequence or group has no block table."""
+
+
+class SelfAttnBlockSpaceManager:
+    """Block tables of sequences.
+
+    Args:
+        block_size: Tokens per block.
+        num_gpu_blocks: Blocks of the GPU.
+        num_cpu_blocks: Blocks of the CPU, to swap to.
+        watermark: Share of the GPU's blocks that new and returning groups leave free.
+        sliding_window: Tokens that attention looks back; without one, all.
+        enable_caching: Whether full blocks are shared by their content.
+
+    Raises:
+        ContractError: A number is out of range.
+
+    >>> from types import SimpleNamespace
+    >>> seq = SimpleNamespace(seq_id=7, status=SequenceStatus.WAITING, get_token_ids=lambda: [1, 2, 3, 4, 5])
+    >>> group = SimpleNamespace(request_id="a", get_seqs=lambda: [seq])
+    >>> manager = SelfAttnBlockSpaceManager(block_size=4, num_gpu_blocks=8, num_cpu_blocks=8)
+    >>> manager.can_allocate(group)
+    <AllocStatus.OK: 1>
+    >>> manager.allocate(group)
+    >>> manager.get_block_table(seq), manager.get_num_free_gpu_blocks()
+    ([0, 1], 6)
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        num_gpu_blocks: int,
+        num_cpu_blocks: int,
+        watermark: float = 0.01,
+        sliding_window: int | None = None,
+        enable_caching: bool = False,
+    ) -> None:
+        if block_size < 1:
+            raise ContractError(f"blocks of {block_size} tokens")
+        if not watermark >= 0.0:
+            raise ContractError(f"a watermark of {watermark}: it is a share of the GPU's blocks")
+        if sliding_window is not None and sliding_window < 0:
+            raise ContractError(f"a sliding window of {sliding_window} tokens")
+        self.block_size = block_size
+        self.num_total_gpu_blocks = num_gpu_blocks
+        self.num_total_cpu_blocks = num_cpu_blocks
+        self.sliding_window = sliding_window
+        # One block more for the window's end within a block, and one for the block that is computed in this step.
+        self.max_block_sliding_window = None if sliding_window is None else sliding_window // block_size + 2
+        self.watermark = watermark
+        self.enable_caching = enable_caching
+        self.watermark_blocks = int(watermark * num_gpu_blocks)
+        self.block_allocator = CpuGpuBlockAllocator.create(
+            "prefix_caching" if enable_caching else "naive", num_gpu_blocks, num_cpu_blocks, block_size
+        )
+        self.block_tables: dict[SeqId, BlockTable] = {}
+        self.cross_block_tables: dict[EncoderSeqId, BlockTable] = {}
+        self._computed_blocks_tracker = ComputedBlocksTracker(self.block_allocator, block_size, enable_caching)
+        self._last_access_blocks_tracker = LastAccessBlocksTracker(self.block_allocator)
+        # Tokens whose KV is written, so far as the engine has said.
+        self._num_computed: dict[SeqId, int] = {}
+        self._appended: set[SeqId] = set()
+
+    def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
+        """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not considered.
+
+        Raises:
+            ContractError: No sequence of the group is waiting.
+            NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
+        """
+        check_no_caching_or_swa_for_encdec(self, seq_group)
+        tokens = util.first_waiting(seq_group).get_token_ids()
+        required = BlockTable.get_num_required_blocks(tokens, self.block_size, num_lookahead_slots)
+        encoder = util.encoder_seq_of(seq_group)
+        if encoder is not None:
+            required += BlockTable.get_num_required_blocks(encoder.get_token_ids(), self.block_size)
+        if self.block_allocator.get_num_total_blocks(Device.GPU) - required < self.watermark_blocks:
+            return AllocStatus.NEVER
+        fits = self.get_num_free_gpu_blocks() - required >= self.watermark_blocks
+        return AllocStatus.OK if fits else AllocStatus.LATER
+
+    def allocate(self, seq_group: SequenceGroup) -> None:
+        """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free.
+            BlockStateError: A sequence or the group has a table already.
+            ContractError: No sequence of the group is waiting, or one has no tokens.
+            NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
+        """
+        check_no_caching_or_swa_for_encdec(self, seq_group)
+        first, encoder = util.first_waiting(seq_group), util.encoder_seq_of(seq_group)
+        waiting = seqs_in(seq_group, SequenceStatus.WAITING)
+        taken = [seq.seq_id for seq in waiting if seq.seq_id in self.block_tables]
+        if taken or (encoder is not None and seq_group.request_id in self.cross_block_tables):
+            raise BlockStateError(f"block table already exists: group {seq_group.request_id!r}, sequences {taken}")
+        if encoder is not None:
+            # Nothing is cached then: what is needed is known before the first block is taken.
+            tokens = (first.get_token_ids(), encoder.get_token_ids())
+            needed = sum(BlockTable.get_num_required_blocks(one, self.block_size) for one in tokens)
+            BlockTable._check_free(needed, self.get_num_free_gpu_blocks())
+        table = self._allocate_sequence(first)
+        num_cached = self._num_leading_computed(table.blocks) * self.block_size
+        for seq in waiting:
+            self.block_tables[seq.seq_id] = table if seq is first else table.fork()
+            self._last_access_blocks_tracker.add_seq(seq.seq_id)
+            self._computed_blocks_tracker.settle(seq, num_cached)
+            self._num_computed[seq.seq_id] = 0
+        if encoder is not None:
+            self.cross_block_tables[seq_group.request_id] = self._allocate_sequence(encoder)
+
+    def _allocate_sequence(self, seq: Sequence) -> BlockTable:
+        window = self.max_block_sliding_window
+        table = BlockTable(self.block_size, self.block_allocator, max_block_sliding_window=window)
+        table.allocate(seq.get_token_ids(), extra_hash=util.extra_hash_of(seq))
+        return table
+
+    def _num_leading_computed(self, blocks: Items[Block]) -> int:
+        if not self.enable_caching:
+            return 0
+        return next((at for at, block in enumerate(blocks) if not block.computed), len(blocks))
+
+    def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
+        """Says whether all running sequences of a group can have slots for their new tokens."""
+        touched = 0
+        for seq in seqs_in(seq_group, SequenceStatus.RUNNING):
+            table = self._table(seq)
+            unseen = table.get_unseen_token_ids(seq.get_token_ids())
+            touched += table.get_num_blocks_touched_by_append_slots(unseen, num_lookahead_slots)
+        return touched <= self.get_num_free_gpu_blocks()
+
+    def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
+        """Appends the tokens of a sequence that its table has not seen, and returns the copies that this needs.
+
+        All or nothing. The copies, (source, destination), are to be made before the step writes to a block.
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free.
+            UnknownTableError: The sequence has no table.
+            BlockStateError: It is swapped out.
+            ContractError: There is a sliding window, and the sequence does not say how much of it is computed.
+        """
+        table = self._table(seq)
+        if seq.seq_id in self._appended:
+            self.end_step()
+        table.append_token_ids(
+            token_ids=table.get_unseen_token_ids(seq.get_token_ids()),
+            num_lookahead_slots=num_lookahead_slots,
+            num_computed_slots=None if self.max_block_sliding_window is None else util.num_computed_tokens_of(seq),
+            extra_hash=util.extra_hash_of(seq),
+        )
+        self._appended.add(seq.seq_id)
+        return self.block_allocator._take_copies(fence=True)
+
+    def end_step(self) -> None:
+        """Says that the step is over: the copies that it was given are made. New; see the module."""
+        self._appended.clear()
+        self.block_allocator.end_step()
+
+    def free(self, seq: Sequence) -> None:
+        """Gives up the blocks of a sequence; of one without a table nothing. O(blocks)."""
+        table = self.block_tables.get(seq.seq_id)
+        if table is None:
+            return
+        self._last_access_blocks_tracker.update_seq_blocks_last_access(seq.seq_id, table.physical_block_ids)
+        self._last_access_blocks_tracker.remove_seq(seq.seq_id)
+        self._computed_blocks_tracker.forget(seq.seq_id)
+        table.free()
+        del self.block_tables[seq.seq_id], self._num_computed[seq.seq_id]
+        self._end_step_if_empty()
+
+    def _end_step_if_empty(self) -> None:
+        # Nobody is left whose blocks a late copy could overwrite.
+        if not self.block_tables and not self.cross_block_tables:
+            self.end_step()
+
+    def free_cross(self, seq_group: SequenceGroup) -> None:
+        """Gives up the encoder's blocks of a group; of one without them nothing."""
+        table = self.cross_block_tables.pop(seq_group.request_id, None)
+        if table is not None:
+            table.free()
+            self._end_step_if_empty()
+
+    def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
+        """Forgets the hashes of a sequence; of one that was never looked up nothing."""
+        self._computed_blocks_tracker.remove_seq(seq.seq_id)
+
+    def get_block_table(self, seq: Sequence) -> list[int]:
+        """Returns the ids of a sequence's blocks: the live list.
+
+        Raises:
+            UnknownTableError: The sequence has no table; a ``KeyError``.
+        """
+        return self._table(seq).physical_block_ids
+
+    def _table(self, seq: Sequence) -> BlockTable:
+        table = self.block_tables.get(seq.seq_id)
+        if table is None:
+            raise UnknownTableError(f"sequence {seq.seq_id} has no block table")
+        return table
+
+    def get_cross_block_table(self, seq_group: SequenceGroup) -> list[int]:
+        """Returns the ids of a group's encoder blocks: the live list.
+
+        Raises:
+            UnknownTableError: The group has none; an ``AssertionError``.
+        """
+        table = self.cross_block_tables.get(seq_group.request_id)
+        if table is None:
+            raise UnknownTableError(f"group {seq_group.request_id!r} has no cross block table")
+        return table.physical_block_ids
+
+    def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
+        """Notes that a sequence is used: its blocks are evicted in the order of these times once they are free.
+
+        Raises:
+            ContractError: The sequence has no table.
+        """
+        if self.enable_caching:
+            self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
+
+    def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
+        """Says that a group will have computed its next tokens before anything else is planned. O(blocks filled).
+
+        Args:
+            seq_group: The group: its sequences that have a table on the GPU.
+            token_chunk_size: Tokens computed of each sequence whose ``is_prefill()`` is true, cached ones included.
+        """
+        for seq in seq_group.get_seqs():
+            table = self.block_tables.get(seq.seq_id)
+            if table is None or util.status_name(seq) == SequenceStatus.SWAPPED.name:
+                continue
+            before = self._num_computed[seq.seq_id]
+            end = min(before + token_chunk_size, table.num_full_slots) if util.is_prefill(seq) else table.num_full_slots
+            self._num_computed[seq.seq_id] = max(before, end)
+            filled = table.blocks[before // self.block_size : end // self.block_size]
+            self.block_allocator._mark_filled(filled)
+        self.end_step()
+
+    def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
+        """Returns the computed blocks that all these sequences begin with; sequences without any do not count.
+
+        Raises:
+            UnknownTableError: A sequence has no table.
+        """
+        computed = []
+        for seq in seqs:
+            num_blocks = self._computed_blocks_tracker.get_num_cached_tokens(seq) // self.block_size
+            computed.append(self._table(seq).physical_block_ids[:num_blocks])
+        return self.block_allocator.get_common_computed_block_ids(computed)
+
+    def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
+        """Gives a sequence the blocks of another, shared. Of a parent without a table nothing. O(blocks).
+
+        Raises:
+            BlockStateError: The child has a table already.
+        """
+        parent = self.block_tables.get(parent_seq.seq_id)
+        if parent is None:
+            return
+        if child_seq.seq_id in self.block_tables:
+            raise BlockStateError(f"sequence {child_seq.seq_id} has a block table already")
+        self._last_access_blocks_tracker.add_seq(child_seq.seq_id)
+        self.block_tables[child_seq.seq_id] = parent.fork()
+        self._num_computed[child_seq.seq_id] = self._num_computed[parent_seq.seq_id]
+
+    def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
+        """Says whether a swapped group can return, with the slots that it needs next, above the watermark."""
+        seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
+        # What is swapped in is counted by the core; here what is appended right after it: blocks for new tokens, and a
+        # copy of the last block of each sequence that shares it.
+        appended = sum(self._num_appended(self._table(seq), seq, num_lookahead_slots) for seq in seqs)
+        fit = self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended)
+        return {"ok": AllocStatus.OK, "later": AllocStatus.LATER, "never": AllocStatus.NEVER}[fit]
+
+    @staticmethod
+    def _num_appended(table: BlockTable, seq: Sequence, num_lookahead_slots: int) -> int:
+        unseen = table.get_unseen_token_ids(seq.get_token_ids())
+        return table._num_new_blocks(len(unseen) + num_lookahead_slots) + table._num_copies(len(unseen))
+
+    def _fit(self, seqs: Items[Sequence], src: Device, dst: Device, reserve: int) -> str:
+        blocks = [block for seq in seqs for block in self._table(seq).blocks]
+        return self.block_allocator._fit(blocks, src, dst, reserve)
+
+    def swap_in(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
+        """Moves a swapped group to the GPU, and returns the copies: (CPU block, GPU block), by their places in memory.
+
+        All or nothing. Blocks whose content the GPU still has are not copied.
+
+        Raises:
+            NoFreeBlocksError: The GPU has too few free blocks.
+            UnknownTableError: A sequence has no table.
+        """
+        return self._swap(seqs_in(seq_group, SequenceStatus.SWAPPED), Device.CPU, Device.GPU)
+
+    def can_swap_out(self, seq_group: SequenceGroup) -> bool:
+        """Says whether the CPU has room for a running group."""
+        return self._fit(seqs_in(seq_group, SequenceStatus.RUNNING), Device.GPU, Device.CPU, 0) == "ok"
+
+    def swap_out(self, seq_group: SequenceGroup) -> list[tuple[int, int]]:
+        """Moves a running group to the CPU, and returns the copies: (GPU block, CPU block), by their places in memory.
+
+        All or nothing. Blocks whose content the CPU still has are not copied.
+
+        Raises:
+            NoFreeBlocksError: The CPU has too few free blocks.
+            UnknownTableError: A sequence has no table.
+        """
+        seqs = seqs_in(seq_group, SequenceStatus.RUNNING)
+        if not self._appended.isdisjoint(seq.seq_id for seq in seqs):
+            self.end_step()
+        return self._swap(seqs, Device.GPU, Device.CPU)
+
+    def _swap(self, seqs: Items[Sequence], src: Device, dst: Device) -> list[tuple[int, int]]:
+        allocator = self.block_allocator
+        tables = [self._table(seq) for seq in seqs]
+        # One swap for all: what the sequences share moves once.
+        _, copies = allocator._move([block for table in tables for block in table.blocks], src, dst)
+        for table in tables:
+            table._refresh()
+        places = allocator.get_physical_block_id
+        return [(places(src, old), places(dst, new)) for old, new in copies]
+
+    def get_num_free_gpu_blocks(self) -> int:
+        """Returns how many GPU blocks can be allocated now."""
+        return self.block_allocator.get_num_free_blocks(Device.GPU)
+
+    def get_num_free_cpu_blocks(self) -> int:
+        """Returns how many CPU blocks can be allocated now."""
+        return self.block_allocator.get_num_free_blocks(Device.CPU)
+
+    def get_prefix_cache_hit_rate(self, device: Device) -> float:
+        """Returns hits per query of a device, or -1 if nothing is cached there."""
+        return self.block_allocator.get_prefix_cache_hit_rate(device)
+
+    def reset_prefix_cache(self, device: Device | None = None) -> bool:
+        """Forgets all cached content of a device, or of every device; False if blocks of one are in use."""
+        return self.block_allocator.reset_prefix_cache(device)
+
+    def get_num_cached_tokens(self, seq: Sequence) -> int:
+        """Returns how many tokens from the start of a sequence are cached and computed."""
+        return self._computed_blocks_tracker.get_num_cached_tokens(seq)

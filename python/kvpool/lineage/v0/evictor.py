@@ -1,0 +1,166 @@
+"""vLLM v0's evictor: which of the blocks that nobody holds is given up first.
+
+The prefix-caching allocator does not keep one: its victims are chosen by the core (``eviction="last-accessed"``, the
+same rule). ``LRUEvictor`` stands alone for code that orders blocks of its own: it owns an order and nothing else.
+
+Differences from the ancestor:
+
+- 1: ``update`` keeps the block evictable.
+- 2: a block that was removed and added again, at the same time or not, is given up under its new hash.
+- 23: ``update`` never moves an access back in time.
+- An unknown block is one error, ``UnknownBlockError``, that is a ``ValueError`` and a ``KeyError``.
+- ``add`` of a block that is there replaces what is known of it, as in the ancestor.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from kvpool.lineage.errors import ContractError, NoFreeBlocksError, UnknownBlockError
+
+if TYPE_CHECKING:
+    from kvpool.lineage.v0.interfaces import BlockId, PrefixHash
+
+__all__ = ["EvictionPolicy", "Evictor", "LRUEvictor", "make_evictor"]
+
+
+class EvictionPolicy(enum.Enum):
+    """Which block is given up first."""
+
+    LRU = enum.auto()
+
+
+class Evictor(ABC):
+    """An order of blocks to be given up."""
+
+    @abstractmethod
+    def __contains__(self, block_id: BlockId) -> bool: ...
+
+    @abstractmethod
+    def evict(self) -> tuple[BlockId, PrefixHash]:
+        """Gives up the next block, and returns its id and content hash."""
+
+    @abstractmethod
+    def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
+        """Takes a block."""
+
+    @abstractmethod
+    def update(self, block_id: BlockId, last_accessed: float) -> None:
+        """Says that a block was used."""
+
+    @abstractmethod
+    def remove(self, block_id: BlockId) -> None:
+        """Takes a block out, because somebody holds it again."""
+
+    @property
+    @abstractmethod
+    def num_blocks(self) -> int:
+        """Blocks that can be given up."""
+
+
+class LRUEvictor(Evictor):
+    """The block used longest ago goes first.
+
+    Of blocks used at the same time the one with the longest prefix, then the lowest id. O(log n) per call, amortized.
+
+    >>> evictor = LRUEvictor()
+    >>> evictor.add(1, content_hash=11, num_hashed_tokens=16, last_accessed=1.0)
+    >>> evictor.add(2, content_hash=22, num_hashed_tokens=32, last_accessed=1.0)
+    >>> evictor.update(2, last_accessed=2.0)
+    >>> evictor.evict(), evictor.num_blocks
+    ((1, 11), 1)
+    """
+
+    #: Entries of the heap per block at which it is made anew.
+    CLEANUP_THRESHOLD: ClassVar[int] = 50
+
+    def __init__(self) -> None:
+        #: Last access, tokens hashed, and content hash.
+        self._blocks: dict[BlockId, tuple[float, int, PrefixHash]] = {}
+        # An entry counts if it says the same as _blocks. One that is older than that is skipped.
+        self._heap: list[tuple[float, int, BlockId]] = []
+
+    def __contains__(self, block_id: BlockId) -> bool:
+        return block_id in self._blocks
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be given up."""
+        return len(self._blocks)
+
+    def _unknown(self, what: str) -> UnknownBlockError:
+        return UnknownBlockError(f"Attempting to {what} block that's not in the evictor")
+
+    def _push(self, block_id: BlockId, last_accessed: float, num_hashed_tokens: int) -> None:
+        if len(self._heap) > self.CLEANUP_THRESHOLD * len(self._blocks):
+            self._heap = [(time, -tokens, block) for block, (time, tokens, _) in self._blocks.items()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (last_accessed, -num_hashed_tokens, block_id))
+
+    def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
+        """Takes a block, or replaces what is known of one.
+
+        Args:
+            block_id: The block.
+            content_hash: What it holds.
+            num_hashed_tokens: Tokens of its prefix, its own included.
+            last_accessed: When it was used.
+
+        Raises:
+            ContractError: The time is not a number.
+        """
+        if last_accessed != last_accessed:  # NaN has no place in an order
+            raise ContractError(f"a last access at {last_accessed}")
+        self._blocks[block_id] = last_accessed, num_hashed_tokens, content_hash
+        self._push(block_id, last_accessed, num_hashed_tokens)
+
+    def update(self, block_id: BlockId, last_accessed: float) -> None:
+        """Says that a block was used; an earlier time than is known changes nothing.
+
+        Raises:
+            UnknownBlockError: It is not here; a ``KeyError``.
+        """
+        if block_id not in self._blocks:
+            raise self._unknown("update")
+        known, num_hashed_tokens, content_hash = self._blocks[block_id]
+        if last_accessed > known:
+            self.add(block_id, content_hash, num_hashed_tokens, last_accessed)
+
+    def remove(self, block_id: BlockId) -> None:
+        """Takes a block out, because somebody holds it again.
+
+        Raises:
+            UnknownBlockError: It is not here; a ``ValueError``.
+        """
+        if block_id not in self._blocks:
+            raise self._unknown("remove")
+        del self._blocks[block_id]
+
+    def evict(self) -> tuple[BlockId, PrefixHash]:
+        """Gives up the next block, and returns its id and content hash.
+
+        Raises:
+            NoFreeBlocksError: There is none; a ``ValueError``.
+        """
+        while self._heap:
+            last_accessed, negated, block_id = heapq.heappop(self._heap)
+            known = self._blocks.get(block_id)
+            if known is not None and known[:2] == (last_accessed, -negated):
+                del self._blocks[block_id]
+                return block_id, known[2]
+        raise NoFreeBlocksError("No usable cache memory left")
+
+
+def make_evictor(eviction_policy: EvictionPolicy) -> Evictor:
+    """Returns an evictor.
+
+    Raises:
+        ContractError: The policy is unknown; a ``ValueError``.
+    """
+    if eviction_policy is EvictionPolicy.LRU:
+        return LRUEvictor()
+    raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")

@@ -1,0 +1,283 @@
+"""The first vLLM V1 block queue and its hashes (ancestor 001), over the core's free list and hasher.
+
+Owns the block objects' place in the queue's numbering, and nothing else: the order of the free blocks is a
+``kvpool.FreeBlockList``, the digests come from ``kvpool.BlockHasher``. ``KVCacheBlock.ref_cnt`` is metadata that the
+caller counts, as before.
+
+Intended differences from the original:
+
+- 001: ``FreeKVCacheBlockQueue([])`` is a queue without blocks (the original failed on ``blocks[0]``).
+- 001: removing a block that is not in the queue, or appending one that is, is ``InvalidBlockError`` and changes nothing
+  (the original corrupted its count). Another object with the number of a known block is refused, too.
+- 001: the links between free blocks are in the core, so blocks have no ``prev_free_block`` and ``next_free_block``, and
+  comparing two blocks does not walk the queue.
+- 24: hash values are digests of 256 bits, the same in every process, equal to those of kvpool's own chains. The tokens
+  are part of the key, so a hit is verified. A parent that is a bare int, not a value that these functions returned,
+  starts a chain of its own, which shares no hash with any prompt.
+- Extra keys (adapter, salt, multimodal items) reach every hash: ``extra``. A child inherits its parent's.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import kvpool
+from kvpool.errors import HashingError, InvalidArgumentError, InvalidBlockError, OutOfBlocksError
+from kvpool.lineage.errors import NoFreeBlocksError, no_free_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BlockHashType",
+    "FreeKVCacheBlockQueue",
+    "HashValue",
+    "KVCacheBlock",
+    "NoFreeBlocksError",
+    "hash_block_tokens",
+    "hash_request_tokens",
+]
+
+
+class HashValue(int):
+    """The digest of a block and of everything before it, as a number; knows its place in its chain.
+
+    Pickled it is the number alone: it can be compared, and has lost its place.
+    """
+
+    link: kvpool.ChainLink
+    extra: kvpool.ExtraKeys | None
+    epoch: int
+
+    @classmethod
+    def of(cls, link: kvpool.ChainLink, extra: kvpool.ExtraKeys | None, epoch: int) -> HashValue:
+        """Returns the value of a link, hashed with these extra keys in this epoch."""
+        value = cls.from_bytes(link.digest, "big")
+        value.link, value.extra, value.epoch = link, extra, epoch
+        return value
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+class BlockHashType(NamedTuple):
+    """Key of a block's content: equal only if the tokens of the block are equal, too."""
+
+    hash_value: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class KVCacheBlock:
+    """Metadata of one block."""
+
+    #: Number of the block.
+    block_id: int
+    #: References, counted by the caller.
+    ref_cnt: int = 0
+    #: Tokens in the block.
+    token_ids: list[int] = field(default_factory=list)
+    #: Key of its content; only full blocks have one.
+    block_hash: BlockHashType | None = None
+    #: Tokens from the start of the prompt to the end of the block.
+    num_hashed_tokens: int = 0
+
+    def reset(self) -> None:
+        """Forgets everything but the number."""
+        self.ref_cnt = 0
+        self.token_ids = []
+        self.block_hash = None
+        self.num_hashed_tokens = 0
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks, least recently freed first; any of them can be taken out in O(1).
+
+    A block that was never in the queue may be appended; the queue knows it from then on.
+
+    Args:
+        blocks: The free blocks, next to be used first.
+
+    Raises:
+        InvalidArgumentError: Two blocks have the same number.
+    """
+
+    def __init__(self, blocks: list[KVCacheBlock]) -> None:
+        #: Block ``n`` of the core's list is the ``n``-th that the queue has seen; number 0 is the core's null block.
+        self._blocks: list[KVCacheBlock] = []
+        self._numbers: dict[int, int] = {}
+        for block in blocks:
+            if block.block_id in self._numbers:
+                raise InvalidArgumentError(f"two blocks have the number {block.block_id}")
+            self._number(block)
+        self._capacity = max(len(blocks), 1)
+        self._free = kvpool.FreeBlockList(self._capacity + 1)
+        if not blocks:
+            self._free.pop_front_n(1)
+
+    def _number(self, block: KVCacheBlock) -> int:
+        self._blocks.append(block)
+        return self._numbers.setdefault(block.block_id, len(self._blocks))
+
+    def _find(self, block: KVCacheBlock) -> int | None:
+        number = self._numbers.get(block.block_id)
+        if number is not None and self._blocks[number - 1] is not block:
+            raise InvalidBlockError(f"another block has the number {block.block_id}")
+        return number
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks in the queue."""
+        return len(self._free)
+
+    def popleft(self) -> KVCacheBlock:
+        """Takes the first block.
+
+        Raises:
+            NoFreeBlocksError: The queue is empty.
+        """
+        try:
+            (number,) = self._free.pop_front_n(1)
+        except OutOfBlocksError as error:
+            raise no_free_blocks(error, "No free blocks available") from None
+        return self._blocks[number - 1]
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Takes a block from wherever it is.
+
+        Raises:
+            InvalidBlockError: The block is not in the queue; nothing has changed.
+        """
+        number = self._find(block)
+        if number is None or number not in self._free:
+            raise InvalidBlockError(f"block {block.block_id} is not in the queue")
+        self._free.remove(number)
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Puts a block at the end: it is used last.
+
+        Raises:
+            InvalidBlockError: The block is in the queue, or another has its number.
+        """
+        self.append_sequence([block])
+
+    def append_sequence(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Puts the blocks of a sequence at the end, all or none: the deepest first, so that it is used first.
+
+        Args:
+            blocks: As they are in the sequence's block table.
+
+        Raises:
+            InvalidBlockError: A block is in the queue or named twice, or another has its number.
+        """
+        seen: set[int] = set()
+        for block in blocks:
+            number = self._find(block)
+            if block.block_id in seen or (number is not None and number in self._free):
+                raise InvalidBlockError(f"block {block.block_id} is in the queue already")
+            seen.add(block.block_id)
+        for block in reversed(blocks):
+            number = self._find(block)
+            if number is None:
+                number = self._number(block)
+                self._grow()
+            self._free.push_back(number)
+
+    def _grow(self) -> None:
+        """Makes room for one more number. O(1) per block over the life of the queue: the room doubles."""
+        if len(self._blocks) <= self._capacity:
+            return
+        self._capacity *= 2
+        order, self._free = self._free.order(), kvpool.FreeBlockList(self._capacity + 1)
+        self._free.pop_front_n(self._capacity)
+        for number in order:
+            self._free.push_back(number)
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """Returns the free blocks in order. O(free blocks), for tests and tools."""
+        return [self._blocks[number - 1] for number in self._free.order()]
+
+
+ParentHash: TypeAlias = "BlockHashType | int | None"
+
+
+@functools.lru_cache(maxsize=64)
+def _hasher(block_size: int) -> kvpool.BlockHasher:
+    return kvpool.BlockHasher(block_size=block_size)
+
+
+def hash_block_tokens(
+    parent_block_hash: ParentHash, curr_block_token_ids: Sequence[int], extra: kvpool.ExtraKeys | None = None
+) -> BlockHashType:
+    """Returns the key of a full block.
+
+    Args:
+        parent_block_hash: The key of the block before it, or its ``hash_value``; None for the first block. Any other
+            int starts a chain of its own.
+        curr_block_token_ids: The block's tokens. Their number is the block size.
+        extra: What identifies the prompt beside its tokens; the parent's by default.
+
+    Raises:
+        HashingError: The parent has another block size or other extra keys, or there is no token.
+        TokenError: A token is out of range.
+        TokenTypeError: The tokens are no ints.
+    """
+    tokens = tuple(curr_block_token_ids)
+    if not tokens:
+        raise HashingError("only full blocks are hashed: this one has no token")
+    hasher, parent = _hasher(len(tokens)), parent_block_hash
+    if isinstance(parent, BlockHashType):
+        parent = parent.hash_value
+    if parent is None:
+        return BlockHashType(HashValue.of(hasher.link(tokens, None, extra), extra, 0), tokens)
+    if not isinstance(parent, HashValue):
+        parent = _foreign_root(parent, hasher, extra)
+    block_size = parent.link.num_tokens // (parent.link.depth + 1)
+    if len(tokens) != block_size:
+        raise HashingError(f"only full blocks are hashed: {len(tokens)} tokens, and the parent has {block_size}")
+    if extra is not None and (parent.extra is None or extra != parent.extra):
+        raise HashingError("the extra keys of a block are those of its parent")
+    link = hasher.link(tokens, parent.link, parent.extra, epoch=parent.epoch)
+    return BlockHashType(HashValue.of(link, parent.extra, parent.epoch), tokens)
+
+
+#: The epoch of chains that start at a bare int: no pool ever gets there, so they share no digest with a prompt.
+_FOREIGN_EPOCH: Final = 2**64 - 1
+
+
+def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKeys | None) -> HashValue:
+    """Hashes an int that came from elsewhere: sign, length and 32-bit words, padded to whole blocks."""
+    size = (value.bit_length() + 31) // 32
+    words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
+    words += [0] * (-len(words) % hasher.block_size)
+    first, *more = (words[start : start + hasher.block_size] for start in range(0, len(words), hasher.block_size))
+    link = hasher.link(first, None, extra, epoch=_FOREIGN_EPOCH)
+    for block in more:
+        link = hasher.link(block, link, extra, epoch=_FOREIGN_EPOCH)
+    return HashValue.of(link, extra, _FOREIGN_EPOCH)
+
+
+def hash_request_tokens(
+    block_size: int, token_ids: Sequence[int], extra: kvpool.ExtraKeys | None = None
+) -> list[BlockHashType]:
+    """Returns the keys of the full blocks of a prompt; tokens behind the last full block have none. O(tokens).
+
+    Args:
+        block_size: Tokens per block.
+        token_ids: The prompt.
+        extra: What identifies the prompt beside its tokens.
+
+    Raises:
+        InvalidArgumentError: ``block_size`` is less than 1.
+        HashingError: The extra keys cannot be represented.
+        TokenError: A token is out of range.
+        TokenTypeError: The tokens are no ints.
+    """
+    if block_size < 1:
+        raise InvalidArgumentError(f"block_size is {block_size}: must be at least 1")
+    keys: list[BlockHashType] = []
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        keys.append(hash_block_tokens(keys[-1] if keys else None, token_ids[end - block_size : end], extra))
+    return keys

@@ -1,0 +1,501 @@
+"""Ancestor 004, the prefix-caching allocator: a test per numbered defect, each of which the ancestor fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kvpool
+from kvpool.lineage.errors import NoFreeBlocksError, StaleBlockError, UnknownBlockError
+from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator, hash_block_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from kvpool.lineage.v0.interfaces import Block
+
+PROMPT = [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def make(num_blocks: int = 8, block_size: int = 2) -> PrefixCachingBlockAllocator:
+    return PrefixCachingBlockAllocator(num_blocks, block_size)
+
+
+def ids(blocks: Iterable[Block]) -> list[int | None]:
+    return [block.block_id for block in blocks]
+
+
+def hashes_of(blocks: Sequence[Block]) -> list[int]:
+    return [block.content_hash for block in blocks if block.content_hash is not None]
+
+
+def free(allocator: PrefixCachingBlockAllocator, blocks: Iterable[Block]) -> None:
+    for block in blocks:
+        allocator.free(block)
+
+
+def observe(allocator: PrefixCachingBlockAllocator) -> object:
+    """All that a failed call must leave alone."""
+    allocator._tiers.check_invariants()
+    pool = allocator._pool
+    blocks = range(1, pool.num_blocks)
+    held = [(pool.ref_count(b), pool.hash_of(b), pool.is_computed(b)) for b in blocks]
+    copies = allocator._tiers.pending_copies()
+    return pool.free_order(), pool.eviction_order(), held, copies, allocator.get_prefix_cache_hit_rate()
+
+
+@pytest.mark.lineage(ancestor="004", item="1: an updated block can be evicted")
+def test_defect_01_a_cached_block_that_was_accessed_can_be_evicted() -> None:
+    allocator = make(1)
+    block = allocator.allocate_immutable_block(None, [1, 2])
+    allocator.mark_blocks_as_computed([])
+    allocator.free(block)
+    allocator.mark_blocks_as_accessed([0], 5.0)
+    assert allocator.allocate_mutable_block(None).block_id == 0
+
+
+@pytest.mark.lineage(ancestor="004", item="2: a block cached again at the same time is evicted under its new hash")
+def test_defect_02_eviction_drops_the_mapping_of_the_block_itself() -> None:
+    allocator = make(2)
+    for content in ([1, 2], [3, 4]):  # block 0 is cached, evicted, and cached again, always at time 1
+        blocks = [allocator.allocate_immutable_block(None, content), allocator.allocate_mutable_block(None)]
+        allocator.mark_blocks_as_computed([])
+        allocator.mark_blocks_as_accessed([0], 1.0)
+        free(allocator, reversed(blocks))
+        assert blocks[0].block_id is None
+    first, second = hash_block_tokens(True, None, [1, 2]), hash_block_tokens(True, None, [3, 4])
+    assert allocator.find_cached_blocks_prefix([first]) == []
+    assert allocator.find_cached_blocks_prefix([second]) == [second]
+    assert {allocator.allocate_mutable_block(None).block_id for _ in range(2)} == {0, 1}
+    assert allocator.find_cached_blocks_prefix([second]) == []
+    allocator._tiers.check_invariants()
+
+
+@pytest.mark.lineage(ancestor="004", item="3: fork of a long chain")
+def test_defect_03_fork_does_not_recurse() -> None:
+    allocator = make(3000, 1)
+    blocks = allocator.allocate_immutable_blocks(None, [[token] for token in range(3000)])
+    forked = allocator.fork(blocks[-1])
+    assert ids(forked) == ids(blocks)
+    assert hashes_of(forked) == hashes_of(blocks)
+    assert forked[-1].num_tokens_total == 3000
+
+
+@pytest.mark.lineage(ancestor="004", item="4: the prefix ends at the first hole")
+def test_defect_04_a_hole_ends_the_prefix() -> None:
+    allocator = make(4)
+    blocks = allocator.allocate_immutable_blocks(None, PROMPT)
+    allocator.mark_blocks_as_computed([])
+    hashes = hashes_of(blocks)
+    free(allocator, blocks)
+    for block, time in ((0, 9.0), (1, 1.0), (2, 9.0), (3, 9.0)):
+        allocator.mark_blocks_as_accessed([block], time)
+    assert allocator.allocate_mutable_block(None).block_id == 1
+    assert allocator.find_cached_blocks_prefix(hashes) == hashes[:1]  # the ancestor: all four
+
+
+@pytest.mark.lineage(ancestor="004", item="5: blocks freed before they are computed are no hits")
+def test_defect_05_an_aborted_request_caches_nothing() -> None:
+    allocator = make()
+    blocks = allocator.allocate_immutable_blocks(None, PROMPT[:2])
+    hashes = hashes_of(blocks)
+    assert allocator.find_cached_blocks_prefix(hashes) == []
+    free(allocator, blocks)
+    assert allocator.find_cached_blocks_prefix(hashes) == []  # the ancestor: both
+    assert allocator.evictor.num_blocks == 0
+    again = allocator.allocate_immutable_block(None, PROMPT[0])
+    assert not again.computed
+
+
+@pytest.mark.lineage(ancestor="004", item="5: what is shared before it is computed stays with the other holder")
+def test_an_abort_leaves_a_shared_block_to_be_computed() -> None:
+    allocator = make()
+    one, two = (allocator.allocate_immutable_block(None, PROMPT[0]) for _ in range(2))
+    assert ids([one, two]) == [0, 0]
+    allocator.free(one)
+    assert not two.computed
+    allocator.mark_blocks_as_computed([])
+    assert two.computed
+
+
+@pytest.mark.lineage(ancestor="004", item="6: a recycled mutable block is not computed")
+def test_defect_06_old_touches_do_not_mark_new_blocks() -> None:
+    allocator = make(1)
+    allocator.free(allocator.allocate_immutable_block(None, [1, 2]))  # touched, and aborted
+    block = allocator.allocate_mutable_block(None)
+    assert block.block_id == 0
+    allocator.mark_blocks_as_computed([])
+    assert not allocator.block_is_computed(0)
+    block.append_token_ids([3, 4])
+    assert not block.computed
+    assert allocator.find_cached_blocks_prefix(hashes_of([block])) == []
+
+
+@pytest.mark.lineage(ancestor="004", item="6: mark_blocks_as_computed marks the ids given, and those alone")
+def test_the_ids_given_are_marked() -> None:
+    allocator = make()
+    blocks = allocator.allocate_immutable_blocks(None, PROMPT[:3])
+    mutable = allocator.allocate_mutable_block(blocks[-1])
+    allocator.mark_blocks_as_computed([1])
+    assert [block.computed for block in blocks] == [False, True, False]
+    before = observe(allocator)
+    for wrong in ([0, 3], [0, 7], [0, 99]):  # mutable, free, unknown
+        with pytest.raises(kvpool.InvalidBlockError):
+            allocator.mark_blocks_as_computed(wrong)
+        assert observe(allocator) == before
+    allocator.mark_blocks_as_computed([])
+    assert [block.computed for block in [*blocks, mutable]] == [True, True, True, False]
+
+
+@pytest.mark.lineage(ancestor="004", item="7: a full block behind an unhashed one is not hashed")
+def test_defect_07_two_prompts_do_not_share_what_they_have_not_in_common() -> None:
+    allocator = make()
+    tails = []
+    for token in (1, 2):
+        partial = allocator.allocate_mutable_block(None)
+        partial.append_token_ids([token])  # has no hash
+        tail = allocator.allocate_mutable_block(partial)
+        tail.append_token_ids([8, 9])
+        assert tail.content_hash is None
+        tails.append(tail)
+        immutable = allocator.allocate_immutable_block(partial, [8, 9])
+        assert immutable.content_hash is None
+        assert allocator.allocate_immutable_block(tail, [5, 5]).content_hash is None
+        partial.append_token_ids([3])  # filled afterwards
+        assert partial.content_hash is not None
+        assert tail.content_hash is None  # and stays so
+    assert tails[0].block_id != tails[1].block_id  # the ancestor: one block
+    with pytest.raises(AssertionError):
+        hash_block_tokens(False, None, [8, 9])
+
+
+@pytest.mark.lineage(ancestor="004", item="8: copy on write without a free block changes nothing")
+@pytest.mark.parametrize("tokens", [[2], [2, 3]])
+def test_defect_08_a_failed_copy_leaves_the_block_as_it_was(tokens: list[int]) -> None:
+    allocator = make(1, 3)
+    block = allocator.allocate_mutable_block(None)
+    block.append_token_ids([1])
+    twin = allocator.fork(block)[0]
+    before = observe(allocator)
+    with pytest.raises(NoFreeBlocksError):
+        twin.append_token_ids(tokens)
+    assert (twin.token_ids, twin.block_id, twin.content_hash) == ([1], 0, None)
+    assert observe(allocator) == before
+    allocator.free(block)
+    twin.append_token_ids(tokens)
+    assert (twin.token_ids, twin.block_id) == ([1, *tokens], 0)
+
+
+@pytest.mark.lineage(ancestor="004", item="9: swapping a forked group keeps sharing")
+def test_defect_09_shared_blocks_are_shared_after_a_swap() -> None:
+    device, host = make(), PrefixCachingBlockAllocator(2, 2, block_ids=[8, 9])
+    first = device.allocate_immutable_block(None, PROMPT[0])
+    tail = device.allocate_mutable_block(first)
+    tail.append_token_ids([3])
+    group = [first, tail, *device.fork(tail)]
+    device.swap_out(group)
+    host.swap_in(group)  # the ancestor needs three blocks: the tail is not found by its content
+    assert ids(group) == [8, 9, 8, 9]
+    assert [host.refcounter.get(n) for n in (8, 9)] == [2, 2]
+
+
+@pytest.mark.lineage(ancestor="004", item="10: a swap_in that does not fit changes nothing")
+def test_defect_10_a_failed_swap_in_leaves_every_handle_alone() -> None:
+    device, host = make(), PrefixCachingBlockAllocator(2, 2, block_ids=[8, 9])
+    cached = host.allocate_immutable_blocks(None, PROMPT[:2])
+    host.mark_blocks_as_computed([])
+    host.mark_blocks_as_accessed([8, 9], 4.0)
+    free(host, cached)
+    host.mark_blocks_as_accessed([9], 5.0)
+    table = device.allocate_immutable_blocks(None, PROMPT[:3])
+    device.swap_out(table)
+    before = observe(host)
+    with pytest.raises(NoFreeBlocksError):
+        host.swap_in(table)
+    assert ids(table) == [None] * 3
+    assert observe(host) == before  # the order of eviction, too
+    host.swap_in(table[:2])
+    assert ids(table) == [8, 9, None]
+
+
+@pytest.mark.lineage(ancestor="004", item="11: a predecessor that a window has dropped makes no cycle")
+def test_defect_11_freed_predecessors_do_not_come_back() -> None:
+    allocator = make()
+    first, second, third = allocator.allocate_immutable_blocks(None, PROMPT[:3])
+    allocator.free(first)  # the window has passed it
+    tail = allocator.allocate_mutable_block(third)  # the ancestor recycled the object of `first`
+    tail.append_token_ids([7, 8])
+    assert tail.content_hash == PrefixCachingBlock.hash_block_tokens(False, third.content_hash, [7, 8])
+    assert tail.num_tokens_total == 8
+    assert second.prev_block is first
+    before = observe(allocator)
+    with pytest.raises(StaleBlockError):
+        allocator.fork(tail)
+    assert observe(allocator) == before
+    forked = allocator._fork_blocks([second, third, tail])  # what BlockTable.fork does
+    assert ids(forked) == ids([second, third, tail])
+    assert hashes_of(forked) == hashes_of([second, third, tail])
+    assert [block.num_tokens_total for block in forked] == [4, 6, 8]
+
+
+@pytest.mark.lineage(ancestor="004", item="12: a shared block is counted once")
+def test_defect_12_full_blocks_are_counted_by_physical_block() -> None:
+    device, host = make(), make()
+    table = device.allocate_immutable_blocks(None, PROMPT[:2])
+    group = [*table, *device.fork(table[-1])]
+    assert host.get_num_full_blocks_touched(group) == 2  # the ancestor: 4
+
+
+@pytest.mark.lineage(ancestor="004", item="13: batch allocation is all or nothing")
+def test_defect_13_a_batch_that_does_not_fit_takes_nothing() -> None:
+    allocator = make(3)
+    cached = allocator.allocate_immutable_blocks(None, PROMPT[:2])
+    allocator.mark_blocks_as_computed([])
+    free(allocator, cached)
+    allocator.mark_blocks_as_accessed([0], 7.0)
+    before = observe(allocator)
+    with pytest.raises(NoFreeBlocksError) as refused:
+        allocator.allocate_immutable_blocks(None, PROMPT)
+    assert observe(allocator) == before
+    assert (refused.value.needed, refused.value.available) == (4, 3)
+    with pytest.raises(kvpool.TokenError):
+        allocator.allocate_immutable_blocks(None, [[1, 2], [3, -1]])
+    assert observe(allocator) == before
+    assert ids(allocator.allocate_immutable_blocks(None, PROMPT[:3])) == [0, 1, 2]
+
+
+@pytest.mark.lineage(ancestor="004", item="13: a batch does not evict what it is about to hit")
+def test_hits_of_a_batch_are_taken_before_anything_is_evicted() -> None:
+    allocator = make(3)
+    cached = allocator.allocate_immutable_blocks(None, PROMPT[:3])
+    allocator.mark_blocks_as_computed([])
+    free(allocator, cached)
+    allocator.mark_blocks_as_accessed([1, 2], 3.0)
+    allocator.mark_blocks_as_accessed([0], 2.0)
+    assert allocator.allocate_mutable_block(None).block_id == 0
+    assert ids(allocator.allocate_immutable_blocks(None, PROMPT[:2])) == [2, 1]
+
+
+@pytest.mark.lineage(ancestor="004", item="14: use after free is an error")
+def test_defect_14_use_after_free_is_no_alias() -> None:
+    allocator = make()
+    old: Any = allocator.allocate_immutable_block(None, [1, 2])
+    allocator.free(old)
+    new = allocator.allocate_immutable_block(None, [3, 4])
+    assert (new.block_id, old.block_id) == (0, None)
+    before = observe(allocator)
+    uses: list[Callable[[], object]] = [
+        lambda: allocator.free(old),
+        lambda: allocator.fork(old),
+        lambda: old.append_token_ids([5]),
+        lambda: old.token_ids,
+        lambda: old.content_hash,
+        lambda: old.computed,
+        lambda: old.last_accessed,
+        lambda: old.num_tokens_total,
+        lambda: old.extra_hash,
+        lambda: setattr(old, "last_accessed", 1.0),
+        lambda: setattr(old, "computed", True),
+        lambda: setattr(old, "block_id", 0),
+        lambda: allocator.promote_to_immutable_block(old),
+        lambda: allocator.cow_block_if_not_appendable(old),
+        lambda: allocator.is_block_cached(old),
+        lambda: allocator.allocate_mutable_block(old),
+        lambda: allocator.allocate_immutable_block(old, [5, 6]),
+        lambda: allocator.swap_out([new, old]),
+        lambda: allocator.swap_in([old]),
+        lambda: allocator.get_num_full_blocks_touched([old]),
+    ]
+    for use in uses:
+        with pytest.raises(StaleBlockError):
+            use()
+        assert observe(allocator) == before
+    assert new.token_ids == [3, 4]
+
+
+@pytest.mark.lineage(ancestor="004", item="16: get_common_computed_block_ids returns a list")
+@pytest.mark.parametrize("lists", [[], [[]], [[], []], [[], [], []]])
+def test_defect_16_nothing_in_common_is_an_empty_list(lists: list[list[int]]) -> None:
+    found = make().get_common_computed_block_ids(lists)
+    assert found == []
+    assert isinstance(found, list)
+
+
+@pytest.mark.lineage(ancestor="004", item="18: a planned copy's source is not handed out before the copy")
+def test_defect_18_two_forks_append_the_same_tokens() -> None:
+    allocator = make(3)
+    m = allocator.allocate_mutable_block(None)
+    m.append_token_ids([1])
+    k = allocator.fork(m)[0]
+    m.append_token_ids([2])  # copies 0 to 1, and registers 1
+    k.append_token_ids([2])  # goes over to 1, and gives up 0
+    assert ids([m, k]) == [1, 1]
+    assert allocator.refcounter.get(1) == 2
+    taken = allocator.allocate_mutable_block(None)
+    assert taken.block_id == 2  # the ancestor hands out 0, to be overwritten before it is copied
+    with pytest.raises(NoFreeBlocksError):
+        allocator.allocate_mutable_block(None)
+    assert allocator.clear_copy_on_writes() == [(0, 1)]
+    assert allocator.allocate_mutable_block(None).block_id == 0
+
+
+class Counted(int):
+    """A block id that counts how often it is compared with another one."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+
+@pytest.mark.lineage(ancestor="004", item="19: get_physical_block_id does not sort")
+def test_defect_19_physical_ids_need_no_comparison() -> None:
+    block_ids = [Counted(block) for block in (*range(500, 1000), *range(500))]
+    allocator = PrefixCachingBlockAllocator(1000, 2, block_ids)
+    Counted.compared = 0
+    assert [allocator.get_physical_block_id(block) for block in block_ids] == block_ids
+    assert Counted.compared == 0  # the ancestor: a sort of all ids, each time
+
+
+@pytest.mark.lineage(ancestor="004", item="20: partial chunks are not immutable")
+def test_defect_20_immutable_blocks_are_full() -> None:
+    allocator = make()
+    before = observe(allocator)
+    wrong: list[list[list[int]]] = [[[1, 2], [3]], [[1, 2, 3]], [[]]]
+    for chunks in wrong:
+        with pytest.raises(AssertionError):
+            allocator.allocate_immutable_blocks(None, chunks)
+        assert observe(allocator) == before
+
+
+@pytest.mark.lineage(ancestor="004", item="23: an access is never moved back in time")
+def test_defect_23_a_time_is_never_lowered() -> None:
+    allocator = make(2)
+    for tokens, time in (([1, 2], 9.0), ([3, 4], 5.0)):
+        block = allocator.allocate_immutable_block(None, tokens)
+        allocator.mark_blocks_as_computed([])
+        assert block.block_id is not None
+        allocator.mark_blocks_as_accessed([block.block_id], time)
+        allocator.mark_blocks_as_accessed([block.block_id], 1.0)  # late news
+        block.last_accessed = 2.0
+        allocator.free(block)
+    allocator.mark_blocks_as_accessed([0], 1.0)
+    assert [allocator.allocate_mutable_block(None).block_id for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.lineage(ancestor="004", item="23: one error for free and unknown blocks")
+def test_defect_23_one_mistake_is_one_error() -> None:
+    allocator = make()
+    block = allocator.allocate_immutable_block(None, [1, 2])
+    assert block.block_id == 0
+    before = observe(allocator)
+    for wrong in (5, 99):  # free, unknown
+        for old in (ValueError, KeyError, UnknownBlockError):
+            with pytest.raises(old):
+                allocator.mark_blocks_as_accessed([0, wrong], 3.0)
+    assert observe(allocator) == before
+    with pytest.raises(ValueError, match="NaN"):
+        allocator.mark_blocks_as_accessed([0], float("nan"))
+
+
+@pytest.mark.lineage(ancestor="004", item="24: hashes are cryptographic, equal everywhere, and of full width")
+def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
+    code = (
+        "from kvpool.lineage.v0.prefix_caching_block import hash_block_tokens as h;"
+        "a = h(True, None, [1, 2], 5); print(a, h(False, a, [3, 4], 5))"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1")
+    }
+    first = hash_block_tokens(True, None, [1, 2], 5)
+    assert runs == {f"{first} {hash_block_tokens(False, first, [3, 4], 5)}\n"}
+    assert min(hash_block_tokens(True, None, [n]) for n in range(50)) > 2**200
+    # hash() takes -1 for -2, and hash((1, x)) can be solved for x.
+    assert hash_block_tokens(True, None, [1], -1) != hash_block_tokens(True, None, [1], -2)
+
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(["prompt", "append", "fork", "free", "computed", "access", "copies", "swap"]),
+        st.integers(0, 6),
+        st.integers(0, 2),
+    ),
+    max_size=50,
+)
+
+
+@pytest.mark.lineage(ancestor="004", item="prefix: any calls keep counts exact, tokens right, and lookups computed")
+@given(calls=calls)
+def test_any_calls(calls: list[tuple[str, int, int]]) -> None:
+    """The KV of each block is simulated: whoever is said to be computed holds the prefix of its handles."""
+    allocator = make(6)
+    tables: list[list[Block]] = []
+    written: dict[int, list[int]] = {}  # physical block -> the tokens of its prefix, once computed
+
+    def prefix(table: list[Block], upto: int) -> list[int]:
+        return [token for block in table[: upto + 1] for token in block.token_ids]
+
+    def run_step() -> None:
+        sources = {dst: written.get(src) for src, dst in allocator.clear_copy_on_writes()}
+        written.update({dst: kv for dst, kv in sources.items() if kv is not None})
+        for table in tables:
+            for at, block in enumerate(table):
+                assert block.block_id is not None
+                if block.computed:
+                    assert written[block.block_id] == prefix(table, at)
+                written[block.block_id] = prefix(table, at)
+        allocator.mark_blocks_as_computed([])
+
+    for call, pick, token in calls:
+        table = tables[pick % len(tables)] if tables else None
+        try:
+            if call == "prompt":
+                chunks = [[token, token]] * (1 + pick % 3)
+                blocks = allocator.allocate_immutable_blocks(None, chunks)
+                tables.append(blocks)
+            elif call == "append" and table:
+                if table[-1].is_full:
+                    table.append(allocator.allocate_mutable_block(table[-1]))
+                table[-1].append_token_ids([token])
+            elif call == "fork" and table:
+                tables.append(allocator.fork(table[-1]))
+            elif call == "free" and table:
+                tables = [other for other in tables if other is not table]
+                for block in table:
+                    allocator.free(block)
+            elif call == "access" and table:
+                allocator.mark_blocks_as_accessed([b.block_id for b in table if b.block_id is not None], pick)
+            elif call == "swap" and table and not allocator._tiers.pending_copies():
+                run_step()
+                allocator.swap_out(table)
+                tables = [other for other in tables if other is not table]
+                allocator.swap_in(table)  # may not fit: what was shared with another table is not any more
+                tables.append(table)
+            elif call in ("computed", "copies"):
+                run_step()
+        except NoFreeBlocksError:
+            pass
+        holders: dict[int, int] = {}
+        for other in tables:
+            for block in other:
+                assert block.block_id is not None
+                holders[block.block_id] = holders.get(block.block_id, 0) + 1
+        assert {n: allocator.refcounter.get(n) for n in range(6)} == {n: holders.get(n, 0) for n in range(6)}
+        allocator._tiers.check_invariants()
+    for table in tables:
+        free(allocator, table)
+    allocator.clear_copy_on_writes()
+    assert allocator.get_num_free_blocks() == 6
