@@ -126,12 +126,13 @@ impl<'a> BlockMessage<'a> {
         parent_len: usize,
         tokens: &[u32],
         start: u64,
-        items: impl Iterator<Item = &'i MultimodalItem> + Clone,
+        items: Option<impl Iterator<Item = &'i MultimodalItem> + Clone>,
     ) -> Self {
         let content = BLOCK_TAG.len() + parent_len;
         let text_end = content + 4 + 4 * tokens.len();
-        let (count, item_bytes) =
-            items.clone().fold((0u32, 0usize), |(n, bytes), item| (n + 1, bytes + item_len(item)));
+        let (count, item_bytes) = items.clone().map_or((0, 0), |items| {
+            items.fold((0u32, 0usize), |(n, bytes), item| (n + 1, bytes + item_len(item)))
+        });
         let len = text_end + 1 + if count == 0 { 0 } else { 4 + item_bytes };
 
         let buffer = scratch.get(len + PADDING);
@@ -145,10 +146,9 @@ impl<'a> BlockMessage<'a> {
         for (slot, token) in text[4..].chunks_exact_mut(4).zip(tokens) {
             slot.copy_from_slice(&token.to_le_bytes());
         }
-        if count == 0 {
-            section[0] = ABSENT;
-        } else {
-            put_items(section, count, start, items);
+        match items {
+            Some(items) if count > 0 => put_items(section, count, start, items),
+            _ => section[0] = ABSENT,
         }
         Self { buffer, len, content }
     }

@@ -148,6 +148,12 @@ impl ItemIndex {
         Self { order: order.into_iter().map(|i| i as u32).collect(), max_end }
     }
 
+    /// Whether the prompt is all text.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     /// The items that overlap the token positions `start..end`, in prompt order. `items` has to be what
     /// [`ItemIndex::new`] got.
     pub(crate) fn overlapping<'a>(

@@ -253,7 +253,7 @@ impl BlockHasher {
         let mut scratch = Scratch::new();
         for block in tokens.chunks_exact(self.config.block_size) {
             let end = start + block.len() as u64;
-            let overlapping = items.overlapping(&extra.multimodal, start, end);
+            let overlapping = (!items.is_empty()).then(|| items.overlapping(&extra.multimodal, start, end));
             match &self.method {
                 Method::Vllm { method, .. } => {
                     let request = RequestExtra { extra, items, start, end };

@@ -22,9 +22,7 @@ const ZEROS: [u8; PADDING] = [0; PADDING];
 #[inline]
 fn has_sha_instructions() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    return std::arch::is_x86_feature_detected!("sha")
-        && std::arch::is_x86_feature_detected!("ssse3")
-        && std::arch::is_x86_feature_detected!("sse4.1");
+    return std::arch::is_x86_feature_detected!("sha");
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
     return false;
 }
