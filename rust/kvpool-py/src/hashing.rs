@@ -110,6 +110,41 @@ pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraK
     extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
 }
 
+/// A prompt: hashed already, or tokens to hash now, in the epoch of whoever asks, detached from the interpreter.
+pub(crate) fn prompt(
+    py: Python<'_>,
+    hasher: &Arc<BlockHasher>,
+    prompt: &Bound<'_, PyAny>,
+    extra: Option<&Bound<'_, PyExtraKeys>>,
+    epoch: impl FnOnce() -> u64,
+) -> PyResult<HashCursor> {
+    if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
+        if extra.is_some() {
+            let message = "extra keys are given with a prompt that is hashed already: hash it with them";
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        return Ok(cursor.get().snapshot(py));
+    }
+    let tokens = tokens(prompt)?;
+    let extra = ExtraKeys { epoch: epoch(), ..extra_or_default(extra) };
+    hash(py, hasher.clone(), extra, tokens)
+}
+
+/// A cursor behind these tokens.
+fn hash(
+    py: Python<'_>,
+    hasher: Arc<BlockHasher>,
+    extra: ExtraKeys,
+    tokens: Vec<u32>,
+) -> PyResult<HashCursor> {
+    let make = move || {
+        let mut cursor = HashCursor::new(hasher, extra)?;
+        cursor.append(&tokens);
+        Ok::<_, kvpool::HashError>(cursor)
+    };
+    py.detach(make).or_raise(py)
+}
+
 /// Hashes blocks of tokens into chains: each digest identifies a whole prefix.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockHasher")]
 pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
@@ -166,13 +201,7 @@ impl PyBlockHasher {
         let epoch = self::epoch(py, epoch)?;
         let tokens = tokens.map(self::tokens).transpose()?.unwrap_or_default();
         let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
-        let hasher = self.0.clone();
-        let make = move || {
-            let mut cursor = HashCursor::new(hasher, extra)?;
-            cursor.append(&tokens);
-            Ok::<_, kvpool::HashError>(cursor)
-        };
-        Ok(PyHashCursor::new(py.detach(make).or_raise(py)?))
+        Ok(PyHashCursor::new(hash(py, self.0.clone(), extra, tokens)?))
     }
 
     /// Returns the digests of the full blocks of a prompt.

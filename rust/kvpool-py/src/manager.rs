@@ -2,16 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvpool::{
-    BlockHasher, BlockPool, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, RequestRef,
-};
+use kvpool::{BlockHasher, BlockPool, CacheManager, HashCursor, ManagerConfig, ManagerError, RequestRef};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{LONG, enter, enter_measured, enter_sized};
-use crate::errors::{OrRaise, ToPyErr, raise};
-use crate::hashing::{PyExtraKeys, PyHashCursor, extra_or_default, key, named};
+use crate::errors::{OrRaise, ToPyErr};
+use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::sequences::{changed, swap_id};
 use crate::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, event};
 use crate::step::PyStep;
@@ -55,24 +53,9 @@ impl PyCacheManager {
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
-        if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
-            if extra.is_some() {
-                let message =
-                    "extra keys are given with a prompt that is hashed already: give them to prepare()";
-                return Err(raise(py, "InvalidArgumentError", message));
-            }
-            return Ok(cursor.get().snapshot(py));
-        }
-        let tokens = tokens(prompt)?;
-        let epoch = enter(py, &self.inner, |manager| manager.pool().epoch());
-        let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
-        let hasher = self.hasher.clone();
-        let hash = move || {
-            let mut cursor = HashCursor::new(hasher, extra)?;
-            cursor.append(&tokens);
-            Ok::<_, kvpool::HashError>(cursor)
-        };
-        py.detach(hash).or_raise(py)
+        hashing::prompt(py, &self.hasher, prompt, extra, || {
+            enter(py, &self.inner, |manager| manager.pool().epoch())
+        })
     }
 }
 

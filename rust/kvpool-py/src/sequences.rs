@@ -3,16 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use kvpool::{
-    BlockHasher, ExtraKeys, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId,
-    TableChange, Tiers,
+    BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange, Tiers,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, count, ids, tokens};
 use crate::enter::{LONG, enter, enter_measured, enter_sized};
-use crate::errors::{OrRaise, raise};
-use crate::hashing::{PyBlockHasher, PyExtraKeys, PyHashCursor, extra_or_default, named};
+use crate::errors::OrRaise;
+use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
 use crate::manager::step;
 use crate::stats::{PyPoolStats, event};
 use crate::tiers::PyTransferPlan;
@@ -64,23 +63,9 @@ impl PySequences {
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
-        if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
-            if extra.is_some() {
-                let message = "extra keys are given with a prompt that is hashed already";
-                return Err(raise(py, "InvalidArgumentError", message));
-            }
-            return Ok(cursor.get().snapshot(py));
-        }
-        let tokens = tokens(prompt)?;
-        let epoch = enter(py, &self.inner, |sequences| sequences.epoch());
-        let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
-        let hasher = self.hasher.clone();
-        let hash = move || {
-            let mut cursor = HashCursor::new(hasher, extra)?;
-            cursor.append(&tokens);
-            Ok::<_, kvpool::HashError>(cursor)
-        };
-        py.detach(hash).or_raise(py)
+        hashing::prompt(py, &self.hasher, prompt, extra, || {
+            enter(py, &self.inner, |sequences| sequences.epoch())
+        })
     }
 }
 

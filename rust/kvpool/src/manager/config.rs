@@ -1,0 +1,145 @@
+//! What a manager is made of, and what it counts.
+
+use std::fmt;
+
+use crate::evictor::EvictionPolicy;
+use crate::hash::{HashAlgorithm, HasherConfig, Verify};
+use crate::pool::{DuplicatePolicy, PoolConfig};
+use crate::stats::PoolStats;
+
+/// Settings of a [`CacheManager`].
+#[derive(Clone, PartialEq)]
+pub struct ManagerConfig {
+    /// Blocks of the pool, null block included. At least 2.
+    pub num_blocks: usize,
+    /// Tokens per block. At least 1.
+    pub block_size: usize,
+    /// How blocks are hashed.
+    pub algorithm: HashAlgorithm,
+    /// How hits are verified. A non-cryptographic algorithm needs at least [`Verify::Fingerprint`].
+    pub verify: Verify,
+    /// Key of BLAKE3 and of fingerprints.
+    pub key: Option<[u8; 32]>,
+    /// Seed of XXH3, of fingerprints, and of vLLM's encodings.
+    pub seed: Option<String>,
+    /// What happens to released duplicates.
+    pub duplicates: DuplicatePolicy,
+    /// Which cached-free block is reused first.
+    pub eviction: EvictionPolicy,
+    /// Events kept until they are taken; 0 records none.
+    pub event_capacity: usize,
+    /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
+    /// that these can go on appending.
+    pub watermark: f64,
+    /// Blocks of the host tier, null block included: where requests are swapped out to. 0 for none.
+    pub host_blocks: usize,
+    /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
+    pub block_bytes: u64,
+}
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, event_capacity } =
+            PoolConfig::default();
+        Self {
+            num_blocks,
+            block_size,
+            algorithm: HashAlgorithm::Sha256,
+            verify,
+            key: None,
+            seed: None,
+            duplicates,
+            eviction,
+            event_capacity,
+            watermark: 0.0,
+            host_blocks: 0,
+            block_bytes: 0,
+        }
+    }
+}
+
+impl ManagerConfig {
+    pub(super) fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            verify: self.verify,
+            duplicates: self.duplicates,
+            eviction: self.eviction,
+            event_capacity: self.event_capacity,
+        }
+    }
+
+    pub(super) fn hasher(&self) -> HasherConfig {
+        HasherConfig {
+            algorithm: self.algorithm,
+            block_size: self.block_size,
+            verify: self.verify,
+            key: self.key,
+            seed: self.seed.clone(),
+        }
+    }
+}
+
+/// Key and seed are hidden, as in [`HasherConfig`].
+impl fmt::Debug for ManagerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagerConfig")
+            .field("pool", &self.pool())
+            .field("hasher", &self.hasher())
+            .field("watermark", &self.watermark)
+            .field("host_blocks", &self.host_blocks)
+            .field("block_bytes", &self.block_bytes)
+            .finish()
+    }
+}
+
+/// Counters and gauges of a manager.
+///
+/// `hit_tokens + computed_tokens == prompt_tokens`, always: each request counts once, at its first admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerStats {
+    /// Requests that hold blocks now.
+    pub running: usize,
+    /// Requests that wait to be resumed.
+    pub preempted: usize,
+    /// Requests whose blocks are in the host tier.
+    pub swapped: usize,
+    /// Requests that a swap moves now.
+    pub moving: usize,
+    /// Requests admitted so far.
+    pub admissions: u64,
+    /// Prompt tokens of those requests.
+    pub prompt_tokens: u64,
+    /// Of those, tokens whose KV was cached.
+    pub hit_tokens: u64,
+    /// Of those, tokens that the engine had to compute.
+    pub computed_tokens: u64,
+    /// Admissions refused for want of blocks, resumptions included.
+    pub refusals: u64,
+    /// Tokens appended after admission.
+    pub appended_tokens: u64,
+    /// Requests preempted.
+    pub preemptions: u64,
+    /// Computed tokens that preemptions gave up, cached again or not.
+    pub preempted_tokens: u64,
+    /// Requests resumed.
+    pub resumptions: u64,
+    /// Tokens of resumed requests.
+    pub resumed_tokens: u64,
+    /// Of those, tokens whose KV was still cached.
+    pub resumed_hit_tokens: u64,
+    /// Requests forked from others.
+    pub forks: u64,
+    /// Requests swapped out, swaps that were aborted not counted.
+    pub swapped_out: u64,
+    /// Requests swapped in.
+    pub swapped_in: u64,
+    /// Blocks handed out to be copied: by copy-on-write and by swaps.
+    pub copied_blocks: u64,
+    /// Bytes of KV per block; 0 if unknown.
+    pub block_bytes: u64,
+    /// The pool's own figures.
+    pub pool: PoolStats,
+}
