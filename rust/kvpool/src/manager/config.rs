@@ -7,7 +7,7 @@ use crate::hash::{HashAlgorithm, HasherConfig, Verify};
 use crate::pool::{DuplicatePolicy, PoolConfig};
 use crate::stats::PoolStats;
 
-/// Settings of a [`CacheManager`].
+/// Settings of a [`CacheManager`](super::CacheManager).
 #[derive(Clone, PartialEq)]
 pub struct ManagerConfig {
     /// Blocks of the pool, null block included. At least 2.
