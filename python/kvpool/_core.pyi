@@ -1367,11 +1367,17 @@ class TieredPool:
     @property
     def pools(self) -> tuple[BlockPool, ...]:
         """The tiers' pools, over the same state and lock."""
-    def copy_on_write(self, block_id: int, *, tier: int = 0) -> int:
+    def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
         """Returns the block that a holder of this one may write to: itself, or a copy that is planned.
 
-        Itself if nobody else holds it and it is not registered. Else a new block; the caller's reference to the
-        old one is given up. O(1).
+        Itself if nobody else holds it, no running step may still touch it, and it is not registered. Else a new
+        block; the caller's reference to the old one is given up. O(1).
+
+        Args:
+            block_id: A block that the caller holds.
+            tier: Its tier.
+            fences: Whether a fence forbids to write. Not for callers whose fences only keep blocks from being handed
+                out.
 
         Raises:
             OutOfBlocksError: There is no block for the copy.

@@ -181,7 +181,8 @@ impl PyCacheManager {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
         let append = |manager: &mut CacheManager| manager.append_tokens(id, &tokens, lookahead);
-        Ok(changed(&self.run(py, tokens.len(), append)?))
+        let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
+        Ok(changed(&self.run(py, size, append)?))
     }
 
     /// Makes a second request over the blocks of a running one: parallel sampling, beam search.
@@ -209,7 +210,9 @@ impl PyCacheManager {
 
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
-        Ok(PyTransferPlan(self.run(py, 0, CacheManager::take_plan)?))
+        let planned = |manager: &CacheManager| manager.tiers().num_planned();
+        let taken = enter_measured(py, &self.inner, planned, CacheManager::take_plan);
+        Ok(PyTransferPlan(taken.or_raise(py)?))
     }
 
     /// Begins to preempt running requests by swap and returns the swap's number.
@@ -408,12 +411,12 @@ impl PyCacheManager {
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter(py, &self.inner, |manager| manager.pool().free_order()))
+        ids(&enter_sized(py, &self.inner, LONG, |manager| manager.pool().free_order()))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter(py, &self.inner, |manager| manager.pool().eviction_order()))
+        ids(&enter_sized(py, &self.inner, LONG, |manager| manager.pool().eviction_order()))
     }
 
     /// Recounts the pool and every request from scratch.

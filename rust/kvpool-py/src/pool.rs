@@ -295,12 +295,12 @@ impl PyBlockPool {
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.get(py, |pool| pool.free_order())?))
+        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.get(py, |pool| pool.eviction_order())?))
+        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
     }
 
     /// Returns the events since the last call, and how many were lost before them.

@@ -131,7 +131,8 @@ impl PySequences {
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (handle(py, sequence)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
-        Ok(changed(&self.run(py, tokens.len(), |sequences| sequences.append(id, &tokens, lookahead))?))
+        let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
+        Ok(changed(&self.run(py, size, |sequences| sequences.append(id, &tokens, lookahead))?))
     }
 
     /// Says that the first tokens are computed; returns the positions of the table that changed.
@@ -205,7 +206,9 @@ impl PySequences {
 
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
-        Ok(PyTransferPlan(self.run(py, 0, Sequences::take_plan)?))
+        let planned = |sequences: &Sequences| sequences.tiers().num_planned();
+        let taken = enter_measured(py, &self.inner, planned, Sequences::take_plan);
+        Ok(PyTransferPlan(taken.or_raise(py)?))
     }
 
     /// Begins to move a group of sequences to another tier and returns the swap's number.

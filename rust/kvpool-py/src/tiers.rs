@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::{Int, block, blocks, count};
-use crate::enter::{LONG, enter, enter_sized};
+use crate::enter::{LONG, enter, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::hashing::named;
 use crate::pool::PyBlockPool;
@@ -74,8 +74,14 @@ impl PyTieredPool {
     }
 
     /// Returns the block that a holder of this one may write to: itself, or a copy that is planned.
-    #[pyo3(signature = (block_id, *, tier=0))]
-    fn copy_on_write(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>, tier: i128) -> PyResult<u32> {
+    #[pyo3(signature = (block_id, *, tier=0, fences=true))]
+    fn copy_on_write(
+        &self,
+        py: Python<'_>,
+        block_id: &Bound<'_, PyAny>,
+        tier: i128,
+        fences: bool,
+    ) -> PyResult<u32> {
         let (id, tier) = (block(block_id)?, count(py, "tier", tier)?);
         let copy = |tiers: &mut Tiers| {
             let last = tiers.pool(tier)?.num_blocks() as u32 - 1;
@@ -85,7 +91,7 @@ impl PyTieredPool {
             if id.get() > last {
                 return Err(PoolError::UnknownBlock { block: id.get().into(), last }.into());
             }
-            tiers.copy_on_write(tier, id)
+            if fences { tiers.copy_on_write(tier, id) } else { tiers.copy_if_shared(tier, id) }
         };
         Ok(enter(py, &self.0, copy).or_raise(py)?.get())
     }
@@ -97,7 +103,7 @@ impl PyTieredPool {
 
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
-        Ok(PyTransferPlan(enter(py, &self.0, Tiers::take_plan).or_raise(py)?))
+        Ok(PyTransferPlan(enter_measured(py, &self.0, Tiers::num_planned, Tiers::take_plan).or_raise(py)?))
     }
 
     /// Begins to move references from one tier to another.

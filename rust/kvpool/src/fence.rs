@@ -17,6 +17,8 @@
 
 use std::collections::BTreeMap;
 
+use hashbrown::HashMap;
+
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, ensure};
 
@@ -28,6 +30,8 @@ pub(crate) struct FenceSet {
     open: BTreeMap<u64, Vec<BlockId>>,
     /// Blocks of copies that are planned and not yet handed out, one entry per reference.
     pinned: Vec<BlockId>,
+    /// How many of them are of each block.
+    pins: HashMap<BlockId, u32>,
     /// Blocks whose every reference belongs to a fence.
     fenced: usize,
     /// The last completed step.
@@ -73,7 +77,13 @@ impl FenceSet {
             self.references[block.index()] += 1;
             self.fenced += usize::from(self.references[block.index()] == ref_count(block));
         }
-        let fence = step.map_or(&mut self.pinned, |step| self.open.entry(step).or_default());
+        let fence = match step {
+            Some(step) => self.open.entry(step).or_default(),
+            None => {
+                blocks.iter().for_each(|&block| *self.pins.entry(block).or_default() += 1);
+                &mut self.pinned
+            }
+        };
         fence.extend_from_slice(blocks);
     }
 
@@ -97,7 +107,13 @@ impl FenceSet {
 
     /// Ends all pins, as [`Self::complete`] does with fences.
     pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
+        self.pins = HashMap::new();
         std::mem::take(&mut self.pinned)
+    }
+
+    /// Pins of a block.
+    pub(crate) fn pins(&self, block: BlockId) -> u32 {
+        if self.pins.is_empty() { 0 } else { self.pins.get(&block).copied().unwrap_or(0) }
     }
 
     /// Takes back one ended reference of a block that has `ref_count` references, this one included.

@@ -241,7 +241,7 @@ class PoolAllocator(BlockAllocator):
         """
         core = self._core_of(block)
         try:
-            writable = self._tiers.copy_on_write(core, tier=self._tier)
+            writable = self._tiers.copy_on_write(core, tier=self._tier, fences=False)
         except kvpool.OutOfBlocksError as error:
             raise no_free_blocks(error) from None
         block_id = self._to_face(writable)

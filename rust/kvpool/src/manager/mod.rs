@@ -80,7 +80,8 @@ pub struct CacheManager {
     /// The device's pool, and the host's if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
-    /// Blocks that an admission leaves available while others run.
+    /// Share of the pool, and blocks of it as it is now, that an admission leaves available while others run.
+    watermark: f64,
     watermark_blocks: usize,
     slots: HashMap<RequestId, usize>,
     /// A request's slot never moves; free slots are reused.
@@ -122,6 +123,7 @@ impl CacheManager {
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
+            watermark: config.watermark,
             watermark_blocks,
             slots: HashMap::new(),
             requests: Vec::new(),
@@ -251,6 +253,7 @@ impl CacheManager {
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
         self.tiers.device_mut().resize(num_blocks)?;
+        self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
         self.version += 1;
         Ok(())
     }
@@ -274,12 +277,15 @@ impl CacheManager {
                 *held.entry(Place { tier, block }).or_default() += 1;
             }
         }
+        for (place, references) in self.tiers.swap_references() {
+            *held.entry(place).or_default() += references;
+        }
         for tier in 0..self.tiers.len() {
             let Ok(pool) = self.tiers.pool(tier) else { continue };
             for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
                 let place = Place { tier, block };
                 let holders = pool.num_holders(block);
-                let expected = held.get(&place).copied().unwrap_or(0) + self.tiers.swap_references(place);
+                let expected = held.get(&place).copied().unwrap_or(0);
                 ensure(holders == expected, "M1 (references are block tables, fences and swaps)", || {
                     format!("{place:?} has {holders} holders, {expected} are known")
                 })?;

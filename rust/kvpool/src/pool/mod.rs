@@ -247,6 +247,13 @@ impl BlockPool {
         self.ref_count(block).unwrap_or(0) - self.fences.references(block)
     }
 
+    /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
+    /// Pins do not: a planned copy is made before anything of the step is written.
+    #[must_use]
+    pub(crate) fn num_users(&self, block: BlockId) -> u32 {
+        self.ref_count(block).unwrap_or(0) - self.fences.pins(block)
+    }
+
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
     #[must_use]
     pub fn is_registered(&self, block: BlockId) -> bool {

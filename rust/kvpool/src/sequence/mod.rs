@@ -439,11 +439,14 @@ impl Sequences {
             ensure(known, "S4 (a sequence that moves belongs to a swap)", || id.to_string())?;
         }
         ensure(moving.len() == self.moving.len(), "S4 (a swap moves sequences)", || format!("{moving:?}"))?;
+        for (place, references) in self.tiers.swap_references() {
+            *held.entry(place).or_default() += references;
+        }
         for tier in 0..self.tiers.len() {
             let Ok(pool) = self.tiers.pool(tier) else { continue };
             for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
                 let place = Place { tier, block };
-                let expected = held.get(&place).copied().unwrap_or(0) + self.tiers.swap_references(place);
+                let expected = held.get(&place).copied().unwrap_or(0);
                 let holders = pool.num_holders(block);
                 ensure(holders == expected, "S4 (holders of a block are tables and swaps)", || {
                     format!("{place:?} has {holders} holders, {expected} are known")

@@ -130,7 +130,7 @@ impl Sequence {
         let mut copies = 0;
         for &block in &self.blocks[self.touched(more)] {
             let earlier = given_up.get(&block).copied().unwrap_or(0);
-            if pool.num_holders(block) - earlier > 1 || pool.is_registered(block) {
+            if pool.num_users(block) - earlier > 1 || pool.is_registered(block) {
                 *given_up.entry(block).or_default() += 1;
                 copies += 1;
             }

@@ -31,7 +31,7 @@ mod swap;
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
@@ -176,7 +176,8 @@ impl Tiers {
         self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
-    /// Whether its only holder may write to `block`: nobody else holds it, and it is not registered.
+    /// Whether its only holder may write to `block`: nobody else holds it, no running step may still touch it, and it is not
+    /// registered.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
@@ -184,7 +185,7 @@ impl Tiers {
         let pool = self.pool(tier)?;
         match pool.num_holders(block) {
             0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
-            holders => Ok(holders == 1 && !pool.is_registered(block)),
+            _ => Ok(pool.num_users(block) == 1 && !pool.is_registered(block)),
         }
     }
 
@@ -196,6 +197,27 @@ impl Tiers {
     pub fn copy_on_write(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
         if self.is_writable(tier, block)? {
             return Ok(block);
+        }
+        self.copy(tier, block)
+    }
+
+    /// As [`Self::copy_on_write`], but fences do not count: for callers whose fences keep blocks from being handed out, and
+    /// forbid no holder to write.
+    ///
+    /// # Errors
+    /// As [`Self::copy_on_write`].
+    pub fn copy_if_shared(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+        let pool = self.pool(tier)?;
+        if self.is_writable(tier, block)? || (pool.num_holders(block) == 1 && !pool.is_registered(block)) {
+            return Ok(block);
+        }
+        self.copy(tier, block)
+    }
+
+    fn copy(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+        let source = self.resolve(Place { tier, block });
+        if self.pool(source.tier)?.ref_count(source.block) == Some(u32::MAX) {
+            return Err(PoolError::RefCountOverflow { block: source.block, held: u32::MAX }.into());
         }
         let pool = self.pool_mut(tier)?;
         let fresh = pool.allocate(1)?[0];
@@ -223,12 +245,19 @@ impl Tiers {
         self.order.push(dst);
     }
 
+    /// Copies that are planned.
+    #[must_use]
+    pub fn num_planned(&self) -> usize {
+        self.pending.len()
+    }
+
     /// The copies that are planned, in order.
     pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
         self.order.iter().filter_map(|&dst| Some(Transfer { src: self.pending.get(&dst)?.src, dst }))
     }
 
-    /// Hands out all planned copies as one plan, without those whose destination has no holder left, and ends their pins.
+    /// Hands out all planned copies as one plan, without those whose destination is of no use to anybody any more, and ends
+    /// their pins.
     ///
     /// The plan is to be executed before anything else of the step writes to a block: from now on its sources may be freed and
     /// handed out. O(copies).
@@ -239,17 +268,22 @@ impl Tiers {
         if self.order.is_empty() {
             return Ok(TransferPlan::default());
         }
-        let live: Vec<_> = self
-            .pending_copies()
-            .filter(|copy| self.pools[copy.dst.tier].num_holders(copy.dst.block) > 0)
-            .collect();
+        let live: Vec<_> = self.pending_copies().filter(|copy| self.is_wanted(copy.dst)).collect();
         let plan = TransferPlan::new(live)?;
-        self.pending.clear();
-        self.order.clear();
+        // Not cleared: a large plan leaves no large table behind.
+        self.pending = HashMap::new();
+        self.order = Vec::new();
+        self.swaps.values_mut().for_each(Swap::taken);
         for pool in &mut self.pools {
             pool.unpin()?;
         }
         Ok(plan)
+    }
+
+    /// Whether the destination of a copy is of use to anybody: held, or computed, so that a lookup may return it.
+    fn is_wanted(&self, dst: Place) -> bool {
+        let pool = &self.pools[dst.tier];
+        pool.num_holders(dst.block) > 0 || pool.is_computed(dst.block)
     }
 
     /// Starts a new epoch in every tier: see [`BlockPool::bump_epoch`].
@@ -264,9 +298,13 @@ impl Tiers {
         Ok(epoch)
     }
 
-    /// References of `block` that a swap holds as its destination.
-    pub(crate) fn swap_references(&self, place: Place) -> u32 {
-        self.swaps.values().map(|swap| swap.references_to(place)).sum()
+    /// References that swaps hold as their destinations.
+    pub(crate) fn swap_references(&self) -> HashMap<Place, u32> {
+        let mut held = HashMap::new();
+        for (place, references) in self.swaps.values().flat_map(Swap::destinations) {
+            *held.entry(place).or_default() += references;
+        }
+        held
     }
 
     /// Recounts every pool, the planned copies and the swaps from scratch.
@@ -278,8 +316,9 @@ impl Tiers {
             pool.check_invariants()?;
         }
         let mut pins: HashMap<Place, u32> = HashMap::new();
+        let ordered: HashSet<Place> = self.order.iter().copied().collect();
         for (&dst, pending) in &self.pending {
-            ensure(self.order.contains(&dst), "T2 (a planned copy has a place in the order)", || {
+            ensure(ordered.contains(&dst), "T2 (a planned copy has a place in the order)", || {
                 format!("{dst:?}")
             })?;
             if pending.swap.is_none() {

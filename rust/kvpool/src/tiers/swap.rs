@@ -89,12 +89,40 @@ pub(super) struct Swap {
     from: usize,
     to: usize,
     moved: Vec<Moved>,
+    /// Its copies that are planned and not handed out.
+    planned: usize,
 }
 
 impl Swap {
-    pub(super) fn references_to(&self, place: Place) -> u32 {
-        let to_here = self.moved.iter().filter(|moved| self.to == place.tier && moved.dst == place.block);
-        to_here.map(|moved| moved.references).sum()
+    /// Its copies were handed out.
+    pub(super) fn taken(&mut self) {
+        self.planned = 0;
+    }
+
+    /// The references that it holds.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
+        self.moved.iter().map(|one| (Place { tier: self.to, block: one.dst }, one.references))
+    }
+
+    /// Refuses to go on if somebody released references that are this swap's.
+    fn check_held(
+        pool: &BlockPool,
+        references: impl Iterator<Item = (Place, u32)>,
+        operation: &'static str,
+    ) -> Result<(), TierError> {
+        if let Some(reason) = pool.poison_reason() {
+            return Err(PoolError::Poisoned { reason: reason.to_owned() }.into());
+        }
+        let mut needed: HashMap<BlockId, u32> = HashMap::new();
+        for (position, (Place { block, .. }, references)) in references.enumerate() {
+            let needed = needed.entry(block).or_default();
+            *needed += references;
+            let held = pool.num_holders(block);
+            if held < *needed {
+                return Err(PoolError::NotHeld { block, held, operation, position }.into());
+            }
+        }
+        Ok(())
     }
 
     /// The references that it is to drop.
@@ -110,6 +138,13 @@ impl Swap {
         let lacking = held.iter().find(|&(&block, &count)| pools[self.to].num_holders(block) < count);
         ensure(lacking.is_none(), "T3 (the destination of a swap is held)", || format!("{lacking:?}"))
     }
+}
+
+/// Whether the contents of two tiers can be compared: pools that somebody moved to different epochs by hand, or filled with
+/// digests of different algorithms, share none.
+fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
+    let algorithms = source.algorithm().zip(target.algorithm());
+    source.epoch() == target.epoch() && algorithms.is_none_or(|(source, target)| source == target)
 }
 
 /// What a swap would take.
@@ -131,8 +166,7 @@ impl Tiers {
         if from == to {
             return Err(TierError::SameTier { tier: from });
         }
-        // Pools that somebody moved to different epochs by hand share no content.
-        let one_epoch = source.epoch() == target.epoch();
+        let comparable = share_content(source, target);
         let mut at: HashMap<BlockId, usize> = HashMap::new();
         let mut staged = Staged { sources: Vec::new(), fresh: 0, idle: 0, found: 0 };
         let mut cached: BTreeMap<BlockId, ()> = BTreeMap::new();
@@ -142,7 +176,7 @@ impl Tiers {
             }
             check_id(block, source.num_blocks(), "swapped")?;
             let index = *at.entry(block).or_insert_with(|| {
-                let content = source.content_of(block).filter(|_| one_epoch);
+                let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
                 // Two sources with one content move to one block.
                 match found {
@@ -238,7 +272,8 @@ impl Tiers {
             let registered = self.pools[from].content_of(src).is_some();
             moved.push(Moved { src, dst, references, copied: found.is_none(), registered });
         }
-        let swap = Swap { from, to, moved };
+        let planned = moved.iter().filter(|one| one.copied).count();
+        let swap = Swap { from, to, moved, planned };
         for (place, references) in swap.sources() {
             *self.leaving.entry(place).or_default() += references;
         }
@@ -280,24 +315,21 @@ impl Tiers {
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
     pub fn complete_swap(&mut self, id: SwapId) -> Result<Vec<(BlockId, BlockId)>, TierError> {
         let swap = self.swap(id)?;
-        let source = self.pool(swap.from)?;
-        for (position, one) in swap.moved.iter().enumerate() {
-            let held = source.num_holders(one.src);
-            if held < one.references {
-                let operation = "complete its swap";
-                return Err(PoolError::NotHeld { block: one.src, held, operation, position }.into());
-            }
-        }
-        if self.pending.values().any(|pending| pending.swap == Some(id)) {
+        Swap::check_held(self.pool(swap.from)?, swap.sources(), "complete its swap")?;
+        Swap::check_held(self.pool(swap.to)?, swap.destinations(), "complete its swap")?;
+        if swap.planned > 0 {
             return Err(TierError::CopiesNotTaken { swap: id.0 });
         }
-        let Swap { from, to, moved } = self.end_swap(id)?;
+        let Swap { from, to, moved, .. } = self.end_swap(id)?;
         let tiers = self.pools.len();
         let Ok([source, target]) = self.pools.get_disjoint_mut([from, to]) else {
             return Err(TierError::UnknownTier { tier: to, tiers });
         };
-        let one_epoch = source.epoch() == target.epoch();
-        for one in moved.iter().filter(|one| one.copied && one.registered && one_epoch) {
+        let comparable = share_content(source, target);
+        for one in moved.iter().filter(|one| one.copied && one.registered && comparable) {
+            if target.is_registered(one.dst) {
+                continue; // somebody who holds it has registered it meanwhile
+            }
             if let Some(content) = source.content_of(one.src) {
                 target.adopt_content(one.dst, &content)?;
             }
@@ -308,15 +340,22 @@ impl Tiers {
     }
 
     /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources are as before. If its
-    /// copies were handed out, their execution must have stopped. O(n + planned copies).
+    /// copies were handed out, their execution must have stopped. O(n), and O(planned copies) if
+    /// its own were not handed out.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, id: SwapId) -> Result<(), TierError> {
-        let Swap { to, moved, .. } = self.end_swap(id)?;
-        self.pending.retain(|_, pending| pending.swap != Some(id));
-        let pending = &self.pending;
-        self.order.retain(|dst| pending.contains_key(dst));
+        let swap = self.swap(id)?;
+        Swap::check_held(self.pool(swap.to)?, swap.destinations(), "abort its swap")?;
+        let Swap { to, moved, planned, .. } = self.end_swap(id)?;
+        if planned > 0 {
+            for one in moved.iter().filter(|one| one.copied) {
+                self.pending.remove(&Place { tier: to, block: one.dst });
+            }
+            let pending = &self.pending;
+            self.order.retain(|dst| pending.contains_key(dst));
+        }
         let references = moved.iter().rev().flat_map(|one| vec![one.dst; one.references as usize]);
         Ok(self.pool_mut(to)?.release(&references.collect::<Vec<_>>())?)
     }

@@ -1,6 +1,8 @@
 //! Sequences one by one: the defects of older block managers that touch forks, copies and swaps, each as a test that the code
 //! with the defect fails, and what a life of a sequence must hold.
 
+use kvpool::{HashAlgorithm, hash::HashChain};
+
 use super::*;
 
 /// Sequences over tiers with so many usable blocks.
@@ -498,4 +500,109 @@ fn a_swap_that_never_fits_is_told_apart_from_later() {
     assert_eq!(sequences.fit_swap(&[a], 1, 0), Ok(Fit::Never));
     assert!(!can_ever_fit(sequences.begin_swap(&[a], 1)));
     leaks_nothing(&mut sequences, &[a, host]);
+}
+
+/// A step that still runs may read a block that its request has given up: whoever else holds it does not write to it.
+#[test]
+fn a_fenced_block_is_not_written_in_place() {
+    let mut sequences = sequences(4, &[6]);
+    let a = admit(&mut sequences, &[1, 2, 3, 4, 5, 6], 0);
+    let b = sequences.fork(a).unwrap();
+    sequences.truncate(b, 5).unwrap();
+    sequences.free(a, Some(5)).unwrap();
+    assert_eq!(sequences.append(b, &[99], 0).unwrap(), [change(1, 3)]);
+    assert_eq!(plan_of(&mut sequences), [((0, 2), (0, 3))]);
+    assert_eq!(sequences.complete_step(5).unwrap(), 2);
+    leaks_nothing(&mut sequences, &[b]);
+}
+
+/// A block that is registered before its copy was made, against the order of a step, keeps its copy though nobody holds it: the
+/// lookup that returns it must find the bytes.
+#[test]
+fn the_copy_of_a_registered_block_stays_planned() {
+    let mut sequences = sequences(4, &[8]);
+    let a = admit(&mut sequences, &[1, 2, 3, 4, 5, 6], 0);
+    sequences.commit(a, 6, false).unwrap();
+    let b = sequences.fork(a).unwrap();
+    sequences.append(b, &[7, 8], 0).unwrap();
+    sequences.commit(b, 8, false).unwrap();
+    sequences.free(b, None).unwrap();
+    assert_eq!(plan_of(&mut sequences), [((0, 2), (0, 3))]);
+    let again = admit(&mut sequences, &[1, 2, 3, 4, 5, 6, 7, 8, 9], 0);
+    assert_eq!(table(&sequences, again)[..2], [1, 3]);
+    leaks_nothing(&mut sequences, &[a, again]);
+}
+
+fn tiers(usable: &[usize]) -> Tiers {
+    let tier = |&usable| PoolConfig { num_blocks: usable + 1, block_size: 4, ..Default::default() };
+    Tiers::new(usable.iter().map(tier).collect()).unwrap()
+}
+
+fn chain(algorithm: HashAlgorithm, first: u32) -> HashChain {
+    let hasher = BlockHasher::new(HasherConfig { algorithm, block_size: 4, ..Default::default() }).unwrap();
+    let mut cursor = HashCursor::new(Arc::new(hasher), ExtraKeys::default()).unwrap();
+    cursor.append(&(first..first + 8).collect::<Vec<_>>());
+    cursor.chain().clone()
+}
+
+/// Somebody else's hand on a swap's blocks: the end of the swap is refused as a whole, or goes on without what is no longer
+/// possible; it never stops half-way.
+#[test]
+fn a_swap_ends_as_a_whole() {
+    let mut tiers = tiers(&[4, 4]);
+    let blocks = tiers.pool_mut(0).unwrap().allocate(2).unwrap();
+    let sha = chain(HashAlgorithm::Sha256, 0);
+    tiers.pool_mut(0).unwrap().register(&blocks, &sha, 0).unwrap();
+    tiers.pool_mut(0).unwrap().mark_computed(&blocks).unwrap();
+    let swap = tiers.begin_swap(&blocks, 0, 1).unwrap();
+    tiers.take_plan().unwrap();
+    let host: Vec<_> = tiers.swap_mapping(swap).unwrap().iter().map(|moved| moved.1).collect();
+    tiers.pool_mut(1).unwrap().register(&host[1..], &sha, 1).unwrap();
+    tiers.complete_swap(swap).unwrap();
+    assert_eq!(tiers.pool(0).unwrap().stats().cached_free, 2);
+    assert_eq!(tiers.pool(1).unwrap().stats().registered, 2);
+    tiers.check_invariants().unwrap();
+
+    let back = tiers.begin_swap(&host[..1], 1, 0).unwrap();
+    let taken = tiers.swap_mapping(back).unwrap()[0].1;
+    tiers.pool_mut(0).unwrap().release(&[taken]).unwrap();
+    assert!(tiers.abort_swap(back).is_err() && tiers.complete_swap(back).is_err());
+    assert_eq!(tiers.swap_mapping(back).unwrap().len(), 1); // still under way
+    tiers.pool_mut(0).unwrap().match_and_acquire(&sha, 1).unwrap();
+    tiers.abort_swap(back).unwrap();
+    tiers.check_invariants().unwrap();
+}
+
+/// Bytes move between tiers whose digests cannot be compared; registrations do not.
+#[test]
+fn a_swap_between_algorithms_moves_no_registration() {
+    let mut tiers = tiers(&[4, 4]);
+    for (tier, algorithm) in [(0, HashAlgorithm::Sha256), (1, HashAlgorithm::Blake3)] {
+        let pool = tiers.pool_mut(tier).unwrap();
+        let block = pool.allocate(1).unwrap();
+        pool.register(&block, &chain(algorithm, 0), 0).unwrap();
+        pool.mark_computed(&block).unwrap();
+    }
+    let swap = tiers.begin_swap(&[BlockId::new(1)], 0, 1).unwrap();
+    tiers.take_plan().unwrap();
+    tiers.complete_swap(swap).unwrap();
+    let host = tiers.pool(1).unwrap();
+    assert_eq!(host.probe(&chain(HashAlgorithm::Blake3, 0), 2).unwrap().cached_blocks, 1);
+    tiers.check_invariants().unwrap();
+}
+
+/// A step that runs forbids to write in place, whoever the step's request was.
+#[test]
+fn what_is_planned_and_fenced_is_counted() {
+    let mut tiers = tiers(&[4, 4]);
+    let blocks = tiers.pool_mut(0).unwrap().allocate(1).unwrap();
+    tiers.pool_mut(0).unwrap().acquire(&blocks).unwrap();
+    tiers.pool_mut(0).unwrap().release_after(&blocks, 3).unwrap();
+    let own = tiers.copy_on_write(0, blocks[0]).unwrap();
+    assert_ne!(own, blocks[0]);
+    assert_eq!((tiers.num_planned(), tiers.pool(0).unwrap().num_fenced()), (1, 1));
+    tiers.take_plan().unwrap();
+    assert_eq!(tiers.pool_mut(0).unwrap().complete_step(3).unwrap(), 1);
+    assert_eq!(tiers.pool(0).unwrap().stats().free, 3);
+    tiers.check_invariants().unwrap();
 }

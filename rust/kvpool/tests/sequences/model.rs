@@ -198,6 +198,15 @@ impl World {
         self.known.get(&id).filter(|known| known.swap.is_none())
     }
 
+    /// Holders, and fences of steps that may still touch the block; copies that are planned forbid nothing. A copy of a swap
+    /// goes to another tier, and pins nothing.
+    fn users(&self, place: Place, planned: &[Transfer]) -> usize {
+        let own = planned.iter().filter(|copy| copy.src.tier == copy.dst.tier);
+        let pins = own.flat_map(|copy| [copy.src, copy.dst]).filter(|&end| end == place).count();
+        let fenced = self.pool(place.tier).fence_references(place.block) as usize - pins;
+        self.holders(place) + fenced
+    }
+
     /// Tables, and references of swaps, that hold a block.
     fn holders(&self, place: Place) -> usize {
         let names = |table: &[BlockId]| table.iter().filter(|&&block| block == place.block).count();
@@ -345,7 +354,7 @@ impl World {
             let place = |index: usize| Place { tier: known.tier, block: known.table[index] };
             let registered = |index: usize| pool.is_registered(known.table[index]);
             let replaced: Vec<_> =
-                touched.clone().filter(|&at| self.holders(place(at)) > 1 || registered(at)).collect();
+                touched.clone().filter(|&at| self.users(place(at), &planned) > 1 || registered(at)).collect();
             let missing = known.table.len()..end.max(known.table.len());
             // Alone in the pool it would copy registered blocks only; trimmed blocks are none.
             let alone = known.table.len() - known.trimmed
@@ -658,7 +667,10 @@ impl World {
 
     fn take_plan(&mut self) -> bool {
         let planned = self.pending();
-        let live = |copy: &Transfer| self.pool(copy.dst.tier).num_holders(copy.dst.block) > 0;
+        let live = |copy: &Transfer| {
+            let pool = self.pool(copy.dst.tier);
+            pool.num_holders(copy.dst.block) > 0 || pool.is_computed(copy.dst.block)
+        };
         let expected: Vec<_> = planned.iter().copied().filter(live).collect();
         let plan = self.sequences.take_plan().unwrap();
         assert_eq!(plan.transfers(), expected);
