@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use kvpool::{
-    BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange, Tiers,
+    BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,7 +14,7 @@ use crate::errors::OrRaise;
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
 use crate::manager::step;
 use crate::stats::{PyPoolStats, event};
-use crate::tiers::PyTransferPlan;
+use crate::tiers::{PyTransferPlan, tiers};
 
 /// Positions of a block table that changed: index and block.
 pub(crate) fn changed(changes: &[TableChange]) -> Vec<(usize, u32)> {
@@ -82,18 +82,15 @@ impl PySequences {
         event_capacity: i128,
     ) -> PyResult<Self> {
         let hasher = hasher.get().0.clone();
-        let mut configs = Vec::with_capacity(num_blocks.len());
-        for num_blocks in num_blocks {
-            configs.push(PoolConfig {
-                num_blocks: count(py, "num_blocks", num_blocks)?,
-                block_size: hasher.block_size(),
-                verify: hasher.verify(),
-                duplicates: named(py, duplicates)?,
-                eviction: named(py, eviction)?,
-                event_capacity: count(py, "event_capacity", event_capacity)?,
-            });
-        }
-        let tiers = py.detach(|| Tiers::new(configs)).or_raise(py)?;
+        let each = PoolConfig {
+            num_blocks: 0,
+            block_size: hasher.block_size(),
+            verify: hasher.verify(),
+            duplicates: named(py, duplicates)?,
+            eviction: named(py, eviction)?,
+            event_capacity: count(py, "event_capacity", event_capacity)?,
+        };
+        let tiers = tiers(py, num_blocks, &each)?;
         let inner = Mutex::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
         Ok(Self { inner, hasher })
     }

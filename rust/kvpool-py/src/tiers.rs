@@ -34,6 +34,14 @@ fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })
 }
 
+/// Tiers with so many blocks each, and alike in everything else.
+pub(crate) fn tiers(py: Python<'_>, num_blocks: Vec<Int>, each: &PoolConfig) -> PyResult<Tiers> {
+    let sized =
+        |num_blocks| Ok(PoolConfig { num_blocks: count(py, "num_blocks", num_blocks)?, ..each.clone() });
+    let configs = num_blocks.into_iter().map(sized).collect::<PyResult<_>>()?;
+    py.detach(|| Tiers::new(configs)).or_raise(py)
+}
+
 /// Several pools, one per tier, and the copies between their blocks.
 #[pyclass(frozen, module = "kvpool._core", name = "TieredPool")]
 pub(crate) struct PyTieredPool(Arc<Mutex<Tiers>>);
@@ -51,18 +59,15 @@ impl PyTieredPool {
         eviction: &str,
         event_capacity: i128,
     ) -> PyResult<Self> {
-        let mut configs = Vec::with_capacity(num_blocks.len());
-        for num_blocks in num_blocks {
-            configs.push(PoolConfig {
-                num_blocks: count(py, "num_blocks", num_blocks)?,
-                block_size: count(py, "block_size", block_size)?,
-                verify: named(py, verify)?,
-                duplicates: named(py, duplicates)?,
-                eviction: named(py, eviction)?,
-                event_capacity: count(py, "event_capacity", event_capacity)?,
-            });
-        }
-        Ok(Self(Arc::new(Mutex::new(py.detach(|| Tiers::new(configs)).or_raise(py)?))))
+        let each = PoolConfig {
+            num_blocks: 0,
+            block_size: count(py, "block_size", block_size)?,
+            verify: named(py, verify)?,
+            duplicates: named(py, duplicates)?,
+            eviction: named(py, eviction)?,
+            event_capacity: count(py, "event_capacity", event_capacity)?,
+        };
+        Ok(Self(Arc::new(Mutex::new(tiers(py, num_blocks, &each)?))))
     }
 
     /// The tiers' pools, over the same state and lock.

@@ -6,6 +6,7 @@ block is computed is asked of the pool.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from kvpool.errors import TokenError
@@ -27,9 +28,9 @@ _NEVER_ACCESSED = -1.0
 class CachingAllocator(PoolAllocator):
     """What a block needs of the allocator that caches it."""
 
+    @abstractmethod
     def block_is_computed(self, block_id: int) -> bool:
         """Says whether a block is cached and its KV written."""
-        raise NotImplementedError
 
 
 def parent_hash(prev_block: Block | None) -> int | None:

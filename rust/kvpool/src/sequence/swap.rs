@@ -2,7 +2,7 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{SequenceError, SequenceId, Sequences};
+use super::{Sequence, SequenceError, SequenceId, Sequences};
 use crate::block::BlockId;
 use crate::tiers::{Fit, SwapId};
 
@@ -25,6 +25,15 @@ impl Sequences {
         Ok((references, tier.ok_or(SequenceError::NotOneTier)?))
     }
 
+    /// Changes every sequence of a group that was looked up before.
+    fn each_of(&mut self, group: &[SequenceId], mut change: impl FnMut(&mut Sequence)) {
+        for id in group {
+            if let Some(slot) = self.slots.get_mut(id.slot as usize) {
+                slot.sequence.iter_mut().for_each(&mut change);
+            }
+        }
+    }
+
     /// Whether [`Self::begin_swap`] would find its blocks in tier `to`, leaving `reserve` available there. O(blocks).
     ///
     /// # Errors
@@ -44,13 +53,7 @@ impl Sequences {
     pub fn begin_swap(&mut self, group: &[SequenceId], to: usize) -> Result<SwapId, SequenceError> {
         let (references, from) = self.references_of(group)?;
         let swap = self.tiers.begin_swap(&references, from, to)?;
-        for id in group {
-            if let Some(sequence) =
-                self.slots.get_mut(id.slot as usize).and_then(|slot| slot.sequence.as_mut())
-            {
-                sequence.swap = Some(swap);
-            }
-        }
+        self.each_of(group, |sequence| sequence.swap = Some(swap));
         self.moving.insert(swap, (to, group.to_vec()));
         Ok(swap)
     }
@@ -64,13 +67,7 @@ impl Sequences {
         let pairs = self.tiers.complete_swap(swap)?;
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         let (to, group) = self.moving.remove(&swap).unwrap_or_default();
-        for id in group {
-            if let Some(sequence) =
-                self.slots.get_mut(id.slot as usize).and_then(|slot| slot.sequence.as_mut())
-            {
-                sequence.moved(&mapping, to);
-            }
-        }
+        self.each_of(&group, |sequence| sequence.moved(&mapping, to));
         Ok(pairs)
     }
 
@@ -81,13 +78,7 @@ impl Sequences {
     pub fn abort_swap(&mut self, swap: SwapId) -> Result<(), SequenceError> {
         self.tiers.abort_swap(swap)?;
         let (_, group) = self.moving.remove(&swap).unwrap_or_default();
-        for id in group {
-            if let Some(sequence) =
-                self.slots.get_mut(id.slot as usize).and_then(|slot| slot.sequence.as_mut())
-            {
-                sequence.swap = None;
-            }
-        }
+        self.each_of(&group, |sequence| sequence.swap = None);
         Ok(())
     }
 }

@@ -182,10 +182,15 @@ impl Tiers {
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
     pub fn is_writable(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+        Ok(self.is_exclusive(tier, block)? && self.pool(tier)?.num_users(block) == 1)
+    }
+
+    /// As [`Self::is_writable`], but fences do not count.
+    fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
         let pool = self.pool(tier)?;
         match pool.num_holders(block) {
             0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
-            _ => Ok(pool.num_users(block) == 1 && !pool.is_registered(block)),
+            holders => Ok(holders == 1 && !pool.is_registered(block)),
         }
     }
 
@@ -195,10 +200,7 @@ impl Tiers {
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
     pub fn copy_on_write(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
-        if self.is_writable(tier, block)? {
-            return Ok(block);
-        }
-        self.copy(tier, block)
+        if self.is_writable(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
     /// As [`Self::copy_on_write`], but fences do not count: for callers whose fences keep blocks from being handed out, and
@@ -207,32 +209,21 @@ impl Tiers {
     /// # Errors
     /// As [`Self::copy_on_write`].
     pub fn copy_if_shared(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
-        let pool = self.pool(tier)?;
-        if self.is_writable(tier, block)? || (pool.num_holders(block) == 1 && !pool.is_registered(block)) {
-            return Ok(block);
-        }
-        self.copy(tier, block)
+        if self.is_exclusive(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
+    /// Plans a copy to a new block, pins both ends, and gives the reference to `block` up.
     fn copy(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
-        let source = self.resolve(Place { tier, block });
-        if self.pool(source.tier)?.ref_count(source.block) == Some(u32::MAX) {
-            return Err(PoolError::RefCountOverflow { block: source.block, held: u32::MAX }.into());
+        let src = self.resolve(Place { tier, block });
+        if self.pool(src.tier)?.ref_count(src.block) == Some(u32::MAX) {
+            return Err(PoolError::RefCountOverflow { block: src.block, held: u32::MAX }.into());
         }
-        let pool = self.pool_mut(tier)?;
-        let fresh = pool.allocate(1)?[0];
-        self.plan_copy(Place { tier, block }, Place { tier, block: fresh })?;
-        self.pool_mut(tier)?.release(&[block])?;
-        Ok(fresh)
-    }
-
-    /// Plans a copy between held blocks and pins both.
-    fn plan_copy(&mut self, src: Place, dst: Place) -> Result<(), TierError> {
-        let src = self.resolve(src);
+        let fresh = self.pool_mut(tier)?.allocate(1)?;
         self.pool_mut(src.tier)?.pin(&[src.block])?;
-        self.pool_mut(dst.tier)?.pin(&[dst.block])?;
-        self.enter(src, dst, None);
-        Ok(())
+        self.pool_mut(tier)?.pin(&fresh)?;
+        self.enter(src, Place { tier, block: fresh[0] }, None);
+        self.pool_mut(tier)?.release(&[block])?;
+        Ok(fresh[0])
     }
 
     /// Where the content of `place` is before the plan is executed.

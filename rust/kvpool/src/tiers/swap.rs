@@ -340,8 +340,7 @@ impl Tiers {
     }
 
     /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources are as before. If its
-    /// copies were handed out, their execution must have stopped. O(n), and O(planned copies) if
-    /// its own were not handed out.
+    /// copies were handed out, their execution must have stopped. O(n), and O(planned copies) if they were not.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
