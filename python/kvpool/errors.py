@@ -102,3 +102,65 @@ class TraceError(KvpoolError, ValueError):
 
 class TraceFileError(KvpoolError, OSError):
     """A trace file that cannot be opened or read."""
+
+
+class BlockIndexError(KvpoolError, IndexError):
+    """A mapping names a block that a store does not have; the message names pair, side, block and limit."""
+
+
+class DuplicateDestinationError(KvpoolError, ValueError):
+    """A mapping writes a block twice."""
+
+
+class OverlappingCopyError(KvpoolError, ValueError):
+    """A mapping reads what it writes: its copies run in any order."""
+
+
+class LayoutError(KvpoolError, ValueError):
+    """Memory that cannot be copied by blocks: inner dimensions that are not contiguous, blocks that overlap."""
+
+
+class LayoutMismatchError(KvpoolError, ValueError):
+    """Two stores whose blocks differ; the message names both sides."""
+
+
+class MappingError(KvpoolError, ValueError):
+    """A mapping of the wrong shape."""
+
+
+class MappingTypeError(KvpoolError, TypeError):
+    """A mapping of the wrong type or dtype, or a stream or tensor that is none."""
+
+
+class ClosedError(KvpoolError, RuntimeError):
+    """A store or an engine that was closed, or a handle of none."""
+
+
+class CaptureError(KvpoolError, RuntimeError):
+    """What cannot be captured into a CUDA graph; the message says what can."""
+
+
+class PinningError(KvpoolError, MemoryError):
+    """Host memory that cannot be had or page-locked."""
+
+
+class CudaError(KvpoolError, RuntimeError):
+    """The CUDA driver refused, or work that it had accepted failed.
+
+    Attributes:
+        code: the driver's result code, or 0.
+        name: its name, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
+        call: the driver's function.
+    """
+
+    code: int = 0
+    name: str = ""
+    call: str = ""
+
+
+class CudaUnavailableError(KvpoolError, RuntimeError):
+    """There is no CUDA driver, no such device, or too old a driver; the message says which."""
+
+
+class TransferTimeoutError(KvpoolError, TimeoutError):
+    """A transfer goes on for longer than the caller would wait."""

@@ -151,14 +151,14 @@ impl Kind {
 }
 
 /// The kind of a buffer's items, unless their bytes are in another order than this machine's.
-fn native(format: &CStr) -> Option<ElementType> {
+pub(crate) fn native(format: &CStr) -> Option<ElementType> {
     let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
     let first = format.to_bytes().first()?;
     (!foreign.contains(first)).then(|| ElementType::from_format(format))
 }
 
 /// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such as strides.
-fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
+pub(crate) fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
     PyUntypedBuffer::get(object)
         .or_else(|_| PyMemoryView::from(object).and_then(|view| PyUntypedBuffer::get(&view)))
         .ok()
@@ -166,7 +166,7 @@ fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
 
 /// The items of a one-dimensional buffer whose format was checked. What `PyBuffer` does not take (memory that is not aligned
 /// for its items, or nowhere because there are none; a byte order that is named) goes through a copy of its bytes.
-fn items<T: Element, const N: usize>(
+pub(crate) fn items<T: Element, const N: usize>(
     buffer: &PyUntypedBuffer,
     object: &Bound<'_, PyAny>,
     read: fn([u8; N]) -> T,

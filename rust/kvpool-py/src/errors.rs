@@ -7,6 +7,7 @@ use kvpool::{
 };
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
+use kvpool_transfer::{CudaError, TransferError};
 use pyo3::prelude::*;
 
 /// An exception of `kvpool.errors` by name.
@@ -160,5 +161,42 @@ impl ToPyErr for ReplayError {
             Self::Threads { .. } => raise(py, "KvpoolError", self.to_string()),
             _ => raise(py, "InvalidArgumentError", self.to_string()),
         }
+    }
+}
+
+/// `CudaError` with its code.
+fn cuda_error(py: Python<'_>, cause: &CudaError, message: String) -> PyErr {
+    let error = raise(py, "CudaError", message);
+    let value = error.value(py);
+    let set = value
+        .setattr("code", cause.code)
+        .and_then(|()| value.setattr("name", &cause.name))
+        .and_then(|()| value.setattr("call", cause.call));
+    set.map_or_else(|failure| failure, |()| error.clone_ref(py))
+}
+
+impl ToPyErr for TransferError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Cuda(cause) | Self::Poisoned { cause, .. } => {
+                return cuda_error(py, cause, self.to_string());
+            }
+            Self::BlockIndex { .. } | Self::DeviceIndex => "BlockIndexError",
+            Self::DuplicateDestination { .. } => "DuplicateDestinationError",
+            Self::Overlap { .. } => "OverlappingCopyError",
+            Self::Layout(_) => "LayoutError",
+            Self::LayoutMismatch(_) | Self::Devices { .. } => "LayoutMismatchError",
+            Self::StoreClosed { .. }
+            | Self::UnknownStore { .. }
+            | Self::EngineClosed
+            | Self::Forked { .. } => "ClosedError",
+            Self::Capturing(_) => "CaptureError",
+            Self::Pinning { .. } | Self::HostMemory { .. } => "PinningError",
+            Self::Unavailable(_) => "CudaUnavailableError",
+            Self::Timeout { .. } => "TransferTimeoutError",
+            Self::Panicked { .. } => "KvpoolError",
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
     }
 }

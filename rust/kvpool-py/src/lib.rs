@@ -17,6 +17,7 @@ mod sequences;
 mod stats;
 mod step;
 mod tiers;
+mod transfer;
 
 use pyo3::prelude::*;
 
@@ -43,6 +44,8 @@ mod _core {
     use super::step::PyStep;
     #[pymodule_export]
     use super::tiers::{PySwap, PyTieredPool, PyTransferPlan};
+    #[pymodule_export]
+    use super::transfer::{PyBlockStore, PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

@@ -267,7 +267,11 @@ impl PyTransferPlan {
 }
 
 impl PyTransferPlan {
-    fn split(&self, py: Python<'_>, scratch: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<Transfer>>> {
+    pub(crate) fn split(
+        &self,
+        py: Python<'_>,
+        scratch: Option<Vec<Bound<'_, PyAny>>>,
+    ) -> PyResult<Vec<Vec<Transfer>>> {
         let scratch = scratch.unwrap_or_default().iter().map(place).collect::<PyResult<Vec<_>>>()?;
         py.detach(|| self.0.rounds(&scratch)).or_raise(py)
     }

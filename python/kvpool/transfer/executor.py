@@ -1,0 +1,156 @@
+"""``PlanExecutor``: the plans of a block manager, executed; its swaps, completed or aborted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Protocol
+
+from kvpool.errors import KvpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvpool import TransferPlan
+    from kvpool._core import BlockStore, Transfer, TransferEngine
+
+__all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
+
+
+class Planner(Protocol):
+    """What makes plans: a ``CacheManager`` or ``Sequences``."""
+
+    def take_plan(self) -> TransferPlan:
+        """Hands out the copies that are planned."""
+
+    def complete_swap(self, swap: int) -> dict[int, int]:
+        """Ends a swap whose copies are done."""
+
+    def abort_swap(self, swap: int) -> None:
+        """Takes a swap back."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FinishedSwap:
+    """A swap that is over."""
+
+    #: Its number.
+    swap: int
+    #: Old block -> new block; empty if the swap was aborted.
+    blocks: dict[int, int]
+    #: Why its copies failed, if they did: everything is as before the swap was begun.
+    error: BaseException | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class _Batch:
+    """Swaps whose copies are under way together."""
+
+    swaps: list[int]
+    transfers: list[Transfer]
+
+
+class PlanExecutor:
+    """Moves the bytes that a manager plans, and tells it when they have been moved.
+
+    Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or on the current stream
+    (CUDA), so that the step may write KV. Swaps go on beside the steps; ``poll`` completes those whose copies have
+    ended, and aborts those whose copies failed.
+
+    Args:
+        manager: A ``CacheManager`` or ``Sequences``.
+        engine: Copies between the stores.
+        stores: The blocks of each tier: device, then host.
+
+    >>> import kvpool
+    >>> from kvpool.transfer import BlockStore, TransferEngine
+    >>> manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
+    >>> memory = bytearray(8 * 64)
+    >>> import ctypes
+    >>> address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    >>> device = BlockStore.from_regions([(address, 64, 64)], num_blocks=8, keep_alive=memory)
+    >>> host = BlockStore.host(8, like=device)
+    >>> with TransferEngine() as engine:
+    ...     executor = PlanExecutor(manager, engine, [device, host])
+    ...     _ = manager.admit("a", range(8))
+    ...     executor.run([manager.begin_swap_out(["a"])])
+    ...     executor.wait()
+    [FinishedSwap(swap=0, blocks={1: 1, 2: 2}, error=None)]
+    """
+
+    def __init__(self, manager: Planner, engine: TransferEngine, stores: Sequence[BlockStore]) -> None:
+        self._manager = manager
+        self._engine = engine
+        self._stores = list(stores)
+        self._under_way: list[_Batch] = []
+        self._over: list[FinishedSwap] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Swaps whose end ``poll`` has not told yet."""
+        return len(self._over) + sum(len(batch.swaps) for batch in self._under_way)
+
+    def run(self, swaps: Iterable[int] = ()) -> None:
+        """Executes what the manager has planned since the last time.
+
+        Call it once per step, after the step was planned and before it writes KV. If the copies cannot be started, the
+        swaps are aborted and reported by ``poll``; copy-on-write that fails is raised, because the step must not run.
+
+        Args:
+            swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``): their copies are in the
+                plan.
+
+        Raises:
+            KvpoolError: Copy-on-write failed. The swaps of this call are aborted.
+        """
+        begun = list(swaps)
+        plan = self._manager.take_plan()
+        local = any(src[0] == dst[0] for src, dst in plan.transfers)
+        try:
+            transfers = self._engine.execute(plan, self._stores)
+        except Exception as error:
+            self._end(begun, error)
+            if local:
+                raise
+            return
+        if begun or transfers:
+            self._under_way.append(_Batch(begun, transfers))
+
+    def poll(self) -> list[FinishedSwap]:
+        """Completes the swaps whose copies have ended, and aborts those whose copies failed.
+
+        Returns at once, with what ended since the last time.
+        """
+        going = []
+        for batch in self._under_way:
+            if all(transfer.done() for transfer in batch.transfers):
+                failed = next((transfer.error for transfer in batch.transfers if transfer.error), None)
+                self._end(batch.swaps, failed)
+            else:
+                going.append(batch)
+        self._under_way = going
+        over, self._over = self._over, []
+        return over
+
+    def wait(self) -> list[FinishedSwap]:
+        """Waits until all copies under way have ended; returns what ``poll`` would then."""
+        for batch in self._under_way:
+            for transfer in batch.transfers:
+                # What it failed with is told by poll.
+                with contextlib.suppress(KvpoolError):
+                    transfer.wait()
+        return self.poll()
+
+    def _end(self, swaps: list[int], error: BaseException | None) -> None:
+        for swap in swaps:
+            blocks: dict[int, int] = {}
+            failure = error
+            try:
+                if error is None:
+                    blocks = self._manager.complete_swap(swap)
+                else:
+                    self._manager.abort_swap(swap)
+            except KvpoolError as refusal:
+                # Somebody else ended it: that is told like any other failure, and the other swaps go on.
+                failure = refusal
+            self._over.append(FinishedSwap(swap, blocks, failure))

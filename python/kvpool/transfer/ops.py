@@ -1,0 +1,144 @@
+"""Block copies as torch ops: ``torch.ops.kvpool.copy_blocks``, ``swap_blocks``, ``copy_blocks_by_handle``.
+
+Importing this module registers them. They are defined by their schemas (``torch.library.Library.define``), which
+costs a microsecond per call where a ``custom_op`` costs ten, and have kernels for CPU, CUDA and Meta, so that they
+compile and trace. A mapping is an int64 tensor of shape [n, 2]: source block, destination block. One on the CPU is
+checked in full before anything is enqueued; one on a device is never read by the host, its rows with -1 are skipped
+(a captured graph replays with a fixed n), and ids out of range are skipped, too, and reported by the engine's next
+``poll``.
+
+``copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()``
+    Between blocks of one device.
+
+``swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()``
+    Between device and host, or any two lists of tensors with blocks alike.
+
+``swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()``
+    The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so many bytes.
+
+``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
+    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows
+    that it has an effect, not which tensors it writes: in compiled code that reads the same tensors use
+    ``copy_blocks``.
+
+Ops without handles find the store of their tensors by address, shape and strides; the last 64 are remembered, without
+keeping the tensors alive.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from kvpool._core import BlockStore, copy_by_handle
+from kvpool.errors import LayoutError, LayoutMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["copy_blocks", "copy_blocks_by_handle", "swap_blocks", "swap_blocks_vllm"]
+
+_LIBRARY = torch.library.Library("kvpool", "DEF")
+_LIBRARY.define("copy_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int block_dim=0) -> ()")
+_LIBRARY.define(
+    "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor block_mapping, int src_block_dim=0, int dst_block_dim=0) -> ()"
+)
+_LIBRARY.define("swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()")
+_LIBRARY.define("copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()")
+
+#: What a tensor's blocks depend on.
+_Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device]"
+
+
+class _Tensors:
+    """Tensors that compare by their geometry: a key of the cache of stores, which holds no tensor."""
+
+    __slots__ = ("geometry", "tensors")
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors: Sequence[Tensor] | None = tensors
+        self.geometry: list[_Geometry] = [(t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in tensors]
+
+    def __hash__(self) -> int:
+        return hash(self.geometry[0][0]) if self.geometry else 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tensors) and self.geometry == other.geometry
+
+
+@functools.lru_cache(maxsize=64)
+def _store_of(key: _Tensors, block_dim: int) -> BlockStore:
+    tensors, key.tensors = key.tensors, None
+    return BlockStore.from_tensors(tensors or (), block_dim=block_dim, keep_alive=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _flat_store_of(key: _Tensors, block_bytes: int) -> BlockStore:
+    """The store of one tensor as a row of blocks, whatever its shape."""
+    tensors, key.tensors = key.tensors, None
+    (tensor,) = tensors or ()
+    size = tensor.numel() * tensor.element_size()
+    if not tensor.is_contiguous() or block_bytes < 1 or size == 0 or size % block_bytes:
+        raise LayoutError(
+            f"block_size_in_bytes is {block_bytes}, of a tensor of {size} bytes and strides {tuple(tensor.stride())}: "
+            "it has to be contiguous, and a whole number of blocks"
+        )
+    pinned = tensor.device.type == "cpu" and tensor.is_pinned()
+    region = (tensor.data_ptr(), block_bytes, block_bytes)
+    return BlockStore.from_regions([region], size // block_bytes, device=str(tensor.device), pinned=pinned)
+
+
+def _copy_blocks(src: Sequence[Tensor], dst: Sequence[Tensor], block_mapping: Tensor, block_dim: int = 0) -> None:
+    source, target = _store_of(_Tensors(src), block_dim), _store_of(_Tensors(dst), block_dim)
+    if source.device != target.device:
+        raise LayoutMismatchError(
+            f"copy_blocks copies within one device: the source is on {source.device}, the destination on "
+            f"{target.device}; use swap_blocks"
+        )
+    copy_by_handle(source.handle, target.handle, block_mapping)
+
+
+def _swap_blocks(
+    src: Sequence[Tensor],
+    dst: Sequence[Tensor],
+    block_mapping: Tensor,
+    src_block_dim: int = 0,
+    dst_block_dim: int = 0,
+) -> None:
+    source, target = _store_of(_Tensors(src), src_block_dim), _store_of(_Tensors(dst), dst_block_dim)
+    copy_by_handle(source.handle, target.handle, block_mapping)
+
+
+def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_mapping: Tensor) -> None:
+    if src.dtype != dst.dtype:
+        raise LayoutMismatchError(f"the source is of {src.dtype}, the destination of {dst.dtype}")
+    source = _flat_store_of(_Tensors([src]), block_size_in_bytes)
+    target = _flat_store_of(_Tensors([dst]), block_size_in_bytes)
+    copy_by_handle(source.handle, target.handle, block_mapping)
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    """What the ops do to tensors without memory."""
+
+
+for _name, _kernel in (
+    ("copy_blocks", _copy_blocks),
+    ("swap_blocks", _swap_blocks),
+    ("swap_blocks.vllm", _swap_blocks_vllm),
+    ("copy_blocks_by_handle", copy_by_handle),
+):
+    for _key in ("CPU", "CUDA"):
+        _LIBRARY.impl(_name, _kernel, _key)
+    _LIBRARY.impl(_name, _nothing, "Meta")
+
+# It writes none of its arguments: without this, a compiler would leave it out.
+torch.fx.node.has_side_effect(torch.ops.kvpool.copy_blocks_by_handle.default)
+
+copy_blocks = torch.ops.kvpool.copy_blocks.default
+swap_blocks = torch.ops.kvpool.swap_blocks.default
+swap_blocks_vllm = torch.ops.kvpool.swap_blocks.vllm
+copy_blocks_by_handle = torch.ops.kvpool.copy_blocks_by_handle.default

@@ -1,0 +1,95 @@
+//! The CPU twin: what the device does, done by the processor, with the same checks and results.
+//!
+//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some megabytes on, started for
+//! the call (some 20 us each), so that no pool of threads is lost in a `fork`.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::thread;
+
+use crate::mapping::Pair;
+use crate::memory::{Span, copy_spans};
+use crate::region::Region;
+use crate::runs::{Run, runs, singles};
+use crate::store::Store;
+
+/// Bytes per thread that are worth starting it.
+const BYTES_PER_THREAD: u64 = 4 << 20;
+
+/// Threads that one copy uses unless told otherwise: memory is busy before every core is.
+pub(crate) fn default_threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(8)
+}
+
+/// One region's copies.
+struct Lane<'a> {
+    src: Region,
+    dst: Region,
+    runs: &'a [Run],
+}
+
+impl Lane<'_> {
+    /// Copies of the runs in `range`; a run of neighbours is one copy where they are neighbours in memory, too.
+    fn spans(&self, range: Range<usize>) -> impl Iterator<Item = Span> + '_ {
+        self.runs[range].iter().map(|run| Span {
+            src: self.src.at(run.src.into()),
+            dst: self.dst.at(run.dst.into()),
+            nbytes: self.src.nbytes * u64::from(run.len),
+        })
+    }
+}
+
+/// Copies checked pairs between the regions `range` of two host stores. Returns the bytes copied.
+#[expect(unsafe_code, reason = "copies between stores")]
+pub(crate) fn copy(src: &Store, dst: &Store, pairs: &[Pair], range: Range<usize>, threads: usize) -> u64 {
+    let (sources, targets) = (&src.regions()[range.clone()], &dst.regions()[range]);
+    let dense = |(src, dst): (&Region, &Region)| src.is_dense() && dst.is_dense();
+    let any_dense = sources.iter().zip(targets).any(dense);
+    let merged = if any_dense { runs(pairs) } else { Vec::new() };
+    let single = if sources.iter().zip(targets).all(dense) { Vec::new() } else { singles(pairs) };
+    let lanes: Vec<Lane<'_>> = sources
+        .iter()
+        .zip(targets)
+        .map(|(&src, &dst)| Lane { src, dst, runs: if dense((&src, &dst)) { &merged } else { &single } })
+        .collect();
+    let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
+    let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
+    let spans = lanes.iter().flat_map(|lane| lane.spans(0..lane.runs.len()));
+    if workers <= 1 {
+        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap; stores
+        // vouch for their memory, and the caller holds both.
+        unsafe { copy_spans(spans) };
+        return total;
+    }
+    // Equal shares of bytes, whole spans cut where a share ends.
+    let share = total.div_ceil(workers as u64).next_multiple_of(4096);
+    let mut shares: Vec<Vec<Span>> = vec![Vec::new()];
+    let mut room = share;
+    for mut span in spans {
+        while span.nbytes > room {
+            let part = Span { nbytes: room, ..span };
+            span = Span { src: span.src + room, dst: span.dst + room, nbytes: span.nbytes - room };
+            shares.last_mut().into_iter().for_each(|last| last.push(part));
+            shares.push(Vec::new());
+            room = share;
+        }
+        room -= span.nbytes;
+        shares.last_mut().into_iter().for_each(|last| last.push(span));
+    }
+    let run = |spans: &[Span]| {
+        // SAFETY: as above; shares are disjoint.
+        unsafe { copy_spans(spans.iter().copied()) };
+    };
+    let run = &run;
+    thread::scope(|scope| {
+        let (own, others) = shares.split_at(1);
+        for spans in others {
+            // A process that may start no more threads does the work itself.
+            if thread::Builder::new().spawn_scoped(scope, move || run(spans)).is_err() {
+                run(spans);
+            }
+        }
+        own.iter().for_each(|spans| run(spans));
+    });
+    total
+}

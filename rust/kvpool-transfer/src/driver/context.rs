@@ -1,0 +1,481 @@
+//! `Context`: one device, with the kernels on it.
+//!
+//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels report bad ids in, and
+//! the memory of a lost context: after a sticky error every call would fail, so later work is refused by name.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use hashbrown::HashMap;
+
+use super::api::{Api, BatchAttributes, Code, Handle, api};
+use super::objects::{DeviceMemory, PinnedMemory, Registration, Table};
+use crate::error::{CudaError, TransferError, Unavailable};
+use crate::mapping::Pair;
+use crate::memory::Span;
+use crate::region::Region;
+use crate::store::Device;
+
+/// The kernels for every device since Turing, and PTX for those to come; built by `cuda/build_fatbin.py`.
+static FATBIN: &[u8] = include_bytes!("../../../../cuda/block_copy.fatbin");
+
+/// Pairs that travel in the parameters of one launch.
+pub(crate) const MAX_PAIRS: usize = 480;
+
+/// Descriptors per batched call: a driver crashed on 51,828 (vLLM #49276).
+const MAX_DESCRIPTORS: usize = 4096;
+
+/// Bytes that one thread block copies at a time.
+const CHUNK: u64 = 16 << 10;
+
+/// A stream of anybody's. 0 and 1 are the legacy default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamHandle(u64);
+
+impl StreamHandle {
+    /// The stream with this driver handle (`torch.cuda.Stream.cuda_stream`).
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    pub(super) const fn raw(self) -> Handle {
+        self.0 as Handle
+    }
+
+    pub(crate) const fn is_legacy(self) -> bool {
+        self.0 <= 1
+    }
+}
+
+/// The parameters of the kernels, as `block_copy.cu` declares them.
+#[repr(C)]
+struct Params {
+    src_planes: u64,
+    dst_planes: u64,
+    nbytes: i64,
+    chunk_bytes: i64,
+    device_pairs: u64,
+    src_blocks: i64,
+    dst_blocks: i64,
+    status: u64,
+    num_planes: i32,
+    num_pairs: i32,
+    num_chunks: i32,
+    reserved: i32,
+    pairs: [[i32; 2]; MAX_PAIRS],
+}
+
+const _: () = assert!(size_of::<Params>() == 80 + 8 * MAX_PAIRS, "the layout of block_copy.cu");
+
+/// One end of a kernel copy: rows of a region table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) num_blocks: u64,
+}
+
+/// Which blocks a kernel copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Blocks<'a> {
+    /// Checked pairs, by value.
+    Pairs(&'a [Pair]),
+    /// `n` rows of two 64-bit ids on the device, which the kernel checks.
+    OnDevice { address: u64, n: u64 },
+}
+
+/// How much of a device a kernel takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) ctas: u32,
+    pub(crate) threads: u32,
+}
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(super) api: &'static Api,
+    raw: Handle,
+    /// Its number.
+    pub(crate) ordinal: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its address on the bus.
+    pub(crate) pci: String,
+    /// Its multiprocessors.
+    pub(crate) multiprocessors: u32,
+    /// The driver's version: 1000 * major + 10 * minor.
+    pub(crate) driver_version: i32,
+    /// The NUMA node of the host that is nearest, if the driver knows.
+    pub(crate) numa_node: Option<u32>,
+    /// Whether it reaches pageable host memory coherently.
+    pub(crate) coherent: bool,
+    /// Whether registered host memory has another address on it.
+    pub(crate) needs_device_pointers: bool,
+    kernels: [Handle; 4],
+    status: OnceLock<PinnedMemory>,
+    lost: Mutex<Option<CudaError>>,
+}
+
+// SAFETY: driver handles may be used by any thread that has made the context current.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Context {}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Api(version={})", self.version)
+    }
+}
+
+/// While it lives, the context is the thread's current one; then the former is again.
+pub(crate) struct Current<'a> {
+    context: &'a Context,
+    former: Handle,
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if self.former != self.context.raw {
+            // SAFETY: it was current before.
+            unsafe { (self.context.api.context_set)(self.former) };
+        }
+    }
+}
+
+static CONTEXTS: LazyLock<Mutex<HashMap<u32, Arc<Context>>>> = LazyLock::new(Mutex::default);
+
+/// Text that a driver call writes.
+fn text(bytes: &[u8]) -> String {
+    CStr::from_bytes_until_nul(bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+impl Context {
+    /// The device with this number, opened once per process.
+    ///
+    /// # Errors
+    /// [`TransferError::Unavailable`]; [`TransferError::Cuda`] if the kernels cannot be loaded.
+    pub(crate) fn of(ordinal: u32) -> Result<Arc<Self>, TransferError> {
+        let api = api()?;
+        let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = contexts.get(&ordinal) {
+            return Ok(context.clone());
+        }
+        let context = Self::open(api, ordinal)?;
+        // Mapped host memory: the status word. Its owner is the context itself, so it is never freed, like the context.
+        let status = PinnedMemory::new(&context, 64)?;
+        // SAFETY: 64 bytes, just allocated.
+        unsafe { crate::memory::write(status.address(), &[0; 64]) };
+        context.status.get_or_init(|| status);
+        contexts.insert(ordinal, context.clone());
+        Ok(context)
+    }
+
+    fn open(api: &'static Api, ordinal: u32) -> Result<Arc<Self>, TransferError> {
+        let mut count = 0;
+        // SAFETY: the output outlives the call.
+        api.check(unsafe { (api.device_count)(&raw mut count) }, "cuDeviceGetCount")?;
+        let devices = u32::try_from(count).unwrap_or(0);
+        if ordinal >= devices {
+            return Err(Unavailable::NoDevice { ordinal, devices }.into());
+        }
+        let (mut device, mut raw): (c_int, Handle) = (0, null_mut());
+        let (mut name, mut pci) = ([0_u8; 256], [0_u8; 64]);
+        // SAFETY: the outputs outlive the calls and have the announced lengths.
+        unsafe {
+            api.check((api.device_get)(&raw mut device, ordinal as c_int), "cuDeviceGet")?;
+            api.check((api.device_name)(name.as_mut_ptr().cast(), 256, device), "cuDeviceGetName")?;
+            api.check((api.device_pci)(pci.as_mut_ptr().cast(), 64, device), "cuDeviceGetPCIBusId")?;
+            api.check((api.primary_retain)(&raw mut raw, device), "cuDevicePrimaryCtxRetain")?;
+        }
+        let attribute = |id: c_int| {
+            let mut value = 0;
+            // SAFETY: the output outlives the call.
+            let code = unsafe { (api.device_attribute)(&raw mut value, id, device) };
+            // An attribute that an older driver does not know is one that the device does not have.
+            if code == 0 { value } else { 0 }
+        };
+        let numa_node = u32::try_from(attribute(134)).ok().filter(|_| api.version >= 12_020);
+        let mut context = Self {
+            api,
+            raw,
+            ordinal,
+            name: text(&name),
+            pci: text(&pci),
+            multiprocessors: attribute(16).max(1) as u32,
+            driver_version: api.version,
+            numa_node,
+            coherent: attribute(100) == 1,
+            needs_device_pointers: attribute(91) == 0,
+            kernels: [null_mut(); 4],
+            status: OnceLock::new(),
+            lost: Mutex::new(None),
+        };
+        context.load_kernels()?;
+        Ok(Arc::new(context))
+    }
+
+    fn load_kernels(&mut self) -> Result<(), CudaError> {
+        let mut library = null_mut();
+        let current = self.enter()?;
+        let api = current.context.api;
+        let mut kernels = [null_mut(); 4];
+        let names = [c"kvpool_copy_16", c"kvpool_copy_8", c"kvpool_copy_4", c"kvpool_copy_1"];
+        let none = null_mut();
+        // SAFETY: the image is a fat binary that knows its own length; the options are empty; the outputs outlive the calls.
+        unsafe {
+            let image = FATBIN.as_ptr().cast::<c_void>();
+            let code = (api.library_load)(&raw mut library, image, none, none, 0, none, none, 0);
+            api.check(code, "cuLibraryLoadData")?;
+            for (kernel, name) in kernels.iter_mut().zip(names) {
+                api.check((api.library_kernel)(kernel, library, name.as_ptr()), "cuLibraryGetKernel")?;
+            }
+        }
+        drop(current);
+        self.kernels = kernels;
+        Ok(())
+    }
+
+    /// Makes the context current for this thread.
+    pub(crate) fn enter(&self) -> Result<Current<'_>, CudaError> {
+        let api = self.api;
+        let mut former = null_mut();
+        // SAFETY: the output outlives the call.
+        api.check(unsafe { (api.context_get)(&raw mut former) }, "cuCtxGetCurrent")?;
+        if former != self.raw {
+            // SAFETY: the primary context is retained and never released.
+            api.check(unsafe { (api.context_set)(self.raw) }, "cuCtxSetCurrent")?;
+        }
+        Ok(Current { context: self, former })
+    }
+
+    /// A result code as a result; a sticky one is remembered.
+    pub(super) fn note(&self, code: Code, call: &'static str) -> Result<(), CudaError> {
+        self.api.check(code, call).inspect_err(|error| {
+            if error.is_sticky() {
+                self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.clone());
+            }
+        })
+    }
+
+    /// Refuses if the context was lost.
+    pub(crate) fn check_alive(&self) -> Result<(), TransferError> {
+        match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(cause) => {
+                Err(TransferError::Poisoned { device: Device::Cuda(self.ordinal), cause: cause.clone() })
+            }
+        }
+    }
+
+    /// Whether the driver has batched copies.
+    pub(crate) const fn has_batch(&self) -> bool {
+        self.api.batch.is_some()
+    }
+
+    /// Whether a stream is being captured into a graph.
+    pub(crate) fn is_capturing(&self, stream: StreamHandle) -> Result<bool, CudaError> {
+        let _current = self.enter()?;
+        let mut status = 0;
+        // SAFETY: the output outlives the call; whoever names a stream vouches for it.
+        let code = unsafe { (self.api.stream_capturing)(stream.raw(), &raw mut status) };
+        self.note(code, "cuStreamIsCapturing")?;
+        Ok(status != 0)
+    }
+
+    /// Makes a stream wait for an event.
+    pub(crate) fn wait(&self, stream: StreamHandle, event: u64) -> Result<(), CudaError> {
+        let _current = self.enter()?;
+        // SAFETY: whoever names stream and event vouches for them.
+        self.note(unsafe { (self.api.stream_wait)(stream.raw(), event as Handle, 0) }, "cuStreamWaitEvent")
+    }
+
+    /// Waits until a stream has done its work.
+    pub(crate) fn synchronize(&self, stream: StreamHandle) -> Result<(), CudaError> {
+        let _current = self.enter()?;
+        // SAFETY: the stream is the engine's.
+        self.note(unsafe { (self.api.stream_synchronize)(stream.raw()) }, "cuStreamSynchronize")
+    }
+
+    /// Page-locks memory of a store's.
+    pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
+        Registration::new(self, address, nbytes)
+    }
+
+    /// Where the device sees page-locked memory.
+    pub(crate) fn device_pointer(&self, address: u64) -> Result<u64, CudaError> {
+        let _current = self.enter()?;
+        let mut seen = 0;
+        // SAFETY: the output outlives the call.
+        let code = unsafe { (self.api.host_device_pointer)(&raw mut seen, address as *mut c_void, 0) };
+        self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
+    }
+
+    /// Uploads a region table.
+    pub(crate) fn upload(
+        self: &Arc<Self>,
+        regions: impl Iterator<Item = Region>,
+        on_host: bool,
+    ) -> Result<Table, CudaError> {
+        let mut rows = Vec::new();
+        for region in regions {
+            let base = if on_host { self.device_pointer(region.base)? } else { region.base };
+            rows.extend([base, region.stride]);
+        }
+        let memory = DeviceMemory::new(self, size_of_val(rows.as_slice()) as u64)?;
+        memory.fill(&rows)?;
+        Ok(Table { memory, alignment: rows.iter().fold(0, |bits, &row| bits | row) })
+    }
+
+    /// Launches the kernels that copy `rows` of two tables, pieces of `nbytes` each.
+    pub(crate) fn launch(
+        &self,
+        stream: StreamHandle,
+        grid: Grid,
+        [src, dst]: [Side<'_>; 2],
+        rows: Range<usize>,
+        nbytes: u64,
+        blocks: Blocks<'_>,
+    ) -> Result<(), CudaError> {
+        let status = self.status.get().map_or(0, |status| status.device_address);
+        let bits = src.table.alignment | dst.table.alignment | nbytes;
+        let kernel = self.kernels[match bits.trailing_zeros() {
+            4.. => 0,
+            3 => 1,
+            2 => 2,
+            _ => 3,
+        }];
+        let chunk_bytes = nbytes.min(CHUNK).next_multiple_of(16);
+        let num_chunks = nbytes.div_ceil(chunk_bytes);
+        // A row of the table is two numbers of 8 bytes.
+        let first_row = rows.start as u64 * 16;
+        let mut params = Params {
+            src_planes: src.table.memory.address + first_row,
+            dst_planes: dst.table.memory.address + first_row,
+            nbytes: nbytes as i64,
+            chunk_bytes: chunk_bytes as i64,
+            device_pairs: 0,
+            src_blocks: src.num_blocks as i64,
+            dst_blocks: dst.num_blocks as i64,
+            status,
+            num_planes: rows.len() as i32,
+            num_pairs: 0,
+            num_chunks: num_chunks as i32,
+            reserved: 0,
+            pairs: [[-1; 2]; MAX_PAIRS],
+        };
+        let go = |params: &mut Params| {
+            let work = params.num_pairs as u64 * rows.len() as u64 * num_chunks;
+            let ctas = work.min(grid.ctas.into()).max(1) as u32;
+            let mut arguments = [(&raw mut *params).cast::<c_void>()];
+            let api = self.api;
+            // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and streams are alive.
+            let code = unsafe {
+                let none = null_mut();
+                (api.launch)(
+                    kernel,
+                    ctas,
+                    1,
+                    1,
+                    grid.threads,
+                    1,
+                    1,
+                    0,
+                    stream.raw(),
+                    arguments.as_mut_ptr(),
+                    none,
+                )
+            };
+            self.note(code, "cuLaunchKernel")
+        };
+        let _current = self.enter()?;
+        match blocks {
+            Blocks::OnDevice { address, n } => {
+                params.device_pairs = address;
+                params.num_pairs = n as i32;
+                go(&mut params)
+            }
+            Blocks::Pairs(pairs) => pairs.chunks(MAX_PAIRS).try_for_each(|part| {
+                for (slot, pair) in params.pairs.iter_mut().zip(part) {
+                    *slot = [pair.src as i32, pair.dst as i32];
+                }
+                params.num_pairs = part.len() as i32;
+                go(&mut params)
+            }),
+        }
+    }
+
+    /// Copies spans by the copy engine, one call each.
+    pub(crate) fn memcpy(&self, stream: StreamHandle, spans: &[Span]) -> Result<(), CudaError> {
+        let _current = self.enter()?;
+        let api = self.api;
+        spans.iter().try_for_each(|span| {
+            // SAFETY: spans are pieces of stores that live until the copy has ended.
+            let code = unsafe { (api.memcpy)(span.dst, span.src, span.nbytes as usize, stream.raw()) };
+            self.note(code, "cuMemcpyAsync")
+        })
+    }
+
+    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before earlier work of the stream
+    /// has ended.
+    pub(crate) fn batch(
+        &self,
+        stream: StreamHandle,
+        spans: &[Span],
+        any_order: bool,
+    ) -> Result<(), CudaError> {
+        const IN_STREAM_ORDER: c_int = 1;
+        const IN_ANY_ORDER: c_int = 3;
+        const OVERLAP_WITH_COMPUTE: u32 = 1;
+        let Some(batch) = self.api.batch else { return self.memcpy(stream, spans) };
+        let _current = self.enter()?;
+        let (mut sources, mut targets, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+        for part in spans.chunks(MAX_DESCRIPTORS) {
+            sources.clear();
+            targets.clear();
+            sizes.clear();
+            for span in part {
+                sources.push(span.src);
+                targets.push(span.dst);
+                sizes.push(span.nbytes as usize);
+            }
+            let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
+            let mut attributes =
+                BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
+            // The one attribute holds from descriptor 0 on.
+            let (mut first, mut failed) = (0_usize, 0_usize);
+            // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
+            let code = unsafe {
+                batch(
+                    targets.as_mut_ptr(),
+                    sources.as_mut_ptr(),
+                    sizes.as_mut_ptr(),
+                    part.len(),
+                    &raw mut attributes,
+                    &raw mut first,
+                    1,
+                    &raw mut failed,
+                    stream.raw(),
+                )
+            };
+            self.note(code, "cuMemcpyBatchAsync")?;
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel has found an id out of range in a device mapping since the last time.
+    pub(crate) fn take_status(&self) -> bool {
+        let Some(status) = self.status.get() else { return false };
+        let word = status.address() as *mut u32;
+        // SAFETY: 64 bytes that live as long as the context, written by kernels with whole-word stores.
+        unsafe {
+            let found = word.read_volatile() != 0;
+            if found {
+                word.write_volatile(0);
+            }
+            found
+        }
+    }
+}

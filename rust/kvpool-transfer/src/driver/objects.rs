@@ -1,0 +1,241 @@
+//! What the driver hands out, each freed by its `Drop`: streams, events, memory, registrations, region tables.
+//!
+//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be gone before these are.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use super::api::Handle;
+use super::context::{Context, StreamHandle};
+use crate::error::CudaError;
+
+/// A stream of the engine's own.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    context: Arc<Context>,
+    raw: Handle,
+}
+
+// SAFETY: driver handles may be used by any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    const NON_BLOCKING: u32 = 1;
+
+    /// A stream that does not wait for the legacy default stream, at the lowest priority: the model's kernels go first.
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        let _current = context.enter()?;
+        let api = context.api;
+        let (mut lowest, mut highest, mut raw) = (0, 0, null_mut());
+        // SAFETY: the outputs outlive the calls.
+        unsafe {
+            api.check(
+                (api.priority_range)(&raw mut lowest, &raw mut highest),
+                "cuCtxGetStreamPriorityRange",
+            )?;
+            let code = (api.stream_create)(&raw mut raw, Self::NON_BLOCKING, lowest);
+            api.check(code, "cuStreamCreateWithPriority")?;
+        }
+        Ok(Self { context: context.clone(), raw })
+    }
+
+    pub(crate) fn handle(&self) -> StreamHandle {
+        StreamHandle::from_raw(self.raw as u64)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the stream is ours; work that it holds is finished by the driver.
+            unsafe { (self.context.api.stream_destroy)(self.raw) };
+        }
+    }
+}
+
+/// An event that takes the time.
+#[derive(Debug)]
+pub(crate) struct Event {
+    context: Arc<Context>,
+    raw: Handle,
+}
+
+// SAFETY: driver handles may be used by any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Event {}
+
+impl Event {
+    const NOT_READY: i32 = 600;
+
+    /// An event recorded on a stream.
+    pub(crate) fn record(context: &Arc<Context>, stream: StreamHandle) -> Result<Self, CudaError> {
+        let _current = context.enter()?;
+        let api = context.api;
+        let mut raw = null_mut();
+        // SAFETY: the output outlives the call.
+        context.note(unsafe { (api.event_create)(&raw mut raw, 0) }, "cuEventCreate")?;
+        let event = Self { context: context.clone(), raw };
+        // SAFETY: the event is ours; whoever names a stream vouches for it.
+        context.note(unsafe { (api.event_record)(raw, stream.raw()) }, "cuEventRecord")?;
+        Ok(event)
+    }
+
+    pub(crate) fn raw(&self) -> u64 {
+        self.raw as u64
+    }
+
+    /// Whether the work before it has ended.
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is ours.
+        match unsafe { (self.context.api.event_query)(self.raw) } {
+            Self::NOT_READY => Ok(false),
+            code => self.context.note(code, "cuEventQuery").map(|()| true),
+        }
+    }
+
+    /// Waits until the work before it has ended.
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is ours.
+        self.context.note(unsafe { (self.context.api.event_synchronize)(self.raw) }, "cuEventSynchronize")
+    }
+
+    /// Seconds since an earlier event; both have ended.
+    pub(crate) fn seconds_since(&self, start: &Self) -> f64 {
+        let mut milliseconds = 0.0_f32;
+        let Ok(_current) = self.context.enter() else { return 0.0 };
+        // SAFETY: both events are ours, the output outlives the call.
+        let code = unsafe { (self.context.api.event_elapsed)(&raw mut milliseconds, start.raw, self.raw) };
+        if code == 0 { f64::from(milliseconds) / 1e3 } else { 0.0 }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the event is ours; the driver keeps what it still needs of it.
+            unsafe { (self.context.api.event_destroy)(self.raw) };
+        }
+    }
+}
+
+/// Memory on a device.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    context: Arc<Context>,
+    pub(crate) address: u64,
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(context: &Arc<Context>, nbytes: u64) -> Result<Self, CudaError> {
+        let _current = context.enter()?;
+        let mut address = 0;
+        // SAFETY: the output outlives the call.
+        context.note(unsafe { (context.api.alloc)(&raw mut address, nbytes as usize) }, "cuMemAlloc")?;
+        Ok(Self { context: context.clone(), address })
+    }
+
+    /// Fills it from this process, at once.
+    pub(crate) fn fill(&self, bytes: &[u64]) -> Result<(), CudaError> {
+        let _current = self.context.enter()?;
+        let source = bytes.as_ptr().cast::<c_void>();
+        // SAFETY: `bytes` is readable for its length; the callers made the memory as large.
+        let code = unsafe { (self.context.api.to_device)(self.address, source, size_of_val(bytes)) };
+        self.context.note(code, "cuMemcpyHtoD")
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the memory is ours; the driver waits for work that uses it.
+            unsafe { (self.context.api.free)(self.address) };
+        }
+    }
+}
+
+/// Page-locked memory of the driver's, which devices reach.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    context: Arc<Context>,
+    pointer: *mut c_void,
+    /// Where devices see it.
+    pub(crate) device_address: u64,
+}
+
+// SAFETY: plain memory; whoever uses its address keeps order.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    const PORTABLE_AND_MAPPED: u32 = 1 | 2;
+
+    pub(crate) fn new(context: &Arc<Context>, nbytes: u64) -> Result<Self, CudaError> {
+        let _current = context.enter()?;
+        let api = context.api;
+        let mut pointer = null_mut();
+        // SAFETY: the output outlives the call.
+        let code = unsafe { (api.host_alloc)(&raw mut pointer, nbytes as usize, Self::PORTABLE_AND_MAPPED) };
+        context.note(code, "cuMemHostAlloc")?;
+        let mut memory = Self { context: context.clone(), pointer, device_address: 0 };
+        memory.device_address = context.device_pointer(pointer as u64)?;
+        Ok(memory)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.pointer as u64
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the memory is ours.
+            unsafe { (self.context.api.host_free)(self.pointer) };
+        }
+    }
+}
+
+/// Host memory that is page-locked as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    context: Arc<Context>,
+    address: u64,
+}
+
+impl Registration {
+    const PORTABLE_AND_MAPPED: u32 = 1 | 2;
+
+    pub(super) fn new(context: &Arc<Context>, address: u64, nbytes: u64) -> Result<Self, CudaError> {
+        let _current = context.enter()?;
+        let api = context.api;
+        let pointer = address as *mut c_void;
+        // SAFETY: the range is a mapping that the store owns, and unmaps after this was dropped.
+        let code = unsafe { (api.host_register)(pointer, nbytes as usize, Self::PORTABLE_AND_MAPPED) };
+        context.note(code, "cuMemHostRegister")?;
+        Ok(Self { context: context.clone(), address })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: registered by `new`.
+            unsafe { (self.context.api.host_unregister)(self.address as *mut c_void) };
+        }
+    }
+}
+
+/// The regions of a store, where kernels read them: address of block 0 and stride of each.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(super) memory: DeviceMemory,
+    /// All addresses and strides, or-ed: what they have in common with a power of two decides how wide accesses can be.
+    pub(super) alignment: u64,
+}

@@ -1,0 +1,234 @@
+//! Measuring where the copy engine overtakes kernels and staging, on this device over this link.
+//!
+//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces, too (vLLM #57555: an A30
+//! changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some seconds and a quarter of a gigabyte on either side.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use std::{fmt, fs};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Options, TransferEngine};
+use crate::driver::DeviceMemory;
+use crate::error::TransferError;
+use crate::planner::{Direction, Method, Threshold, Thresholds};
+use crate::region::Region;
+use crate::store::Device;
+use crate::store::{HostOptions, Store};
+
+/// One way to move so many pieces of so many bytes, and what it reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// `to_device` or `to_host`.
+    pub direction: String,
+    /// The method.
+    pub method: String,
+    /// Pieces.
+    pub pieces: u64,
+    /// Bytes of a piece.
+    pub bytes: u64,
+    /// Thread blocks of a kernel.
+    pub ctas: u32,
+    /// Seconds from the call to the end of the copy.
+    pub seconds: f64,
+}
+
+/// What was measured on a device, and what follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// What it is valid for.
+    pub card: Card,
+    /// What the planner goes by from now on.
+    pub thresholds: Thresholds,
+    /// What was measured.
+    pub measurements: Vec<Measurement>,
+}
+
+/// What a calibration is valid for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    /// The device's name.
+    pub name: String,
+    /// Its address on the bus.
+    pub pci: String,
+    /// The driver's version: 1000 * major + 10 * minor.
+    pub driver: i32,
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}, driver {}", self.name, self.pci, self.driver)
+    }
+}
+
+/// Calibrations by card: one file serves many machines.
+type File = BTreeMap<String, Calibration>;
+
+impl Calibration {
+    /// Adds it to a file of calibrations, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`TransferError::Calibration`].
+    pub fn save(&self, path: &Path) -> Result<(), TransferError> {
+        let mut file = if path.exists() { Self::read(path)? } else { File::new() };
+        file.insert(self.card.to_string(), self.clone());
+        let text = serde_json::to_string_pretty(&file).map_err(|error| Self::refuse(path, error))?;
+        fs::write(path, text + "\n").map_err(|error| Self::refuse(path, error))
+    }
+
+    /// The calibration of a card in a file.
+    ///
+    /// # Errors
+    /// [`TransferError::Calibration`]: no such file, not such a file, or no such card in it.
+    pub fn load(path: &Path, card: &Card) -> Result<Self, TransferError> {
+        let known = Self::read(path)?.remove(&card.to_string());
+        known.ok_or_else(|| Self::refuse(path, format!("there is none of {card}: run calibrate(save=...)")))
+    }
+
+    fn read(path: &Path) -> Result<File, TransferError> {
+        let text = fs::read_to_string(path).map_err(|error| Self::refuse(path, error))?;
+        serde_json::from_str(&text).map_err(|error| Self::refuse(path, error))
+    }
+
+    fn refuse(path: &Path, reason: impl fmt::Display) -> TransferError {
+        TransferError::Calibration { path: path.display().to_string(), reason: reason.to_string() }
+    }
+}
+
+/// Regions of the store that is measured: pieces of a block.
+const REGIONS: u64 = 8;
+const PIECES: [u64; 2] = [64, 1024];
+const BYTES: [u64; 7] = [4 << 10, 8 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10];
+const CTAS: [u32; 4] = [4, 8, 16, 32];
+const ROUNDS: usize = 3;
+
+impl TransferEngine {
+    /// Measures this device and takes over the thresholds that follow.
+    ///
+    /// # Errors
+    /// [`TransferError::Devices`] for an engine of the CPU, [`TransferError::Cuda`], [`TransferError::Pinning`].
+    pub fn calibrate(self: &Arc<Self>) -> Result<Calibration, TransferError> {
+        let Some(card) = self.card() else {
+            return Err(TransferError::Devices { engine: self.device, src: Device::Cpu, dst: Device::Cpu });
+        };
+        self.check_open()?;
+        let before = self.thresholds();
+        let result = self.measure_all(card);
+        let after = result.as_ref().map_or(before, |calibration| calibration.thresholds.clone());
+        self.set_thresholds(after);
+        result
+    }
+
+    /// Goes by other thresholds from now on.
+    pub fn set_thresholds(&self, thresholds: Thresholds) {
+        *self.thresholds.write().unwrap_or_else(std::sync::PoisonError::into_inner) = thresholds;
+    }
+
+    /// The device, if it is one of CUDA's.
+    #[must_use]
+    pub fn card(&self) -> Option<Card> {
+        let cuda = self.cuda().ok()?;
+        let context = &cuda.context;
+        Some(Card { name: context.name.clone(), pci: context.pci.clone(), driver: context.driver_version })
+    }
+
+    fn measure_all(self: &Arc<Self>, card: Card) -> Result<Calibration, TransferError> {
+        let mut measurements = Vec::new();
+        let mut thresholds =
+            Thresholds { to_device: Vec::new(), to_host: Vec::new(), ..Thresholds::default() };
+        let stores = self.stores(PIECES[1], BYTES[1])?;
+        // Few thread blocks are enough for a link: the fewest that reach 95 % of what the best do.
+        let mut seconds = Vec::new();
+        for ctas in CTAS {
+            self.set_thresholds(Thresholds { link_ctas: ctas, ..thresholds.clone() });
+            let one = self.measure(&stores, Direction::ToDevice, Method::Kernel)?;
+            seconds.push(one.seconds);
+            measurements.push(one);
+        }
+        let best = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let enough = seconds.iter().position(|&one| one <= best / 0.95).unwrap_or(0);
+        thresholds.link_ctas = CTAS[enough];
+        self.set_thresholds(thresholds.clone());
+        let has_batch = self.cuda()?.context.has_batch();
+        for pieces in PIECES {
+            // The smallest size from which on the copy engine is never the slower one.
+            let mut from = [0_u64; 2];
+            for bytes in BYTES {
+                let stores = self.stores(pieces, bytes)?;
+                for (slot, (direction, other)) in
+                    [(Direction::ToDevice, Method::Kernel), (Direction::ToHost, Method::Staged)]
+                        .into_iter()
+                        .enumerate()
+                {
+                    let engine = if has_batch { Method::Batch } else { Method::Memcpy };
+                    let one = self.measure(&stores, direction, engine)?;
+                    let other = self.measure(&stores, direction, other)?;
+                    if one.seconds > 1.02 * other.seconds {
+                        from[slot] = bytes + 1;
+                    }
+                    measurements.extend([one, other]);
+                }
+            }
+            let rows = [&mut thresholds.to_device, &mut thresholds.to_host];
+            for (rows, bytes) in rows.into_iter().zip(from) {
+                // What holds for few pieces holds for fewer.
+                let descriptors = if pieces == PIECES[0] { 0 } else { pieces };
+                rows.push(Threshold { descriptors, bytes });
+            }
+        }
+        Ok(Calibration { card, thresholds, measurements })
+    }
+
+    /// A store on the device with its regions apart, and a pinned pool.
+    #[expect(unsafe_code, reason = "a store of memory that was just allocated, and that it keeps")]
+    fn stores(self: &Arc<Self>, pieces: u64, bytes: u64) -> Result<[Arc<Store>; 2], TransferError> {
+        let context = self.cuda()?.context.clone();
+        let num_blocks = pieces / REGIONS;
+        let plane = num_blocks * bytes;
+        let memory = DeviceMemory::new(&context, REGIONS * plane)?;
+        let region = |index| Region { base: memory.address + index * plane, stride: bytes, nbytes: bytes };
+        let regions = (0..REGIONS).map(region).collect();
+        // SAFETY: the regions are within the memory, which the store keeps.
+        let device = unsafe {
+            Store::new(regions, num_blocks, self.device, Vec::new(), false, Some(Box::new(memory)))?
+        };
+        let options = HostOptions { pinned: Some(true), ..HostOptions::default() };
+        let host = Store::host(num_blocks, &device, &options)?;
+        Ok([device, host])
+    }
+
+    fn measure(
+        self: &Arc<Self>,
+        [device, host]: &[Arc<Store>; 2],
+        direction: Direction,
+        method: Method,
+    ) -> Result<Measurement, TransferError> {
+        let to_host = direction == Direction::ToHost;
+        let (src, dst) = if to_host { (device, host) } else { (host, device) };
+        let num_blocks = src.num_blocks() as i64;
+        // No neighbour goes to a neighbour: the pairs are as scattered as after hours of serving. 37 shares no factor with 8, 128.
+        let pairs: Vec<_> = (0..num_blocks).map(|block| (block, block * 37 % num_blocks)).collect();
+        let options = Options { method, ..Options::default() };
+        let mut seconds = Vec::with_capacity(ROUNDS);
+        for round in 0..=ROUNDS {
+            let start = Instant::now();
+            self.submit(src, dst, pairs.iter().copied(), &options)?.wait(None)?;
+            // The first makes buffers and loads code.
+            if round > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(Measurement {
+            direction: if to_host { "to_host" } else { "to_device" }.into(),
+            method: method.name().into(),
+            pieces: src.num_blocks() * REGIONS,
+            bytes: src.regions()[0].nbytes,
+            ctas: self.thresholds().link_ctas,
+            seconds: seconds[ROUNDS / 2],
+        })
+    }
+}

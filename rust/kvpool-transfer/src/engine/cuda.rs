@@ -1,0 +1,535 @@
+//! What an engine enqueues on a device: one stream per direction, a second one beside each for the kernels of staged copies, and
+//! staging buffers.
+//!
+//! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or empties the other. A
+//! buffer is written again only after the event of its last use.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+
+use crate::cpu;
+use crate::driver::{
+    Blocks, Context, DeviceMemory, Event, Grid, PinnedMemory, Side, Stream, StreamHandle, Table,
+};
+use crate::error::{CudaError, TransferError};
+use crate::mapping::Pair;
+use crate::memory::Span;
+use crate::planner::{Direction, Method, Question};
+use crate::region::Region;
+use crate::runs::{cut, runs, singles};
+use crate::store::{Device, Packed, Pinning, Store};
+
+/// A checked copy.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) src: Arc<Store>,
+    pub(super) dst: Arc<Store>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) range: Range<usize>,
+}
+
+impl Job {
+    pub(super) fn nbytes(&self) -> u64 {
+        let each: u64 = self.src.regions()[self.range.clone()].iter().map(|region| region.nbytes).sum();
+        each * self.pairs.len() as u64
+    }
+
+    /// Which way it goes between this device and the host.
+    pub(super) fn direction(&self, device: Device) -> Option<Direction> {
+        match (self.src.device(), self.dst.device()) {
+            (src, dst) if src == device && dst == device => Some(Direction::OnDevice),
+            (Device::Cpu, dst) if dst == device => Some(Direction::ToDevice),
+            (src, Device::Cpu) if src == device => Some(Direction::ToHost),
+            _ => None,
+        }
+    }
+
+    /// The end that is not on the device.
+    fn host(&self) -> &Arc<Store> {
+        if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
+    }
+
+    /// Copies of single pieces, neighbours merged, none across the border of two registrations.
+    fn spans(&self) -> Vec<Span> {
+        let parts = |merged: bool| {
+            let all = if merged { runs(&self.pairs) } else { singles(&self.pairs) };
+            match (self.src.pinning(), self.dst.pinning()) {
+                (Pinning::Registered { blocks }, _) => cut(&all, blocks, |run| run.src),
+                (_, Pinning::Registered { blocks }) => cut(&all, blocks, |run| run.dst),
+                _ => all,
+            }
+        };
+        let regions =
+            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
+        let dense = |(src, dst): &(&Region, &Region)| src.is_dense() && dst.is_dense();
+        let merged = if regions.clone().any(|both| dense(&both)) { parts(true) } else { Vec::new() };
+        let single = if regions.clone().all(|both| dense(&both)) { Vec::new() } else { parts(false) };
+        let mut spans = Vec::new();
+        for both in regions {
+            let (src, dst) = both;
+            let parts = if dense(&both) { &merged } else { &single };
+            spans.extend(parts.iter().map(|run| Span {
+                src: src.at(run.src.into()),
+                dst: dst.at(run.dst.into()),
+                nbytes: src.nbytes * u64::from(run.len),
+            }));
+        }
+        spans
+    }
+
+    /// Descriptors that `spans` would make, without those of borders.
+    fn num_spans(&self) -> u64 {
+        let regions =
+            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
+        let dense = regions.filter(|(src, dst)| src.is_dense() && dst.is_dense()).count() as u64;
+        let merged = if dense > 0 { runs(&self.pairs).len() as u64 } else { 0 };
+        dense * merged + (self.range.len() as u64 - dense) * self.pairs.len() as u64
+    }
+}
+
+/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are contiguous there.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) stride: u64,
+    /// Bytes of a block without the hole behind it.
+    nbytes: u64,
+    offsets: Vec<u64>,
+    /// Whether a run of blocks may be moved as one piece, holes included.
+    whole: bool,
+}
+
+impl Shape {
+    pub(super) fn of(host: &Store) -> Self {
+        if let Some(Packed { stride, nbytes, offsets, owned, .. }) = host.packed() {
+            let whole = *owned || stride == nbytes;
+            return Self { stride: *stride, nbytes: *nbytes, offsets: offsets.clone(), whole };
+        }
+        let mut end = 0_u64;
+        let mut offsets = Vec::with_capacity(host.regions().len());
+        for region in host.regions() {
+            offsets.push(end);
+            end = (end + region.nbytes).next_multiple_of(16);
+        }
+        Self { stride: end, nbytes: end, offsets, whole: true }
+    }
+
+    /// The regions of blocks of this shape at an address.
+    pub(super) fn regions(&self, host: &Store, base: u64) -> Vec<Region> {
+        let stride = self.stride;
+        let pieces = host.regions().iter().zip(&self.offsets);
+        pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
+    }
+
+    /// Where the regions `range` begin in a block, and their bytes: all that lies between is theirs.
+    fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
+        if range.len() == self.offsets.len() {
+            return (0, self.nbytes);
+        }
+        let start = self.offsets[range.start];
+        let last = range.end - 1;
+        (start, self.offsets[last] + host.regions()[last].nbytes - start)
+    }
+}
+
+/// A buffer on the device, and its last use.
+struct Slot {
+    memory: DeviceMemory,
+    free: Option<Arc<Event>>,
+}
+
+/// Where one direction's copies go.
+struct Lane {
+    link: Stream,
+    /// The kernels of staged copies.
+    beside: Stream,
+    slots: Vec<Slot>,
+    slot_bytes: u64,
+    next: usize,
+    /// The blocks of a host store, laid out in each slot, by the store's handle.
+    layouts: HashMap<i64, (Weak<Store>, Vec<Table>)>,
+}
+
+/// Two buffers: one is moved while the other is filled.
+pub(super) const SLOTS: usize = 2;
+
+impl Lane {
+    fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Ok(Self {
+            link: Stream::new(context)?,
+            beside: Stream::new(context)?,
+            slots: Vec::new(),
+            slot_bytes: 0,
+            next: 0,
+            layouts: HashMap::new(),
+        })
+    }
+
+    /// Makes the buffers, and lays the blocks of a host store out in them.
+    fn prepare(
+        &mut self,
+        context: &Arc<Context>,
+        host: &Arc<Store>,
+        shape: &Shape,
+        slot_bytes: u64,
+    ) -> Result<(), CudaError> {
+        if self.slot_bytes < slot_bytes {
+            self.layouts.clear();
+            self.slots.clear();
+            self.slot_bytes = slot_bytes;
+        }
+        while self.slots.len() < SLOTS {
+            let memory = DeviceMemory::new(context, self.slot_bytes)?;
+            self.slots.push(Slot { memory, free: None });
+        }
+        if !self.layouts.contains_key(&host.handle()) {
+            self.layouts.retain(|_, (store, _)| store.strong_count() > 0);
+            let tables = self.slots.iter().map(|slot| {
+                let regions = shape.regions(host, slot.memory.address);
+                context.upload(host.in_table_order(&regions), false)
+            });
+            let tables = tables.collect::<Result<_, _>>()?;
+            self.layouts.insert(host.handle(), (Arc::downgrade(host), tables));
+        }
+        Ok(())
+    }
+}
+
+/// The side of an engine that speaks to the driver; the engine locks it.
+pub(super) struct Cuda {
+    pub(super) context: Arc<Context>,
+    on_device: Stream,
+    to_device: Lane,
+    to_host: Lane,
+    staging_bytes: u64,
+}
+
+/// How a job is enqueued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) direction: Direction,
+    pub(super) method: Method,
+    /// The caller's stream, or one of the engine's.
+    pub(super) inline: Option<StreamHandle>,
+    /// Whether nothing that is under way writes to the source.
+    pub(super) settled: bool,
+    /// Thread blocks of a kernel that crosses the link.
+    pub(super) link_ctas: u32,
+}
+
+impl Cuda {
+    pub(super) fn new(context: Arc<Context>, staging_bytes: u64) -> Result<Self, CudaError> {
+        Ok(Self {
+            on_device: Stream::new(&context)?,
+            to_device: Lane::new(&context)?,
+            to_host: Lane::new(&context)?,
+            context,
+            staging_bytes,
+        })
+    }
+
+    const fn lane(&mut self, direction: Direction) -> &mut Lane {
+        match direction {
+            Direction::ToHost => &mut self.to_host,
+            _ => &mut self.to_device,
+        }
+    }
+
+    /// The engine's stream for a direction.
+    pub(super) fn stream(&self, direction: Direction) -> StreamHandle {
+        match direction {
+            Direction::OnDevice => self.on_device.handle(),
+            Direction::ToDevice => self.to_device.link.handle(),
+            Direction::ToHost => self.to_host.link.handle(),
+        }
+    }
+
+    /// What the planner asks about a job.
+    pub(super) fn question(
+        &self,
+        job: &Job,
+        direction: Direction,
+        inline: Option<StreamHandle>,
+        capturing: bool,
+    ) -> Question {
+        let host = (direction != Direction::OnDevice).then(|| job.host());
+        // Only a range of ascending offsets is one piece of a block.
+        let packed = |host: &Arc<Store>| {
+            let packed = host.packed();
+            packed.is_some_and(|it| job.range.len() == it.offsets.len() || it.offsets.is_sorted())
+        };
+        Question {
+            direction,
+            descriptors: job.num_spans(),
+            bytes: job.nbytes(),
+            pinned: host.is_none_or(|host| host.is_pinned()),
+            packed: host.is_some_and(packed),
+            has_batch: self.context.has_batch(),
+            capturing,
+            legacy_stream: inline.is_some_and(StreamHandle::is_legacy),
+            coherent: self.context.coherent,
+            inline: inline.is_some(),
+        }
+    }
+
+    /// Enqueues a copy. If that fails halfway, what was enqueued has ended on return.
+    pub(super) fn enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
+        self.context.check_alive()?;
+        let result = self.try_enqueue(job, way);
+        if result.is_err() {
+            let stream = way.inline.unwrap_or_else(|| self.stream(way.direction));
+            let beside = self.lane(way.direction).beside.handle();
+            for stream in [stream, beside] {
+                let _ = self.context.synchronize(stream);
+            }
+        }
+        result
+    }
+
+    fn try_enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
+        let stream = way.inline.unwrap_or_else(|| self.stream(way.direction));
+        match way.method {
+            Method::Staged => self.staged(job, way),
+            Method::Kernel => {
+                let (src, dst) = (job.src.table(&self.context)?, job.dst.table(&self.context)?);
+                let sides = [
+                    Side { table: &src, num_blocks: job.src.num_blocks() },
+                    Side { table: &dst, num_blocks: job.dst.num_blocks() },
+                ];
+                let grid = self.grid(way.direction, way.link_ctas);
+                self.kernel(stream, grid, sides, job, Blocks::Pairs(&job.pairs))
+            }
+            Method::Batch => {
+                let ours = matches!(job.src.pinning(), Pinning::Registered { .. });
+                let any_order = way.direction == Direction::ToDevice
+                    && way.inline.is_none()
+                    && way.settled
+                    && ours
+                    && !job.src.captured.load(Ordering::Acquire);
+                Ok(self.context.batch(stream, &job.spans(), any_order)?)
+            }
+            _ => Ok(self.context.memcpy(stream, &job.spans())?),
+        }
+    }
+
+    /// Enqueues a copy of the blocks that a mapping on the device names.
+    pub(super) fn enqueue_mapped(
+        &self,
+        job: &Job,
+        stream: StreamHandle,
+        link_ctas: u32,
+        address: u64,
+        n: u64,
+    ) -> Result<(), TransferError> {
+        self.context.check_alive()?;
+        let direction = job.direction(Device::Cuda(self.context.ordinal)).unwrap_or(Direction::OnDevice);
+        let (src, dst) = (job.src.table(&self.context)?, job.dst.table(&self.context)?);
+        let sides = [
+            Side { table: &src, num_blocks: job.src.num_blocks() },
+            Side { table: &dst, num_blocks: job.dst.num_blocks() },
+        ];
+        let grid = self.grid(direction, link_ctas);
+        self.kernel(stream, grid, sides, job, Blocks::OnDevice { address, n })
+    }
+
+    /// Enough thread blocks to fill the device, or few of many threads to keep the link busy.
+    fn grid(&self, direction: Direction, link_ctas: u32) -> Grid {
+        match direction {
+            Direction::OnDevice => Grid { ctas: self.context.multiprocessors * 8, threads: 256 },
+            _ => Grid { ctas: link_ctas, threads: 512 },
+        }
+    }
+
+    /// One launch per 480 pairs and length of pieces.
+    fn kernel(
+        &self,
+        stream: StreamHandle,
+        grid: Grid,
+        sides: [Side<'_>; 2],
+        job: &Job,
+        blocks: Blocks<'_>,
+    ) -> Result<(), TransferError> {
+        for group in job.src.groups() {
+            let rows = job.src.rows(group, &job.range);
+            if !rows.is_empty() {
+                self.context.launch(stream, grid, sides, rows, group.nbytes, blocks)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a staging buffer that holds blocks of this shape.
+    pub(super) fn slot_bytes(&self, shape: &Shape) -> u64 {
+        self.staging_bytes.max(shape.stride)
+    }
+
+    /// All of a job through the staging buffers, to or from a pinned host store.
+    fn staged(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
+        let shape = Shape::of(job.host());
+        let per_slot = (self.slot_bytes(&shape) / shape.stride) as usize;
+        let host = job.host().clone();
+        let (offset, nbytes) = shape.part(&host, &job.range);
+        let base = host.packed().map_or(0, |packed| packed.base);
+        let merge = shape.whole && job.range.len() == host.regions().len();
+        let mut order = job.pairs.clone();
+        let to_host = way.direction == Direction::ToHost;
+        order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
+        for part in order.chunks(per_slot) {
+            let spans = |slot: u64| {
+                // Blocks of the host beside their places in the buffer.
+                let places = part.iter().enumerate().map(|(place, pair)| {
+                    let block = if to_host { pair.dst } else { pair.src };
+                    Pair { src: block, dst: place as u32 }
+                });
+                let places: Vec<_> = places.collect();
+                let mut parts = if merge { runs(&places) } else { singles(&places) };
+                if let Pinning::Registered { blocks } = host.pinning() {
+                    parts = cut(&parts, blocks, |run| run.src);
+                }
+                let span = |run: crate::runs::Run| {
+                    let outer = base + u64::from(run.src) * shape.stride + offset;
+                    let inner = slot + u64::from(run.dst) * shape.stride + offset;
+                    let nbytes = u64::from(run.len - 1) * shape.stride + nbytes;
+                    if to_host {
+                        Span { src: inner, dst: outer, nbytes }
+                    } else {
+                        Span { src: outer, dst: inner, nbytes }
+                    }
+                };
+                parts.into_iter().map(span).collect::<Vec<_>>()
+            };
+            self.stage(job, way, &shape, part, spans)?;
+        }
+        if way.inline.is_none() && !to_host {
+            let context = self.context.clone();
+            let lane = self.lane(way.direction);
+            for slot in &lane.slots {
+                if let Some(free) = &slot.free {
+                    context.wait(lane.link.handle(), free.raw())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a buffer at an address.
+    /// Returns the event of its end.
+    pub(super) fn stage(
+        &mut self,
+        job: &Job,
+        way: Way,
+        shape: &Shape,
+        part: &[Pair],
+        spans: impl FnOnce(u64) -> Vec<Span>,
+    ) -> Result<Arc<Event>, TransferError> {
+        let context = self.context.clone();
+        let slot_bytes = self.slot_bytes(shape);
+        let host = job.host().clone();
+        let to_host = way.direction == Direction::ToHost;
+        let grid = self.grid(Direction::OnDevice, 0);
+        let lane = self.lane(way.direction);
+        lane.prepare(&context, &host, shape, slot_bytes)?;
+        let index = lane.next;
+        lane.next = (index + 1) % SLOTS;
+        let (link, beside) = match way.inline {
+            Some(stream) => (stream, stream),
+            None => (lane.link.handle(), lane.beside.handle()),
+        };
+        let address = lane.slots[index].memory.address;
+        let spans = spans(address);
+        let first = if to_host { beside } else { link };
+        let second = if to_host { link } else { beside };
+        if let Some(free) = &lane.slots[index].free {
+            context.wait(first, free.raw())?;
+        }
+        if to_host && first != second {
+            // What the link's stream waits for, the kernels have to wait for, too.
+            context.wait(first, Event::record(&context, second)?.raw())?;
+        }
+        let dma = |stream: StreamHandle| match context.has_batch() && !stream.is_legacy() {
+            true => context.batch(stream, &spans, false),
+            false => context.memcpy(stream, &spans),
+        };
+        if !to_host {
+            dma(first)?;
+            if first != second {
+                context.wait(second, Event::record(&context, first)?.raw())?;
+            }
+        }
+        let device = if to_host { &job.src } else { &job.dst };
+        let table = device.table(&context)?;
+        let lane = self.lane(way.direction);
+        let slot_side = Side { table: &lane.layouts[&host.handle()].1[index], num_blocks: part.len() as u64 };
+        let device_side = Side { table: &table, num_blocks: device.num_blocks() };
+        let places = part.iter().enumerate().map(|(place, pair)| {
+            let place = place as u32;
+            if to_host { Pair { src: pair.src, dst: place } } else { Pair { src: place, dst: pair.dst } }
+        });
+        let places: Vec<_> = places.collect();
+        let sides = if to_host { [device_side, slot_side] } else { [slot_side, device_side] };
+        let kernels = if to_host { first } else { second };
+        for group in job.src.groups() {
+            let rows = job.src.rows(group, &job.range);
+            if !rows.is_empty() {
+                context.launch(kernels, grid, sides, rows, group.nbytes, Blocks::Pairs(&places))?;
+            }
+        }
+        if to_host {
+            if first != second {
+                context.wait(second, Event::record(&context, first)?.raw())?;
+            }
+            dma(second)?;
+        }
+        let free = Arc::new(Event::record(&context, second)?);
+        self.lane(way.direction).slots[index].free = Some(free.clone());
+        Ok(free)
+    }
+}
+
+/// Page-locked buffers between pageable memory and the device.
+pub(super) struct Bounce {
+    slots: Vec<PinnedMemory>,
+    nbytes: u64,
+}
+
+impl Bounce {
+    /// Buffers of at least so many bytes.
+    pub(super) fn of<'a>(
+        bounce: &'a mut Option<Self>,
+        context: &Arc<Context>,
+        nbytes: u64,
+    ) -> Result<&'a Self, CudaError> {
+        if bounce.as_ref().is_none_or(|bounce| bounce.nbytes < nbytes) {
+            *bounce = None;
+            let slots = (0..SLOTS).map(|_| PinnedMemory::new(context, nbytes)).collect::<Result<_, _>>()?;
+            return Ok(bounce.insert(Self { slots, nbytes }));
+        }
+        Ok(bounce.get_or_insert_with(|| Self { slots: Vec::new(), nbytes: 0 }))
+    }
+
+    pub(super) fn slot(&self, index: usize) -> &PinnedMemory {
+        &self.slots[index % SLOTS]
+    }
+}
+
+/// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer of the same shape.
+pub(super) fn bounce_copy(
+    host: &Store,
+    buffer: u64,
+    shape: &Shape,
+    part: &[Pair],
+    range: &Range<usize>,
+    to_host: bool,
+    threads: usize,
+) {
+    let view = Store::view(shape.regions(host, buffer), part.len() as u64);
+    let place = |(place, pair): (usize, &Pair)| {
+        let place = place as u32;
+        if to_host { Pair { src: place, dst: pair.dst } } else { Pair { src: pair.src, dst: place } }
+    };
+    let pairs: Vec<_> = part.iter().enumerate().map(place).collect();
+    let (src, dst) = if to_host { (&view, host) } else { (host, &view) };
+    cpu::copy(src, dst, &pairs, range.clone(), threads);
+}

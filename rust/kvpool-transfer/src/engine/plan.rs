@@ -1,0 +1,126 @@
+//! Executing the plans of a block manager: rounds of copies between tiers.
+//!
+//! Copies within a store are the copies of copy-on-write: the step that follows writes KV to their destinations, so they go in the
+//! order of the caller's stream. Copies between stores are swaps: they run beside the steps, since a swap holds its blocks at
+//! both ends until it is completed. One exception: what a swap reads may be a block that copy-on-write reads, too (a plan reads
+//! through copies that were not made yet), and such a block is free to be written once the plan was handed out; then the caller's
+//! stream waits for the swap.
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::cuda::Job;
+use super::transfer::Transfer;
+use super::{After, Options, TransferEngine};
+use crate::driver::StreamHandle;
+use crate::error::TransferError;
+use crate::planner::{Direction, Method};
+use crate::store::{Device, Store};
+
+/// A block's copy between tiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Move {
+    /// Tier and block that is read.
+    pub src: (usize, u32),
+    /// Tier and block that is written.
+    pub dst: (usize, u32),
+}
+
+/// The copies of a round between two tiers.
+struct Leg {
+    job: Job,
+    direction: Option<Direction>,
+    /// Within one store.
+    local: bool,
+    /// Reads what a copy within the store reads.
+    hasty: bool,
+}
+
+impl TransferEngine {
+    /// Executes the rounds of a plan, `stores` by tier. Copies within a store are enqueued on `stream`, and done on return where both
+    /// ends are on the CPU; the others are returned as transfers, which wait for what is on `stream` now. A later round waits for the
+    /// earlier ones. O(copies).
+    ///
+    /// # Errors
+    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves nothing under way.
+    pub fn execute(
+        self: &Arc<Self>,
+        rounds: &[Vec<Move>],
+        stores: &[Arc<Store>],
+        stream: StreamHandle,
+    ) -> Result<Vec<Arc<Transfer>>, TransferError> {
+        let legs = rounds.iter().map(|round| self.legs(round, stores)).collect::<Result<Vec<_>, _>>()?;
+        let mut transfers: Vec<Arc<Transfer>> = Vec::new();
+        let result = legs.into_iter().try_for_each(|round| {
+            // Rounds after the first see what the earlier ones have written.
+            transfers.iter().try_for_each(|transfer| self.let_wait(stream, transfer))?;
+            self.execute_round(round, stream, &mut transfers)
+        });
+        if let Err(error) = result {
+            for transfer in &transfers {
+                let _ = transfer.sleep(None);
+            }
+            return Err(error);
+        }
+        Ok(transfers)
+    }
+
+    /// The copies of a round by the tiers that they go between, checked.
+    fn legs(&self, round: &[Move], stores: &[Arc<Store>]) -> Result<Vec<Leg>, TransferError> {
+        let mut tiers: Vec<(usize, usize)> = round.iter().map(|one| (one.src.0, one.dst.0)).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        let store = |tier: usize| {
+            stores.get(tier).ok_or_else(|| TransferError::Argument {
+                name: "stores",
+                value: format!("{} stores", stores.len()),
+                expected: format!("one per tier; the plan has a copy of tier {tier}"),
+            })
+        };
+        let local: HashSet<(usize, u32)> =
+            round.iter().filter(|one| one.src.0 == one.dst.0).map(|one| one.src).collect();
+        tiers
+            .into_iter()
+            .map(|(from, to)| {
+                let (src, dst) = (store(from)?, store(to)?);
+                let direction = self.direction(src, dst)?;
+                let moves: Vec<_> = round.iter().filter(|one| (one.src.0, one.dst.0) == (from, to)).collect();
+                let pairs = moves.iter().map(|one| (i64::from(one.src.1), i64::from(one.dst.1)));
+                let job = self.check(src, dst, pairs, None)?;
+                let hasty = from != to && moves.iter().any(|one| local.contains(&one.src));
+                Ok(Leg { job, direction, local: from == to, hasty })
+            })
+            .collect()
+    }
+
+    fn execute_round(
+        self: &Arc<Self>,
+        legs: Vec<Leg>,
+        stream: StreamHandle,
+        transfers: &mut Vec<Arc<Transfer>>,
+    ) -> Result<(), TransferError> {
+        let after = if self.device == Device::Cpu { After::Nothing } else { After::Stream(stream) };
+        let options = Options { after, ..Options::default() };
+        // Swaps first: they wait for what is on the stream now, and not for the copies behind.
+        let (local, swaps): (Vec<_>, Vec<_>) = legs.into_iter().partition(|leg| leg.local);
+        for Leg { job, direction, hasty, .. } in swaps {
+            let transfer = self.start(job, direction, &options)?;
+            transfers.push(transfer.clone());
+            if hasty {
+                self.let_wait(stream, &transfer)?;
+            }
+        }
+        local.iter().try_for_each(|leg| self.copy_checked(&leg.job, leg.direction, stream, Method::Auto))
+    }
+
+    /// What follows on the stream, or on the CPU at all, follows the transfer.
+    fn let_wait(&self, stream: StreamHandle, transfer: &Transfer) -> Result<(), TransferError> {
+        if self.device == Device::Cpu {
+            transfer.sleep(None)?;
+            transfer.error().map_or(Ok(()), Err)
+        } else {
+            transfer.wait_on(stream)
+        }
+    }
+}

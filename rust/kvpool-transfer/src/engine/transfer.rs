@@ -1,0 +1,244 @@
+//! `Transfer`: a copy under way.
+//!
+//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a copy. It ends once, with
+//! the seconds that it took or with an error, and whoever asks first finds out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::driver::{Context, Event, StreamHandle};
+use crate::error::TransferError;
+use crate::planner::Method;
+use crate::store::{Device, Store};
+
+/// The stores of a copy under way.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _src: Arc<Store>,
+    dst: Arc<Store>,
+}
+
+impl Held {
+    pub(crate) fn new(src: &Arc<Store>, dst: &Arc<Store>) -> Self {
+        dst.writers.fetch_add(1, Ordering::AcqRel);
+        Self { _src: src.clone(), dst: dst.clone() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.dst.writers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Where a transfer is.
+#[derive(Debug)]
+enum State {
+    /// With the worker thread.
+    Queued,
+    /// On a stream.
+    Enqueued { start: Event, end: Arc<Event>, _held: Held },
+    /// Over.
+    Ended { seconds: f64, error: Option<TransferError> },
+}
+
+/// A copy that was submitted.
+#[derive(Debug)]
+pub struct Transfer {
+    /// Its number: an engine's transfers are numbered in the order in which they were submitted.
+    pub id: u64,
+    /// Bytes that it copies.
+    pub nbytes: u64,
+    /// How it copies them.
+    pub method: Method,
+    device: Device,
+    state: Mutex<State>,
+    ended: Condvar,
+    /// Its end was told to somebody: `poll` need not tell it again.
+    told: AtomicBool,
+}
+
+/// Longest nap between two looks at an event.
+const NAP: Duration = Duration::from_micros(200);
+
+impl Transfer {
+    pub(super) fn queued(id: u64, nbytes: u64, method: Method, device: Device) -> Arc<Self> {
+        Arc::new(Self::with(id, nbytes, method, device, State::Queued))
+    }
+
+    pub(super) fn enqueued(
+        id: u64,
+        nbytes: u64,
+        method: Method,
+        device: Device,
+        events: [Event; 2],
+        held: Held,
+    ) -> Arc<Self> {
+        let [start, end] = events;
+        let state = State::Enqueued { start, end: Arc::new(end), _held: held };
+        Arc::new(Self::with(id, nbytes, method, device, state))
+    }
+
+    /// A transfer of nothing.
+    pub(super) fn empty(id: u64, method: Method, device: Device) -> Arc<Self> {
+        Arc::new(Self::with(id, 0, method, device, State::Ended { seconds: 0.0, error: None }))
+    }
+
+    const fn with(id: u64, nbytes: u64, method: Method, device: Device, state: State) -> Self {
+        Self {
+            id,
+            nbytes,
+            method,
+            device,
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The worker has done it, or could not.
+    pub(super) fn finish(&self, seconds: f64, error: Option<TransferError>) {
+        *self.lock() = State::Ended { seconds, error };
+        self.ended.notify_all();
+    }
+
+    /// Looks whether it has ended.
+    fn settle(&self, state: &mut State) -> bool {
+        if let State::Enqueued { start, end, .. } = state {
+            let outcome = match end.is_done() {
+                Ok(false) => return false,
+                Ok(true) => State::Ended { seconds: end.seconds_since(start), error: None },
+                Err(error) => State::Ended { seconds: 0.0, error: Some(error.into()) },
+            };
+            *state = outcome;
+            self.ended.notify_all();
+        }
+        matches!(state, State::Ended { .. })
+    }
+
+    /// Whether it has ended, asked by the engine.
+    pub(super) fn has_ended(&self) -> bool {
+        self.settle(&mut self.lock())
+    }
+
+    /// Whether it is on a stream, so that others can wait for its event.
+    pub(super) fn is_enqueued(&self) -> bool {
+        matches!(*self.lock(), State::Enqueued { .. })
+    }
+
+    /// Whether somebody may still want to know of it: it is under way, or its end was told to nobody.
+    pub(super) fn is_news(&self) -> bool {
+        !self.has_ended() || !self.told.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody was told yet that it has ended; from now on somebody was.
+    pub(super) fn tell(&self) -> bool {
+        !self.told.swap(true, Ordering::AcqRel)
+    }
+
+    /// The device of its engine.
+    #[must_use]
+    pub const fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Whether it has ended, successfully or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let done = self.has_ended();
+        if done {
+            self.tell();
+        }
+        done
+    }
+
+    /// Seconds that the copy took, on the device's clock where there is one; `None` before its end.
+    #[must_use]
+    pub fn seconds(&self) -> Option<f64> {
+        let mut state = self.lock();
+        self.settle(&mut state);
+        match *state {
+            State::Ended { seconds, error: None } => Some(seconds),
+            _ => None,
+        }
+    }
+
+    /// Why it failed, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<TransferError> {
+        let mut state = self.lock();
+        self.settle(&mut state);
+        match &*state {
+            State::Ended { error, .. } => error.clone(),
+            _ => None,
+        }
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
+        self.sleep(timeout)?;
+        self.tell();
+        self.error().map_or(Ok(()), Err)
+    }
+
+    /// Waits until it has ended, and does not count as telling.
+    pub(super) fn sleep(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
+        let start = Instant::now();
+        let mut state = self.lock();
+        let mut nap = Duration::from_micros(10);
+        loop {
+            if self.settle(&mut state) {
+                return Ok(());
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            if let (Some(Duration::ZERO), Some(timeout)) = (left, timeout) {
+                return Err(TransferError::Timeout { id: self.id, timeout });
+            }
+            state = match (&*state, left) {
+                (State::Enqueued { end, .. }, None) => {
+                    // Not under the lock: others may look meanwhile. An error shows at the next look.
+                    let end = end.clone();
+                    drop(state);
+                    let _ = end.synchronize();
+                    self.lock()
+                }
+                (State::Enqueued { .. }, Some(left)) => {
+                    let (state, _) =
+                        self.ended.wait_timeout(state, nap.min(left)).unwrap_or_else(PoisonError::into_inner);
+                    nap = (nap * 2).min(NAP);
+                    state
+                }
+                (_, None) => self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+                (_, Some(left)) => {
+                    self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Makes a stream wait until it has ended. What is still with the worker thread is waited for here.
+    ///
+    /// # Errors
+    /// What it failed with; [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the stream's driver refuses.
+    pub fn wait_on(&self, stream: StreamHandle) -> Result<(), TransferError> {
+        let end = match &*self.lock() {
+            State::Enqueued { end, .. } => Some(end.clone()),
+            _ => None,
+        };
+        match (end, self.device) {
+            (Some(end), Device::Cuda(ordinal)) => Ok(Context::of(ordinal)?.wait(stream, end.raw())?),
+            _ => {
+                self.sleep(None)?;
+                self.error().map_or(Ok(()), Err)
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Bytes of this process: copying them by address, and mapping pools of them.
+//!
+//! Beside `driver`, the only module with unsafe code. What makes it sound is `Store`: a store's addresses were vouched for when
+//! it was made, its regions end within the address space, whatever is copied was checked against its number of blocks, and
+//! the store lives until the copy has ended.
+
+#![expect(unsafe_code, reason = "copies raw memory that a store vouches for; each use says why it is sound")]
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+use crate::error::TransferError;
+
+/// A piece of memory, to be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) src: u64,
+    pub(crate) dst: u64,
+    pub(crate) nbytes: u64,
+}
+
+/// Copies pieces that do not overlap.
+///
+/// # Safety
+/// Every source is readable and every destination writable memory of this process for the whole call, no destination overlaps
+/// another piece, and nobody else writes to sources or touches destinations meanwhile.
+pub(crate) unsafe fn copy_spans(spans: impl Iterator<Item = Span>) {
+    for span in spans {
+        // SAFETY: the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(span.src as *const u8, span.dst as *mut u8, span.nbytes as usize);
+        }
+    }
+}
+
+/// Reads memory.
+///
+/// # Safety
+/// `nbytes` bytes from `address` on are readable, and nobody writes to them meanwhile.
+pub(crate) unsafe fn read(address: u64, nbytes: u64) -> Vec<u8> {
+    // SAFETY: the caller's promise; u8 has no alignment and no invalid values.
+    unsafe { std::slice::from_raw_parts(address as *const u8, nbytes as usize) }.to_vec()
+}
+
+/// Writes memory.
+///
+/// # Safety
+/// `bytes.len()` bytes from `address` on are writable, and nobody touches them meanwhile.
+pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
+    // SAFETY: the caller's promise, and borrowed bytes are never a store's.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+}
+
+/// Rows of two 64-bit numbers at any stride, as tensors have them.
+#[derive(Clone, Copy, Debug)]
+pub struct RawPairs {
+    address: u64,
+    rows: usize,
+    row_stride: i64,
+    column_stride: i64,
+}
+
+impl RawPairs {
+    /// `rows` rows at `address`; strides in elements.
+    ///
+    /// # Safety
+    /// All of these elements are readable, aligned to 8 bytes, and unchanged as long as this value is used.
+    #[must_use]
+    pub const unsafe fn new(address: u64, rows: usize, row_stride: i64, column_stride: i64) -> Self {
+        Self { address, rows, row_stride, column_stride }
+    }
+
+    /// The rows.
+    #[must_use]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
+        (0..self.rows).map(|row| {
+            let at = self.address as *const i64;
+            let row = row as i64 * self.row_stride;
+            // SAFETY: the promise of `new`.
+            unsafe { (at.offset(row as isize).read(), at.offset((row + self.column_stride) as isize).read()) }
+        })
+    }
+}
+
+/// What backs a pool of host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageKind {
+    /// Pages of the usual size.
+    Small,
+    /// Huge pages if the kernel finds them (`madvise`).
+    Transparent,
+    /// Huge pages from the reserve (`MAP_HUGETLB`).
+    Huge,
+}
+
+impl PageKind {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Transparent => "transparent",
+            Self::Huge => "huge",
+        }
+    }
+}
+
+/// Anonymous memory, mapped by the page and given back when dropped.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    map: MmapRaw,
+    pub(crate) pages: PageKind,
+}
+
+/// Bytes of a huge page.
+const HUGE_BITS: u8 = 21;
+
+impl HostMemory {
+    /// Maps `nbytes` of zeros; huge pages and the NUMA node are used from the first touch on.
+    ///
+    /// # Errors
+    /// [`TransferError::HostMemory`]: not so much memory, or no such node.
+    pub(crate) fn new(nbytes: u64, huge: bool, numa_node: Option<u32>) -> Result<Self, TransferError> {
+        let refuse = |reason: String| TransferError::HostMemory { bytes: nbytes, reason };
+        let length = usize::try_from(nbytes).map_err(|error| refuse(error.to_string()))?;
+        // Lengths of huge mappings are whole huge pages.
+        let whole = length.next_multiple_of(1 << HUGE_BITS);
+        let reserved =
+            if huge { MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon().ok() } else { None };
+        let (map, pages): (MmapRaw, _) = match reserved {
+            Some(map) => (map.into(), PageKind::Huge),
+            None => {
+                let map =
+                    MmapOptions::new().len(length).map_anon().map_err(|error| refuse(error.to_string()))?;
+                let advised = huge && map.advise(Advice::HugePage).is_ok();
+                (map.into(), if advised { PageKind::Transparent } else { PageKind::Small })
+            }
+        };
+        let memory = Self { map, pages };
+        if let Some(node) = numa_node {
+            memory.bind(node).map_err(|error| refuse(format!("NUMA node {node}: {error}")))?;
+        }
+        Ok(memory)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.map.as_mut_ptr() as u64
+    }
+
+    /// Binds the pages that are yet to be touched to a node.
+    fn bind(&self, node: u32) -> std::io::Result<()> {
+        const BITS: u32 = usize::BITS;
+        const NODES: u32 = 1024;
+        if node >= NODES {
+            return Err(std::io::Error::other(format!("nodes are numbered 0 to {}", NODES - 1)));
+        }
+        let mut mask = [0_usize; (NODES / BITS) as usize];
+        mask[(node / BITS) as usize] = 1 << (node % BITS);
+        // SAFETY: the range is this mapping; the mask outlives the call and has as many bits as are announced.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.map.as_mut_ptr(),
+                self.map.len(),
+                libc::MPOL_BIND,
+                mask.as_ptr(),
+                libc::c_ulong::from(NODES),
+                0,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+}

@@ -1,0 +1,287 @@
+//! Which way the bytes go.
+//!
+//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine (*batch*: one driver call
+//! for thousands of descriptors) runs at link speed from some piece size on and costs no multiprocessor; a *kernel* that
+//! reads or writes host memory takes any number of pieces of any size in one launch; *staged* gathers small pieces into whole
+//! blocks in device memory and lets the copy engine move those; *memcpy* is the loop that every driver has. Where one
+//! overtakes the other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on the next), so
+//! the thresholds are data: defaults from what engines published for Hopper over the PCI bus, or measured by `calibrate`.
+//!
+//! Pure functions of what is known before a copy; no driver call, no memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::TransferError;
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// The planner's choice.
+    Auto,
+    /// A kernel on the device, which reaches page-locked host memory, too.
+    Kernel,
+    /// The copy engine, one call for many descriptors.
+    Batch,
+    /// Through whole blocks in a buffer on the device, and page-locked memory if the host's is pageable.
+    Staged,
+    /// The copy engine, one call per piece.
+    Memcpy,
+    /// The processor.
+    Cpu,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Auto, Self::Kernel, Self::Batch, Self::Staged, Self::Memcpy, Self::Cpu];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Batch => "batch",
+            Self::Staged => "staged",
+            Self::Memcpy => "memcpy",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Method {
+    type Err = TransferError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|method| method.name() == name).ok_or_else(|| TransferError::Argument {
+            name: "method",
+            value: format!("{name:?}"),
+            expected: format!("one of {}", Self::ALL.map(Self::name).join(", ")),
+        })
+    }
+}
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Within one device.
+    OnDevice,
+    /// From the host to the device.
+    ToDevice,
+    /// From the device to the host.
+    ToHost,
+}
+
+/// From which bytes of a descriptor on the copy engine takes over, for so many descriptors and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Threshold {
+    /// Descriptors of a transfer.
+    pub descriptors: u64,
+    /// Bytes of a descriptor.
+    pub bytes: u64,
+}
+
+/// What the planner goes by on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thresholds {
+    /// Host to device, ascending by descriptors.
+    pub to_device: Vec<Threshold>,
+    /// Device to host, ascending by descriptors.
+    pub to_host: Vec<Threshold>,
+    /// Thread blocks of a kernel that crosses the link: few, because the model runs beside it.
+    pub link_ctas: u32,
+}
+
+impl Default for Thresholds {
+    /// Below 16 descriptors a batch costs nothing worth avoiding. H2D: vLLM PR 42212 on H100 (a cliff at 28 KiB). D2H: a gather costs
+    /// less than descriptors up to about 64 KiB (vLLM PR 48434).
+    fn default() -> Self {
+        let at = |descriptors, bytes| Threshold { descriptors, bytes };
+        Self {
+            to_device: vec![at(0, 0), at(16, 28 << 10)],
+            to_host: vec![at(0, 0), at(16, 64 << 10)],
+            link_ctas: 16,
+        }
+    }
+}
+
+impl Thresholds {
+    /// Bytes of a descriptor from which on the copy engine is the better choice.
+    #[must_use]
+    pub fn batch_from(&self, direction: Direction, descriptors: u64) -> u64 {
+        let table = match direction {
+            Direction::OnDevice => return u64::MAX,
+            Direction::ToDevice => &self.to_device,
+            Direction::ToHost => &self.to_host,
+        };
+        table.iter().rev().find(|row| row.descriptors <= descriptors).map_or(0, |row| row.bytes)
+    }
+}
+
+/// What is known of a copy before it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Which way.
+    pub direction: Direction,
+    /// Descriptors left after neighbours were merged.
+    pub descriptors: u64,
+    /// Bytes of them all.
+    pub bytes: u64,
+    /// Whether the host's memory is page-locked.
+    pub pinned: bool,
+    /// Whether the host's blocks are contiguous, so that they can be moved whole.
+    pub packed: bool,
+    /// Whether the driver has the batched call.
+    pub has_batch: bool,
+    /// Whether the stream is captured into a graph.
+    pub capturing: bool,
+    /// Whether the stream is the legacy default stream, which takes no batch.
+    pub legacy_stream: bool,
+    /// Whether the device reaches the host's memory coherently (NVLink-C2C).
+    pub coherent: bool,
+    /// Whether the copy is enqueued on the caller's stream, and not on one of the engine's.
+    pub inline: bool,
+}
+
+impl Question {
+    /// Why a method cannot do this copy, if it cannot.
+    #[must_use]
+    pub fn obstacle(&self, method: Method) -> Option<TransferError> {
+        let refuse = |reason| Some(TransferError::Method { method, reason });
+        let on_device = self.direction == Direction::OnDevice;
+        match method {
+            Method::Cpu => refuse("a store is on a device"),
+            Method::Kernel if !on_device && !self.pinned => refuse("the host store is not pinned"),
+            Method::Batch if !self.has_batch => refuse("the driver is older than 12.8"),
+            Method::Batch if self.capturing => Some(TransferError::Capturing(
+                "the driver captures no batched copies; use method kernel or memcpy",
+            )),
+            Method::Batch if self.legacy_stream => {
+                refuse("the legacy default stream takes no batched copies")
+            }
+            Method::Batch if !on_device && !self.pinned => refuse("the host store is not pinned"),
+            Method::Staged if on_device => refuse("nothing crosses the link"),
+            Method::Staged if self.capturing => {
+                Some(TransferError::Capturing("staging buffers are shared; use method kernel or memcpy"))
+            }
+            Method::Staged if self.pinned && !self.packed => {
+                refuse("the blocks of the host store are scattered; BlockStore.host makes one whose are not")
+            }
+            Method::Staged if !self.pinned && self.inline => {
+                refuse("a pageable host store is staged by submit only")
+            }
+            Method::Memcpy if self.capturing && !on_device && !self.pinned => {
+                Some(TransferError::Capturing("the host store is not pinned"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The method for this copy.
+    ///
+    /// # Errors
+    /// Only under capture with pageable memory, which nothing can copy: [`TransferError::Capturing`].
+    pub fn answer(&self, thresholds: &Thresholds) -> Result<Method, TransferError> {
+        let wanted = if self.direction == Direction::OnDevice {
+            Method::Kernel
+        } else if !self.pinned {
+            if self.inline { Method::Memcpy } else { Method::Staged }
+        } else if self.coherent {
+            Method::Kernel
+        } else {
+            let each = self.bytes / self.descriptors.max(1);
+            if each >= thresholds.batch_from(self.direction, self.descriptors) {
+                Method::Batch
+            } else if self.direction == Direction::ToHost {
+                Method::Staged
+            } else {
+                Method::Kernel
+            }
+        };
+        // What cannot be had is replaced by what every driver has, few descriptors, or takes any number of them.
+        let fallback = if self.descriptors < 16 { Method::Memcpy } else { Method::Kernel };
+        let chosen = [wanted, fallback, Method::Memcpy].into_iter().find(|&one| self.obstacle(one).is_none());
+        chosen.ok_or(TransferError::Capturing("the host store is not pinned"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Question = Question {
+        direction: Direction::ToHost,
+        descriptors: 4096,
+        bytes: 4096 * 8192,
+        pinned: true,
+        packed: true,
+        has_batch: true,
+        capturing: false,
+        legacy_stream: false,
+        coherent: false,
+        inline: false,
+    };
+
+    #[test]
+    fn each_situation_has_its_method() {
+        let large = Question { bytes: 4096 << 20, ..SMALL };
+        let into = Question { direction: Direction::ToDevice, ..SMALL };
+        let cases = [
+            (SMALL, Method::Staged),
+            (into, Method::Kernel),
+            (large, Method::Batch),
+            (Question { direction: Direction::ToDevice, ..large }, Method::Batch),
+            (Question { direction: Direction::OnDevice, ..large }, Method::Kernel),
+            (Question { packed: false, ..SMALL }, Method::Kernel),
+            (Question { capturing: true, ..SMALL }, Method::Kernel),
+            (Question { capturing: true, ..large }, Method::Kernel),
+            (Question { capturing: true, descriptors: 2, ..large }, Method::Memcpy),
+            (Question { has_batch: false, ..large }, Method::Kernel),
+            (Question { legacy_stream: true, descriptors: 3, ..large }, Method::Memcpy),
+            (Question { coherent: true, ..large }, Method::Kernel),
+            (Question { pinned: false, ..SMALL }, Method::Staged),
+            (Question { pinned: false, inline: true, ..SMALL }, Method::Memcpy),
+            (Question { descriptors: 3, bytes: 3 * 8192, ..SMALL }, Method::Batch),
+        ];
+        for (question, method) in cases {
+            assert_eq!(question.answer(&Thresholds::default()), Ok(method), "{question:?}");
+        }
+        let captured = Question { capturing: true, pinned: false, ..SMALL };
+        assert!(matches!(captured.answer(&Thresholds::default()), Err(TransferError::Capturing(_))));
+    }
+
+    #[test]
+    fn an_answer_has_no_obstacle_and_forced_methods_say_why() {
+        for bits in 0..1_u32 << 7 {
+            for direction in [Direction::OnDevice, Direction::ToDevice, Direction::ToHost] {
+                for descriptors in [0, 1, 16, 4096] {
+                    let bit = |index: u32| bits >> index & 1 == 1;
+                    let question = Question {
+                        direction,
+                        descriptors,
+                        bytes: descriptors << 13,
+                        pinned: bit(0),
+                        packed: bit(1),
+                        has_batch: bit(2),
+                        capturing: bit(3),
+                        legacy_stream: bit(4),
+                        coherent: bit(5),
+                        inline: bit(6),
+                    };
+                    match question.answer(&Thresholds::default()) {
+                        Ok(method) => assert_eq!(question.obstacle(method), None, "{question:?} {method}"),
+                        Err(_) => assert!(question.capturing && !question.pinned, "{question:?}"),
+                    }
+                }
+            }
+        }
+    }
+}

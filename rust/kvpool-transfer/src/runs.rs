@@ -1,0 +1,102 @@
+//! Copies of single blocks, merged where neighbours go to neighbours.
+//!
+//! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8 KiB pages in runs of 16, merged
+//! copies reached 54 GB/s where single ones reached 15.
+
+use crate::mapping::Pair;
+
+/// Consecutive source blocks that go to consecutive destination blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First source block.
+    pub src: u32,
+    /// First destination block.
+    pub dst: u32,
+    /// Blocks.
+    pub len: u32,
+}
+
+/// Merges the pairs of a mapping, whatever their order: a mapping is one simultaneous assignment. O(n), and O(n log n) if its
+/// sources do not ascend.
+#[must_use]
+pub fn runs(pairs: &[Pair]) -> Vec<Run> {
+    if pairs.is_sorted_by_key(|pair| pair.src) {
+        return merge(pairs);
+    }
+    let mut sorted = pairs.to_vec();
+    sorted.sort_unstable_by_key(|pair| pair.src);
+    merge(&sorted)
+}
+
+fn merge(pairs: &[Pair]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &Pair { src, dst } in pairs {
+        match runs.last_mut() {
+            Some(run) if run.src + run.len == src && run.dst + run.len == dst => run.len += 1,
+            _ => runs.push(Run { src, dst, len: 1 }),
+        }
+    }
+    runs
+}
+
+/// Every pair alone: where blocks are no neighbours in memory.
+#[must_use]
+pub fn singles(pairs: &[Pair]) -> Vec<Run> {
+    pairs.iter().map(|&Pair { src, dst }| Run { src, dst, len: 1 }).collect()
+}
+
+/// The same runs, cut where a block of one side begins a new part of `every` blocks: no copy crosses the border of two
+/// registrations of host memory.
+#[must_use]
+pub fn cut(runs: &[Run], every: u32, start: impl Fn(&Run) -> u32) -> Vec<Run> {
+    let mut parts = Vec::with_capacity(runs.len());
+    for run in runs {
+        let first = start(run);
+        let mut done = 0;
+        while done < run.len {
+            let len = (every - (first + done) % every).min(run.len - done);
+            parts.push(Run { src: run.src + done, dst: run.dst + done, len });
+            done += len;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_the_pairs(permutation in Just((0..40_u32).collect::<Vec<_>>()).prop_shuffle(), every in 1_u32..9) {
+            // Ascending, descending and single: the second half keeps its order.
+            let pairs: Vec<Pair> = (0..40).map(|at| Pair {
+                src: if at < 10 { 9 - at } else { at },
+                dst: if at < 20 { at } else { permutation[at as usize] + 40 },
+            }).collect();
+            let expand = |runs: &[Run]| {
+                let mut all: Vec<_> =
+                    runs.iter().flat_map(|run| (0..run.len).map(|at| (run.src + at, run.dst + at))).collect();
+                all.sort_unstable();
+                all
+            };
+            let mut expected: Vec<_> = pairs.iter().map(|pair| (pair.src, pair.dst)).collect();
+            expected.sort_unstable();
+            let merged = runs(&pairs);
+            prop_assert_eq!(expand(&merged), expected.clone());
+            prop_assert_eq!(expand(&singles(&pairs)), expected.clone());
+            let parts = cut(&merged, every, |run| run.dst);
+            prop_assert!(parts.iter().all(|run| run.dst / every == (run.dst + run.len - 1) / every));
+            prop_assert_eq!(expand(&parts), expected);
+        }
+    }
+
+    #[test]
+    fn descending_neighbours_merge_as_ascending_ones() {
+        let pairs = |ids: [(u32, u32); 3]| ids.map(|(src, dst)| Pair { src, dst });
+        let one = vec![Run { src: 4, dst: 7, len: 3 }];
+        assert_eq!(runs(&pairs([(4, 7), (5, 8), (6, 9)])), one);
+        assert_eq!(runs(&pairs([(6, 9), (5, 8), (4, 7)])), one);
+    }
+}
