@@ -17,8 +17,8 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
 
 # The extension, release build, installed in place with the command line's two dependencies.
-RUST_SOURCES := $(shell find rust/kvpool/src rust/kvpool-replay/src rust/kvpool-py/src -name '*.rs') Cargo.toml Cargo.lock \
-	rust/kvpool/Cargo.toml rust/kvpool-replay/Cargo.toml rust/kvpool-py/Cargo.toml pyproject.toml
+RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
+	cuda/block_copy.fatbin
 $(VENV)/.built: $(BIN)/python $(RUST_SOURCES)
 	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
 	@touch $@

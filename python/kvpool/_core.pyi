@@ -2880,6 +2880,7 @@ class Transfer:
 
         Raises:
             TransferTimeoutError: It goes on for longer than ``timeout`` seconds.
+            ClosedError: The process was forked since.
             CudaError: It failed.
             InvalidArgumentError: A negative timeout.
         """

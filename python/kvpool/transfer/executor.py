@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from kvpool.errors import KvpoolError
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvpool import TransferPlan
-    from kvpool._core import BlockStore, Transfer, TransferEngine
+    from kvpool._core import BlockStore, CudaStream, Transfer, TransferEngine
 
 __all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
 
@@ -90,7 +90,9 @@ class PlanExecutor:
         """Swaps whose end ``poll`` has not told yet."""
         return len(self._over) + sum(len(batch.swaps) for batch in self._under_way)
 
-    def run(self, swaps: Iterable[int] = ()) -> None:
+    def run(
+        self, swaps: Iterable[int] = (), *, stream: Literal["current"] | CudaStream | int | None = "current"
+    ) -> None:
         """Executes what the manager has planned since the last time.
 
         Call it once per step, after the step was planned and before it writes KV. If the copies cannot be started, the
@@ -99,6 +101,7 @@ class PlanExecutor:
         Args:
             swaps: Swaps begun since the last call (``begin_swap_out``, ``begin_swap_in``): their copies are in the
                 plan.
+            stream: Where the step runs: torch's current stream, unless another is named.
 
         Raises:
             KvpoolError: Copy-on-write failed. The swaps of this call are aborted.
@@ -107,7 +110,7 @@ class PlanExecutor:
         plan = self._manager.take_plan()
         local = any(src[0] == dst[0] for src, dst in plan.transfers)
         try:
-            transfers = self._engine.execute(plan, self._stores)
+            transfers = self._engine.execute(plan, self._stores, stream=stream)
         except Exception as error:
             self._end(begun, error)
             if local:

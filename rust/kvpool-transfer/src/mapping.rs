@@ -7,6 +7,8 @@
 //! Invariants of a `Mapping`: ids are in range, destinations are distinct, nothing that is read is written, and no pair copies a
 //! block to itself.
 
+use std::ops::Range;
+
 use hashbrown::HashSet;
 
 use crate::error::{End, TransferError};
@@ -77,7 +79,7 @@ fn checked(position: usize, end: End, block: i64, num_blocks: u64) -> Result<u32
     }
 }
 
-/// Checks a mapping between two stores. O(n); O(n * regions * log) between different stores over the same memory.
+/// Checks a mapping between the regions `range` of two stores. O(n); O(n * regions * log) between different stores over the same memory.
 ///
 /// # Errors
 /// [`TransferError::BlockIndex`], [`TransferError::DuplicateDestination`], [`TransferError::Overlap`].
@@ -85,6 +87,7 @@ pub(crate) fn check(
     src: &Store,
     dst: &Store,
     raw: impl ExactSizeIterator<Item = (i64, i64)>,
+    range: &Range<usize>,
 ) -> Result<Vec<Pair>, TransferError> {
     let relation = src.relation(dst);
     let mut pairs = Vec::with_capacity(raw.len());
@@ -117,21 +120,21 @@ pub(crate) fn check(
                 return Err(TransferError::Overlap { position: positions[index], block: pairs[index].src });
             }
         }
-        Relation::Entangled => check_bytes(src, dst, &pairs)?,
+        Relation::Entangled => check_bytes(src, dst, &pairs, range)?,
     }
     Ok(pairs)
 }
 
 /// Compares what is read and what is written byte by byte: for stores that see the same memory differently.
-fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair]) -> Result<(), TransferError> {
-    let regions = dst.regions();
+fn check_bytes(src: &Store, dst: &Store, pairs: &[Pair], range: &Range<usize>) -> Result<(), TransferError> {
+    let regions = &dst.regions()[range.clone()];
     let mut written: Vec<(u64, u64)> = pairs
         .iter()
         .flat_map(|pair| regions.iter().map(|region| (region.at(pair.dst.into()), region.nbytes)))
         .collect();
     written.sort_unstable();
     for (position, pair) in pairs.iter().enumerate() {
-        for region in src.regions() {
+        for region in &src.regions()[range.clone()] {
             let (start, end) = (region.at(pair.src.into()), region.at(pair.src.into()) + region.nbytes);
             // The last piece written that begins before this one ends; pieces written are disjoint.
             let behind = written.partition_point(|&(at, _)| at < end);

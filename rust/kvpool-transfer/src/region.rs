@@ -110,7 +110,8 @@ impl Array {
                 scattered.push(dim);
             }
         }
-        if piece == 1 && !scattered.is_empty() {
+        let inside = |dim: &usize| self.strides[*dim] < self.strides[block_dim] && self.shape[block_dim] > 1;
+        if piece == 1 && scattered.iter().any(inside) {
             return refuse("no inner dimension is contiguous: call contiguous() on the tensor".into());
         }
         scattered.sort_unstable();

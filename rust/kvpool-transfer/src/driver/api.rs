@@ -108,6 +108,7 @@ table! {
     stream_destroy = "cuStreamDestroy_v2" (Handle);
     stream_wait = "cuStreamWaitEvent" (Handle, Handle, c_uint);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
+    capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     event_create = "cuEventCreate" (*mut Handle, c_uint);
     event_record = "cuEventRecord" (Handle, Handle);

@@ -130,17 +130,25 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// While it lives, the context is the thread's current one; then the former is again.
+/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's capture: in the mode
+/// that torch captures in, even a look at an event would end it. Then everything is as before.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
+    former_mode: c_int,
 }
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        let api = self.context.api;
+        // SAFETY: the mode is the thread's former one, and outlives the call.
+        unsafe { (api.capture_mode)(&raw mut self.former_mode) };
         if self.former != self.context.raw {
             // SAFETY: it was current before.
-            unsafe { (self.context.api.context_set)(self.former) };
+            unsafe { (api.context_set)(self.former) };
         }
     }
 }
@@ -243,12 +251,15 @@ impl Context {
         let api = self.api;
         let mut former = null_mut();
         // SAFETY: the output outlives the call.
-        api.check(unsafe { (api.context_get)(&raw mut former) }, "cuCtxGetCurrent")?;
+        self.note(unsafe { (api.context_get)(&raw mut former) }, "cuCtxGetCurrent")?;
         if former != self.raw {
             // SAFETY: the primary context is retained and never released.
-            api.check(unsafe { (api.context_set)(self.raw) }, "cuCtxSetCurrent")?;
+            self.note(unsafe { (api.context_set)(self.raw) }, "cuCtxSetCurrent")?;
         }
-        Ok(Current { context: self, former })
+        let mut mode = RELAXED;
+        // SAFETY: the mode is exchanged in place.
+        self.note(unsafe { (api.capture_mode)(&raw mut mode) }, "cuThreadExchangeStreamCaptureMode")?;
+        Ok(Current { context: self, former, former_mode: mode })
     }
 
     /// A result code as a result; a sticky one is remembered.
@@ -341,13 +352,18 @@ impl Context {
     ) -> Result<(), CudaError> {
         let status = self.status.get().map_or(0, |status| status.device_address);
         let bits = src.table.alignment | dst.table.alignment | nbytes;
-        let kernel = self.kernels[match bits.trailing_zeros() {
+        let kernel_index = match bits.trailing_zeros() {
             4.. => 0,
             3 => 1,
             2 => 2,
             _ => 3,
-        }];
+        };
+        let kernel = self.kernels[kernel_index];
+        let width = [16, 8, 4, 1][kernel_index];
         let chunk_bytes = nbytes.min(CHUNK).next_multiple_of(16);
+        // Small pieces keep few threads busy, four accesses each: then more, smaller thread blocks.
+        let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
+        let most = grid.ctas * (grid.threads / threads);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
         // A row of the table is two numbers of 8 bytes.
         let first_row = rows.start as u64 * 16;
@@ -368,25 +384,13 @@ impl Context {
         };
         let go = |params: &mut Params| {
             let work = params.num_pairs as u64 * rows.len() as u64 * num_chunks;
-            let ctas = work.min(grid.ctas.into()).max(1) as u32;
+            let ctas = work.clamp(1, most.into()) as u32;
             let mut arguments = [(&raw mut *params).cast::<c_void>()];
             let api = self.api;
             // SAFETY: the kernel takes one parameter of this layout, by value; tables, stores and streams are alive.
             let code = unsafe {
                 let none = null_mut();
-                (api.launch)(
-                    kernel,
-                    ctas,
-                    1,
-                    1,
-                    grid.threads,
-                    1,
-                    1,
-                    0,
-                    stream.raw(),
-                    arguments.as_mut_ptr(),
-                    none,
-                )
+                (api.launch)(kernel, ctas, 1, 1, threads, 1, 1, 0, stream.raw(), arguments.as_mut_ptr(), none)
             };
             self.note(code, "cuLaunchKernel")
         };

@@ -101,7 +101,7 @@ pub struct TransferEngine {
 
 static ENGINES: LazyLock<Mutex<HashMap<Device, Arc<TransferEngine>>>> = LazyLock::new(Mutex::default);
 
-/// A copy of more transfers under way than this looks for those that have ended.
+/// From so many entries on, a new transfer looks for those that need no poll.
 const SWEEP: usize = 64;
 
 impl TransferEngine {
@@ -195,7 +195,7 @@ impl TransferEngine {
     ) -> Result<Job, TransferError> {
         self.check_open()?;
         let range = Self::check_stores(src, dst, regions)?;
-        let pairs = mapping::check(src, dst, raw)?;
+        let pairs = mapping::check(src, dst, raw, &range)?;
         Ok(Job { src: src.clone(), dst: dst.clone(), pairs, range })
     }
 
@@ -247,8 +247,8 @@ impl TransferEngine {
     fn remember(&self, transfer: &Arc<Transfer>) {
         let mut flights = self.flights();
         if flights.len() >= SWEEP {
-            // Nobody can ask for those that ended well and that nobody holds.
-            flights.retain(|one| one.is_news() && (one.error().is_some() || Arc::strong_count(one) > 1));
+            // Ends that were told need no poll.
+            flights.retain(|one| one.is_news());
         }
         flights.push(transfer.clone());
     }
@@ -270,6 +270,9 @@ impl TransferEngine {
     ) -> Result<Arc<Transfer>, TransferError> {
         let direction = self.direction(src, dst)?;
         let job = self.check(src, dst, raw, options.regions)?;
+        if let After::Transfer(other) = &options.after {
+            other.check_process()?;
+        }
         self.start(job, direction, options)
     }
 
@@ -633,7 +636,16 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
+    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops the engine, on the worker
+    /// thread itself. What is on the device is waited for: its stores are held here.
     fn drop(&mut self) {
-        self.close();
+        self.closed.store(true, Ordering::Release);
+        if self.process == process::id() {
+            let flights = std::mem::take(&mut *self.flights());
+            for transfer in flights.iter().filter(|transfer| transfer.is_enqueued()) {
+                let _ = transfer.sleep(None);
+            }
+            self.worker.join();
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a copy. It ends once, with
 //! the seconds that it took or with an error, and whoever asks first finds out.
 
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,6 +54,7 @@ pub struct Transfer {
     /// How it copies them.
     pub method: Method,
     device: Device,
+    process: u32,
     state: Mutex<State>,
     ended: Condvar,
     /// Its end was told to somebody: `poll` need not tell it again.
@@ -85,12 +87,13 @@ impl Transfer {
         Arc::new(Self::with(id, 0, method, device, State::Ended { seconds: 0.0, error: None }))
     }
 
-    const fn with(id: u64, nbytes: u64, method: Method, device: Device, state: State) -> Self {
+    fn with(id: u64, nbytes: u64, method: Method, device: Device, state: State) -> Self {
         Self {
             id,
             nbytes,
             method,
             device,
+            process: process::id(),
             state: Mutex::new(state),
             ended: Condvar::new(),
             told: AtomicBool::new(false),
@@ -105,6 +108,13 @@ impl Transfer {
     pub(super) fn finish(&self, seconds: f64, error: Option<TransferError>) {
         *self.lock() = State::Ended { seconds, error };
         self.ended.notify_all();
+    }
+
+    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork, and nothing would ever
+    /// end it there.
+    pub(super) fn check_process(&self) -> Result<(), TransferError> {
+        let (made_by, this) = (self.process, process::id());
+        if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
     }
 
     /// Looks whether it has ended.
@@ -182,7 +192,8 @@ impl Transfer {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer.
+    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer; [`TransferError::Forked`] in a child of the process
+    /// that submitted it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         self.sleep(timeout)?;
         self.tell();
@@ -198,6 +209,7 @@ impl Transfer {
             if self.settle(&mut state) {
                 return Ok(());
             }
+            self.check_process()?;
             let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             if let (Some(Duration::ZERO), Some(timeout)) = (left, timeout) {
                 return Err(TransferError::Timeout { id: self.id, timeout });

@@ -1,0 +1,241 @@
+"""The check: whatever the scheduler does, every logits row and every token is the same, to the bit.
+
+Prompts with shared prefixes are sampled by engines that cache or do not, have room or must preempt, by swap or by
+recompute; and by a plain forward of each whole sequence, without cache, blocks or batch. All KV memory starts as NaN: a
+read of anything that was not written would show. Of each logits row a digest of its bytes is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from examples.paged_engine.engine import Engine, EngineConfig, EngineStats
+from examples.paged_engine.sampling import Sampling, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from examples.paged_engine.model import Llama
+
+__all__ = ["Outcome", "Report", "Workload", "check"]
+
+#: Request, sample, and position in the sequence.
+Key = tuple[int, int, int]
+
+#: Digest of a logits row, and the token that was drawn from it.
+Row = tuple[bytes, int]
+
+#: Blocks of a pool that never runs out, and of one that cannot hold what wants to run.
+_ROOM: Final = 1024
+_TIGHT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Prompts in groups that share a prefix, and how they are continued."""
+
+    prompts: list[list[int]]
+    sampling: list[Sampling]
+
+    @classmethod
+    def make(cls, vocab_size: int, *, prompts: int, n: int = 4, max_tokens: int = 12) -> Workload:
+        """Makes prompts up: four system prompts with questions, and now and then a prompt that was there before."""
+        random = torch.Generator().manual_seed(0)
+
+        def text(least: int, most: int) -> list[int]:
+            length = int(torch.randint(least, most + 1, (), generator=random))
+            return torch.randint(vocab_size, (length,), generator=random).tolist()
+
+        system = [text(80, 112) for _ in range(4)]
+        made: list[list[int]] = []
+        for number in range(prompts):
+            again = number % 16 == 15
+            made.append(list(made[number - 8]) if again else system[number % 4] + text(8, 40))
+        return cls(made, [Sampling(n=n, max_tokens=max_tokens, seed=number) for number in range(prompts)])
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are sampled, at most."""
+        return sum(sampling.n * sampling.max_tokens for sampling in self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out in one mode."""
+
+    mode: str
+    seconds: float
+    #: None for the plain forward, which has no engine.
+    stats: EngineStats | None
+    rows: dict[Key, Row] = field(repr=False)
+    #: The first row that differs from the first mode's, in words; None if all are the same.
+    difference: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What is printed with ``--json``."""
+        figures = {} if self.stats is None else dataclasses.asdict(self.stats) | {"hit_rate": self.stats.hit_rate}
+        return {
+            "mode": self.mode,
+            "seconds": round(self.seconds, 3),
+            "identical": self.difference is None,
+            "difference": self.difference,
+            "logits_rows": len(self.rows),
+            **figures,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came out in all modes, and what is wrong with it."""
+
+    #: Rows per tile, and whether that is the size that the model would like.
+    tile: int
+    fast: bool
+    outcomes: list[Outcome]
+    #: Empty if the check has passed.
+    problems: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """What is printed with ``--json``."""
+        modes = [outcome.as_json() for outcome in self.outcomes]
+        return {
+            "passed": not self.problems,
+            "problems": self.problems,
+            "tile_rows": self.tile,
+            "fast_tiles": self.fast,
+            "modes": modes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Mode:
+    """A way to run the engine."""
+
+    name: str
+    blocks: int
+    prefix_caching: bool
+    preempt: Literal["swap", "recompute"] = "swap"
+
+    @property
+    def config(self) -> EngineConfig:
+        return EngineConfig(
+            blocks=self.blocks,
+            host_blocks=_ROOM if self.preempt == "swap" else 0,
+            preempt=self.preempt,
+            prefix_caching=self.prefix_caching,
+            fill=float("nan"),
+        )
+
+
+#: The first one is what the others are compared with.
+_MODES: Final = (
+    _Mode("uncached", _ROOM, prefix_caching=False),
+    _Mode("cached", _ROOM, prefix_caching=True),
+    _Mode("swap", _TIGHT, prefix_caching=True),
+    _Mode("swap uncached", _TIGHT, prefix_caching=False),
+    _Mode("recompute", _TIGHT, prefix_caching=True, preempt="recompute"),
+    _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
+)
+
+NUM_MODES: Final = len(_MODES) + 1
+
+
+def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], None] | None = None) -> Report:
+    """Runs the workload in all modes and compares.
+
+    Args:
+        model: The model.
+        workload: Prompts.
+        on_tokens: Called with the mode and a number of tokens, as they come.
+
+    """
+    fast = model.choose_tile()
+    tell = on_tokens or (lambda _mode, _tokens: None)
+    outcomes: list[Outcome] = []
+    problems: list[str] = []
+    for mode in _MODES:
+        outcome = _run(model, workload, mode, tell)
+        outcomes.append(_compared(outcome, outcomes))
+        problems += _shortfalls(mode, outcome)
+    outcomes.append(_compared(_run_plain(model, workload, outcomes[0].rows, tell), outcomes))
+    problems += [f"{outcome.mode}: {outcome.difference}" for outcome in outcomes if outcome.difference]
+    return Report(model.tile, fast, outcomes, problems)
+
+
+def _run(model: Llama, workload: Workload, mode: _Mode, tell: Callable[[str, int], None]) -> Outcome:
+    """Runs the workload through an engine."""
+    began, rows = time.perf_counter(), {}
+    with Engine(model, mode.config) as engine:
+        for prompt, sampling in zip(workload.prompts, workload.sampling, strict=True):
+            engine.submit(prompt, sampling)
+        for event in engine.run():
+            rows[event.request, event.sample, event.position] = (_digest(event.logits), event.token)
+            tell(mode.name, 1)
+        engine.manager.check_invariants()
+        held = engine.manager.stats().pool.active
+        assert held == 0, f"{held} blocks are still held when all requests are over"
+        return Outcome(mode.name, time.perf_counter() - began, engine.stats(), rows)
+
+
+def _run_plain(model: Llama, workload: Workload, sampled: dict[Key, Row], tell: Callable[[str, int], None]) -> Outcome:
+    """Computes each sample as a whole, from its first token to its last, and draws every token again."""
+    began, rows = time.perf_counter(), {}
+    outputs: dict[tuple[int, int], list[int]] = {}
+    for (request, sample, _), (_, token) in sorted(sampled.items()):
+        outputs.setdefault((request, sample), []).append(token)
+    for (request, sample), output in outputs.items():
+        prompt = workload.prompts[request]
+        logits = model.forward_plain([*prompt, *output[:-1]])[len(prompt) - 1 :]
+        for position, row in enumerate(logits, start=len(prompt)):
+            token = draw(row, workload.sampling[request], sample=sample, position=position)
+            rows[request, sample, position] = (_digest(row), token)
+        tell("plain forward", len(output))
+    return Outcome("plain forward", time.perf_counter() - began, None, rows)
+
+
+def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
+    """Compares an outcome with the first one."""
+    if not before:
+        return outcome
+    expected = before[0].rows
+    for key in sorted(expected.keys() | outcome.rows.keys()):
+        one, other = expected.get(key), outcome.rows.get(key)
+        if one != other:
+            difference = f"request {key[0]}, sample {key[1]}, position {key[2]}: {_words(one)}, here {_words(other)}"
+            return dataclasses.replace(outcome, difference=difference)
+    return outcome
+
+
+def _shortfalls(mode: _Mode, outcome: Outcome) -> list[str]:
+    """What a mode was to show and did not: a check that exercises nothing proves nothing."""
+    stats = outcome.stats
+    assert stats is not None
+    wanted = {
+        "the cache was never hit": stats.hit_tokens > 0 or not mode.prefix_caching,
+        "the cache was hit, though it is off": stats.saved_tokens == 0 or mode.prefix_caching,
+        "nothing was preempted by swap": stats.swapped_out > 0 or mode.blocks == _ROOM or mode.preempt != "swap",
+        "nothing was preempted by recompute": stats.recomputes > 0 or mode.blocks == _ROOM or mode.preempt == "swap",
+        "a pool with room has preempted": mode.blocks != _ROOM or not (stats.swapped_out or stats.recomputes),
+        "not all swaps came back": stats.swapped_out == stats.swapped_in,
+        "nothing was copied on write": stats.cow_copies > 0,
+        "computed and cached tokens are not the prompts'": (
+            mode.blocks != _ROOM or stats.prefill_tokens + stats.saved_tokens == stats.prompt_tokens
+        ),
+    }
+    return [f"{mode.name}: {problem}" for problem, holds in wanted.items() if not holds]
+
+
+def _digest(logits: Tensor) -> bytes:
+    return hashlib.blake2b(logits.contiguous().cpu().numpy().tobytes(), digest_size=16).digest()
+
+
+def _words(row: Row | None) -> str:
+    return "no such row" if row is None else f"logits {row[0].hex()[:12]}, token {row[1]}"

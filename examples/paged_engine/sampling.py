@@ -1,0 +1,52 @@
+"""Sampling that does not depend on scheduling.
+
+Each token is drawn with a number of its own, made of the request's seed, the sample's index and the token's position:
+no generator whose state would depend on who was sampled before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Sampling", "draw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a request is to be continued.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    """
+
+    #: Samples of the prompt, computed in parallel.
+    n: int = 1
+    #: Tokens per sample, at most.
+    max_tokens: int = 32
+    #: 0 takes the likeliest token.
+    temperature: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("max_tokens", 1), ("temperature", 0)):
+            value = getattr(self, name)
+            if not value >= least:
+                raise ValueError(f"{name} is {value}: must be at least {least}")
+
+
+def draw(logits: Tensor, sampling: Sampling, *, sample: int, position: int) -> int:
+    """Draws the token at a position of a sample from its logits."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    cumulative = torch.softmax(logits.double() / sampling.temperature, dim=0).cumsum(dim=0)
+    digest = hashlib.blake2b(f"{sampling.seed}/{sample}/{position}".encode(), digest_size=8).digest()
+    point = int.from_bytes(digest) / 2**64 * float(cumulative[-1])
+    return min(int(torch.searchsorted(cumulative, point, right=True)), len(logits) - 1)

@@ -1,0 +1,56 @@
+"""Every test of this folder sees the fake driver in the place of a real one: which devices exist must not decide what
+passes.
+
+What a process finds out about its driver once (none, no device, too old, a lost context) is tested in processes of
+its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.transfer.fake_cuda.build import build
+from tests.transfer.fake_cuda.driver import Driver, FakeCuda
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
+    path = build(tmp_path_factory.mktemp("libcuda"))
+    os.environ["KVPOOL_LIBCUDA"] = str(path)
+    return FakeCuda(path)
+
+
+@pytest.fixture
+def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
+    """The driver's controls; a test leaves no violation of the driver's rules behind, and no setting."""
+    before = fake_library.count("violations")
+    yield fake_library
+    fake_library.set(lazy=0)
+    fake_library.run_all()
+    assert fake_library.count("violations") == before, fake_library.violation
+    assert fake_library.fault == ""
+
+
+@pytest.fixture
+def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
+    """The adversary: work is held back, memory that nobody told of is pageable, copies that race are violations."""
+    fake.set(strict=1, check_races=1, lazy=1, event_queries=2)
+    yield fake
+    fake.set(strict=0, check_races=0, lazy=0, event_queries=0)
+
+
+@pytest.fixture
+def driver(fake_library: FakeCuda) -> Driver:
+    """The driver's own calls, with the device's context current."""
+    driver = Driver(fake_library.path)
+    assert driver.call("cuInit", 0) == 0
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    return driver

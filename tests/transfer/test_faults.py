@@ -1,0 +1,314 @@
+"""What goes wrong with a driver: none, no device, too old, out of memory, a launch that fails, a context that is lost.
+
+A process asks for its driver once, and a lost context stays lost: each case runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.transfer.fake_cuda.driver import FakeCuda
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PRELUDE = """
+import os
+import kvpool, numpy
+from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine, cuda_driver_version
+from tests.transfer.fake_cuda.driver import FakeCuda
+
+def raises(error, call):
+    try:
+        call()
+    except error as caught:
+        return caught
+    raise AssertionError(f"no {error.__name__}")
+
+def plain(blocks=8):
+    memory = numpy.frombuffer(bytearray(os.urandom(512 * blocks)), dtype=numpy.uint8)
+    return BlockStore.from_regions([(memory.ctypes.data, 512, 512)], blocks, keep_alive=memory)
+
+def stores(blocks=8):
+    cpu = plain(blocks)
+    device = BlockStore.from_regions(cpu.regions, blocks, device="cuda:0", keep_alive=cpu)
+    return cpu, device, BlockStore.host(blocks, like=device)
+
+PAIRS = [(i, 7 - i) for i in range(6)]
+"""
+
+
+def run(script: str, fake: FakeCuda, /, **settings: int) -> None:
+    run_with(str(fake.path), script, **settings)
+
+
+def run_with(library: str, script: str, **settings: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment |= {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
+    environment["KVPOOL_LIBCUDA"] = library
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+NO_CUDA = """
+error = raises(kvpool.CudaUnavailableError, lambda: TransferEngine("cuda"))
+assert isinstance(error, RuntimeError) and EXPECTED in str(error), error
+assert str(raises(kvpool.CudaUnavailableError, cuda_driver_version)) == str(error)
+raises(kvpool.CudaUnavailableError, lambda: BlockStore.from_regions([(4096, 8, 8)], 2, device="cuda:0"))
+# All that needs no device works.
+a, b = plain(), plain()
+with TransferEngine() as engine:
+    engine.submit(a, b, [(2, 0)]).wait()
+assert a.read_block(2) == b.read_block(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"no_device": 1}, "CUDA_ERROR_NO_DEVICE"),
+        ({"fail_init": 999}, "CUDA_ERROR_UNKNOWN"),
+        ({"driver_version": 11080}, "version 11.8"),
+    ],
+)
+def test_a_driver_that_is_of_no_use(settings: dict[str, int], expected: str, fake_library: FakeCuda) -> None:
+    run(f"EXPECTED = {expected!r}" + NO_CUDA, fake_library, **settings)
+
+
+def test_no_driver(tmp_path: Path) -> None:
+    missing = str(tmp_path / "libcuda.so.1")
+    run_with(missing, f"EXPECTED = {missing!r}" + NO_CUDA)
+
+
+def test_a_library_that_is_no_driver() -> None:
+    run_with("libm.so.6", "EXPECTED = 'lacks cuInit'" + NO_CUDA)
+
+
+def test_no_such_device(fake_library: FakeCuda) -> None:
+    script = """
+    error = raises(kvpool.CudaUnavailableError, lambda: TransferEngine("cuda:3"))
+    assert "there is no cuda:3" in str(error), error
+    TransferEngine("cuda:0").close()
+    """
+    run(script, fake_library)
+
+
+def test_kernels_that_the_device_cannot_run(fake_library: FakeCuda) -> None:
+    script = """
+    error = raises(kvpool.CudaError, lambda: TransferEngine("cuda:0"))
+    assert (error.code, error.call) == (209, "cuLibraryLoadData"), error
+    """
+    run(script, fake_library, fail_library=209)
+
+
+def test_a_driver_without_batched_copies(fake_library: FakeCuda) -> None:
+    script = """
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    error = raises(kvpool.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="batch"))
+    assert "older than 12.8" in str(error), error
+    for method in ("auto", "kernel", "staged", "memcpy"):
+        engine.submit(device, host, PAIRS, after=None, method=method).wait()
+        assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+        engine.submit(host, device, [(dst, src) for src, dst in PAIRS], after=None, method=method).wait()
+    """
+    run(script, fake_library, has_batch=0)
+
+
+@pytest.mark.parametrize("setting", ["host_alias", "coherent"])
+def test_other_kinds_of_host_memory(setting: str, fake_library: FakeCuda) -> None:
+    """Registered memory with another address on the device (sglang#40232), and a coherent link."""
+    script = f"""
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    for method in ("auto", "kernel", "batch", "staged", "memcpy"):
+        out = engine.submit(device, host, PAIRS, after=None, method=method)
+        out.wait()
+        assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS), method
+        back = engine.submit(host, device, [(dst, src) for src, dst in PAIRS], after=None, method=method)
+        back.wait()
+        if method == "auto" and {setting!r} == "coherent":
+            assert out.method == back.method == "kernel"
+    pageable = BlockStore.host(8, like=device, pinned=False)
+    engine.submit(device, pageable, PAIRS, after=None).wait()
+    assert all(pageable.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    assert fake.count("violations") == 0, fake.violation
+    """
+    run(script, fake_library, **{setting: 1})
+
+
+def test_one_registration_where_addresses_differ(fake_library: FakeCuda) -> None:
+    script = """
+    cpu, device, host = stores(64)
+    pool = BlockStore.host(64, like=device, registration_limit=8192)
+    assert not pool.pinned and "one registration" in pool.why_pageable, pool.why_pageable
+    """
+    run(script, fake_library, host_alias=1)
+
+
+@pytest.mark.parametrize("code", [1, 2, 801])
+def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None:
+    script = f"""
+    cpu, device, host = stores()
+    assert not host.pinned and "cuMemHostRegister" in host.why_pageable, host.why_pageable
+    error = raises(kvpool.PinningError, lambda: BlockStore.host(8, like=device, pinned=True))
+    assert isinstance(error, MemoryError) and "({code})" in str(error), error
+    engine = TransferEngine("cuda:0")
+    error = raises(kvpool.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    assert "not pinned" in str(error), error
+    engine.submit(device, host, PAIRS, after=None).wait()
+    assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+    """
+    run(script, fake_library, fail_register=code)
+
+
+def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
+    """At every allocation in turn: nothing is under way, nothing has changed, and the next call succeeds."""
+    script = """
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    for pinned in (True, False):
+        for nth in range(1, 30):
+            engine = TransferEngine("cuda:0")
+            cpu, device, _ = stores()
+            host = BlockStore.host(8, like=device, pinned=pinned)
+            before = [host.read_block(i) for i in range(8)]
+            fake.set(fail_alloc=nth)
+            failed = False
+            try:
+                engine.submit(device, host, PAIRS, after=None, method="staged").wait()
+            except kvpool.CudaError as error:
+                assert (error.code, error.name) == (2, "CUDA_ERROR_OUT_OF_MEMORY"), error
+                failed = True
+                assert [host.read_block(i) for i in range(8)] == before
+            fake.set(fail_alloc=0)
+            assert engine.in_flight == 0
+            engine.submit(device, host, PAIRS, after=None, method="staged").wait()
+            assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+            engine.close()
+            if not failed:
+                break
+        assert nth > 2
+    assert fake.count("violations") == 0, fake.violation
+    """
+    run(script, fake_library)
+
+
+LOST = """
+error = raises(kvpool.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="memcpy"))
+assert "takes no more work since an earlier failure" in str(error) and error.code == CODE, error
+raises(kvpool.CudaError, lambda: engine.copy(device, device, [(1, 2)], stream=None))
+engine.close()
+# The processor goes on.
+other = plain()
+with TransferEngine() as twin:
+    twin.submit(cpu, other, [(1, 1)]).wait()
+assert other.read_block(1) == cpu.read_block(1)
+"""
+
+
+def test_a_launch_that_fails(fake_library: FakeCuda) -> None:
+    script = """
+    CODE = 719
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set(fail_launch=1)
+    error = raises(kvpool.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    assert (error.code, error.name, error.call) == (719, "CUDA_ERROR_LAUNCH_FAILED", "cuLaunchKernel"), error
+    """
+    run(textwrap.dedent(script) + LOST, fake_library)
+
+
+@pytest.mark.parametrize("method", ["kernel", "batch", "staged", "memcpy"])
+def test_work_that_fails_when_it_is_executed(method: str, fake_library: FakeCuda) -> None:
+    script = f"""
+    CODE = 700
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    engine.submit(device, host, PAIRS, after=None, method={method!r}).wait()  # tables and buffers are there
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    fake.set(lazy=1, fail_execution=1, fail_execution_code=700)
+    transfer = engine.submit(device, host, PAIRS, after=None, method={method!r})
+    fake.run_all()
+    assert [one.id for one in engine.poll()] == [transfer.id]
+    assert transfer.done() and transfer.seconds is None
+    assert isinstance(transfer.error, kvpool.CudaError) and transfer.error.code == 700, transfer.error
+    error = raises(kvpool.CudaError, lambda: transfer.wait())
+    """
+    run(textwrap.dedent(script) + LOST, fake_library)
+
+
+def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
+    script = """
+    CODE = 700
+    cpu, device, _ = stores()
+    host = BlockStore.host(8, like=device, pinned=False)
+    engine = TransferEngine("cuda:0", staging_bytes=4096)
+    engine.submit(device, host, PAIRS, after=None).wait()
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    fake.set(fail_execution=2, fail_execution_code=700)
+    transfer = engine.submit(device, host, PAIRS, after=None)
+    assert raises(kvpool.CudaError, lambda: transfer.wait()).code == 700
+    assert transfer.error.code == 700
+    """
+    run(textwrap.dedent(script) + LOST, fake_library)
+
+
+@pytest.mark.parametrize("setting", ["fail_launch", "fail_memcpy", "fail_execution"])
+def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCuda) -> None:
+    """The request runs on as if no swap had been begun: nothing leaks, nothing is freed twice."""
+    script = f"""
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
+    executor = PlanExecutor(manager, engine, [device, host])
+    manager.admit("a", range(12))
+    blocks = manager.block_ids("a")
+    FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set({setting}=1)
+    executor.run([manager.begin_swap_out(["a"])], stream=None)
+    (finished,) = executor.wait()
+    assert isinstance(finished.error, kvpool.CudaError) and finished.blocks == {{}}, finished
+    assert executor.in_flight == 0
+    assert manager.block_ids("a") == blocks
+    manager.check_invariants()
+    manager.release("a")
+    manager.check_invariants()
+    """
+    # A coherent link takes kernels, a driver without batched copies takes one call per piece.
+    run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
+
+
+def test_a_copy_on_write_that_fails_is_raised(fake_library: FakeCuda) -> None:
+    """The step must not run: its blocks do not hold what they should."""
+    script = """
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
+    executor = PlanExecutor(manager, engine, [device, host])
+    manager.admit("a", range(6))
+    manager.commit("a", 6)
+    manager.fork("a", "b")
+    manager.append(["a"], [7])
+    FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set(fail_launch=1)
+    swap = manager.begin_swap_out(["b"])
+    error = raises(kvpool.CudaError, lambda: executor.run([swap], stream=None))
+    (finished,) = executor.poll()
+    assert finished.swap == swap and finished.error is not None
+    manager.check_invariants()
+    """
+    run(script, fake_library)
