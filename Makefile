@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 MODEL_OPERATIONS ?= 10000000
+# Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
+TORCH ?= 2.11.0 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow lint lineage-report bench bench-rust bench-python bench-report vectors stubs-check wheel clean
+.PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
+	fatbin-check bench bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,12 +26,19 @@ $(VENV)/.built: $(BIN)/python $(RUST_SOURCES)
 	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
 	@touch $@
 
+# The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none.
 $(VENV)/.test: $(VENV)/.built pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
+	(command -v c++ || command -v g++ || command -v clang++) > /dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
+	@touch $@
+
+$(VENV)/.cuda: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group cuda
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
@@ -54,6 +64,33 @@ test-slow: $(VENV)/.test ## The model tests for longer: MODEL_OPERATIONS=n, and 
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
+# Torch alone differs: the other packages are those of the tests.
+test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"
+	for version in $(TORCH); do \
+		$(PYTHON) -m venv $(VENV)-torch-$$version && \
+		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1" && \
+		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
+			"torch==$$version" && \
+		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
+			$(VENV)-torch-$$version/bin/maturin develop --release --quiet && \
+		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py || exit 1; \
+	done
+
+engine: $(VENV)/.test ## Stream a few prompts through the example engine: PROMPT="Once upon a time"
+	$(BIN)/python -m examples.paged_engine "$(or $(PROMPT),Once upon a time)"
+
+engine-check: $(VENV)/.test ## The example engine: the same bits with and without cache, with swap and with recompute
+	$(BIN)/python -m examples.paged_engine --check
+
+gpu-check: $(VENV)/.test ## On a machine with a GPU: correctness and speed of every way to copy blocks, into benches/results
+	$(BIN)/python -m cuda.gpu_check
+
+fatbin: $(VENV)/.cuda ## Build cuda/block_copy.fatbin from its source
+	$(BIN)/python cuda/build_fatbin.py
+
+fatbin-check: $(VENV)/.cuda ## The committed fat binary is what its source builds to, byte by byte
+	$(BIN)/python cuda/build_fatbin.py --check
+
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -61,7 +98,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(MAKE) --no-print-directory stubs-check
+	$(MAKE) --no-print-directory stubs-check fatbin-check
 	$(BIN)/python tools/make_hash_vectors.py --check
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
@@ -87,4 +124,4 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --out dist
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) target dist
+	rm -rf $(VENV) $(VENV)-torch-* target dist

@@ -12,7 +12,7 @@ README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 
 
 def test_examples_run_and_print_what_they_say() -> None:
-    admission, samples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    admission, samples, bytes_moved = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     names: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -23,6 +23,11 @@ def test_examples_run_and_print_what_they_say() -> None:
     manager = names["manager"]
     assert (manager.request("a").state, manager.request("b").state) == ("running", "swapped")
     manager.check_invariants()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(bytes_moved, "README.md", "exec"), names)
+    assert printed.getvalue().splitlines()[-1] == str([{block: block for block in range(1, 8)}])
+    assert names["manager"].request("a").state == "swapped"
+    names["engine"].close()
 
 
 def test_the_two_commands_are_make_targets() -> None:

@@ -1,0 +1,55 @@
+"""What is shipped: one wheel for every Python, torch and CUDA, which links to none of them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What every Linux has: the C library and its parts, the loader, the compiler's runtime.
+SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def test_one_wheel_serves_every_python(wheel: Path) -> None:
+    assert "-abi3-" in wheel.name
+
+
+def test_the_extension_links_to_the_system_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        extensions = [name for name in files.namelist() if name.endswith(".so")]
+        assert extensions == ["kvpool/_core.abi3.so"]
+        elf = ELFFile(io.BytesIO(files.read(extensions[0])))
+    dynamic = elf.get_section_by_name(".dynamic")
+    assert isinstance(dynamic, DynamicSection)
+    needed = {str(vars(tag)["needed"]) for tag in dynamic.iter_tags("DT_NEEDED")}
+    assert {name for name in needed if not name.startswith("ld-linux")} <= SYSTEM
+    assert not list(dynamic.iter_tags("DT_RPATH"))
+    assert not list(dynamic.iter_tags("DT_RUNPATH"))
+
+
+def test_the_kernels_are_inside(wheel: Path) -> None:
+    fatbin = (ROOT / "cuda" / "block_copy.fatbin").read_bytes()
+    with zipfile.ZipFile(wheel) as files:
+        assert fatbin in files.read("kvpool/_core.abi3.so")
+
+
+def test_types_are_shipped(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        assert {"kvpool/py.typed", "kvpool/_core.pyi", "kvpool/transfer/ops.py"} <= set(files.namelist())
