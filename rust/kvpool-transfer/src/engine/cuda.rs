@@ -4,135 +4,19 @@
 //! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or empties the other. A
 //! buffer is written again only after the event of its last use.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 
-use crate::cpu;
-use crate::driver::{
-    Blocks, Context, DeviceMemory, Event, Grid, PinnedMemory, Side, Stream, StreamHandle, Table,
-};
+use super::job::{Job, Shape};
+use crate::driver::{Blocks, Context, DeviceMemory, Event, Grid, Side, Stream, StreamHandle, Table};
 use crate::error::{CudaError, TransferError};
 use crate::mapping::Pair;
 use crate::memory::Span;
 use crate::planner::{Direction, Method, Question};
-use crate::region::Region;
 use crate::runs::{cut, runs, singles};
-use crate::store::{Device, Packed, Pinning, Store};
-
-/// A checked copy.
-#[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) src: Arc<Store>,
-    pub(super) dst: Arc<Store>,
-    pub(super) pairs: Vec<Pair>,
-    pub(super) range: Range<usize>,
-}
-
-impl Job {
-    pub(super) fn nbytes(&self) -> u64 {
-        let each: u64 = self.src.regions()[self.range.clone()].iter().map(|region| region.nbytes).sum();
-        each * self.pairs.len() as u64
-    }
-
-    /// Which way it goes between this device and the host.
-    pub(super) fn direction(&self, device: Device) -> Option<Direction> {
-        match (self.src.device(), self.dst.device()) {
-            (src, dst) if src == device && dst == device => Some(Direction::OnDevice),
-            (Device::Cpu, dst) if dst == device => Some(Direction::ToDevice),
-            (src, Device::Cpu) if src == device => Some(Direction::ToHost),
-            _ => None,
-        }
-    }
-
-    /// The end that is not on the device.
-    fn host(&self) -> &Arc<Store> {
-        if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
-    }
-
-    /// Copies of single pieces, neighbours merged, none across the border of two registrations.
-    fn spans(&self) -> Vec<Span> {
-        let parts = |merged: bool| {
-            let all = if merged { runs(&self.pairs) } else { singles(&self.pairs) };
-            match (self.src.pinning(), self.dst.pinning()) {
-                (Pinning::Registered { blocks }, _) => cut(&all, blocks, |run| run.src),
-                (_, Pinning::Registered { blocks }) => cut(&all, blocks, |run| run.dst),
-                _ => all,
-            }
-        };
-        let regions =
-            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
-        let dense = |(src, dst): &(&Region, &Region)| src.is_dense() && dst.is_dense();
-        let merged = if regions.clone().any(|both| dense(&both)) { parts(true) } else { Vec::new() };
-        let single = if regions.clone().all(|both| dense(&both)) { Vec::new() } else { parts(false) };
-        let mut spans = Vec::new();
-        for both in regions {
-            let (src, dst) = both;
-            let parts = if dense(&both) { &merged } else { &single };
-            spans.extend(parts.iter().map(|run| Span {
-                src: src.at(run.src.into()),
-                dst: dst.at(run.dst.into()),
-                nbytes: src.nbytes * u64::from(run.len),
-            }));
-        }
-        spans
-    }
-
-    /// Descriptors that `spans` would make, without those of borders.
-    fn num_spans(&self) -> u64 {
-        let regions =
-            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
-        let dense = regions.filter(|(src, dst)| src.is_dense() && dst.is_dense()).count() as u64;
-        let merged = if dense > 0 { runs(&self.pairs).len() as u64 } else { 0 };
-        dense * merged + (self.range.len() as u64 - dense) * self.pairs.len() as u64
-    }
-}
-
-/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are contiguous there.
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) stride: u64,
-    /// Bytes of a block without the hole behind it.
-    nbytes: u64,
-    offsets: Vec<u64>,
-    /// Whether a run of blocks may be moved as one piece, holes included.
-    whole: bool,
-}
-
-impl Shape {
-    pub(super) fn of(host: &Store) -> Self {
-        if let Some(Packed { stride, nbytes, offsets, owned, .. }) = host.packed() {
-            let whole = *owned || stride == nbytes;
-            return Self { stride: *stride, nbytes: *nbytes, offsets: offsets.clone(), whole };
-        }
-        let mut end = 0_u64;
-        let mut offsets = Vec::with_capacity(host.regions().len());
-        for region in host.regions() {
-            offsets.push(end);
-            end = (end + region.nbytes).next_multiple_of(16);
-        }
-        Self { stride: end, nbytes: end, offsets, whole: true }
-    }
-
-    /// The regions of blocks of this shape at an address.
-    pub(super) fn regions(&self, host: &Store, base: u64) -> Vec<Region> {
-        let stride = self.stride;
-        let pieces = host.regions().iter().zip(&self.offsets);
-        pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
-    }
-
-    /// Where the regions `range` begin in a block, and their bytes: all that lies between is theirs.
-    fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
-        if range.len() == self.offsets.len() {
-            return (0, self.nbytes);
-        }
-        let start = self.offsets[range.start];
-        let last = range.end - 1;
-        (start, self.offsets[last] + host.regions()[last].nbytes - start)
-    }
-}
+use crate::store::{Device, Pinning, Store};
 
 /// A buffer on the device, and its last use.
 struct Slot {
@@ -486,50 +370,4 @@ impl Cuda {
         self.lane(way.direction).slots[index].free = Some(free.clone());
         Ok(free)
     }
-}
-
-/// Page-locked buffers between pageable memory and the device.
-pub(super) struct Bounce {
-    slots: Vec<PinnedMemory>,
-    nbytes: u64,
-}
-
-impl Bounce {
-    /// Buffers of at least so many bytes.
-    pub(super) fn of<'a>(
-        bounce: &'a mut Option<Self>,
-        context: &Arc<Context>,
-        nbytes: u64,
-    ) -> Result<&'a Self, CudaError> {
-        if bounce.as_ref().is_none_or(|bounce| bounce.nbytes < nbytes) {
-            *bounce = None;
-            let slots = (0..SLOTS).map(|_| PinnedMemory::new(context, nbytes)).collect::<Result<_, _>>()?;
-            return Ok(bounce.insert(Self { slots, nbytes }));
-        }
-        Ok(bounce.get_or_insert_with(|| Self { slots: Vec::new(), nbytes: 0 }))
-    }
-
-    pub(super) fn slot(&self, index: usize) -> &PinnedMemory {
-        &self.slots[index % SLOTS]
-    }
-}
-
-/// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer of the same shape.
-pub(super) fn bounce_copy(
-    host: &Store,
-    buffer: u64,
-    shape: &Shape,
-    part: &[Pair],
-    range: &Range<usize>,
-    to_host: bool,
-    threads: usize,
-) {
-    let view = Store::view(shape.regions(host, buffer), part.len() as u64);
-    let place = |(place, pair): (usize, &Pair)| {
-        let place = place as u32;
-        if to_host { Pair { src: place, dst: pair.dst } } else { Pair { src: pair.src, dst: place } }
-    };
-    let pairs: Vec<_> = part.iter().enumerate().map(place).collect();
-    let (src, dst) = if to_host { (&view, host) } else { (host, &view) };
-    cpu::copy(src, dst, &pairs, range.clone(), threads);
 }

@@ -8,9 +8,13 @@
 //!
 //! Costs: O(pairs * regions), and a microsecond; with a kernel one launch per 480 pairs, whatever the number of regions.
 
+mod bounce;
 mod calibrate;
+mod copy;
 mod cuda;
+mod job;
 mod plan;
+mod submit;
 mod transfer;
 mod worker;
 
@@ -22,10 +26,11 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
+use bounce::Bounce;
 pub use calibrate::{Calibration, Card, Measurement};
-use cuda::{Bounce, Cuda, Job, SLOTS, Shape, Way, bounce_copy};
+use cuda::Cuda;
+use job::Job;
 pub use plan::Move;
-use transfer::Held;
 pub use transfer::Transfer;
 use worker::Worker;
 
@@ -33,7 +38,6 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::mapping;
-use crate::memory::Span;
 use crate::planner::{Direction, Method, Thresholds};
 use crate::store::{Device, Store};
 
@@ -257,332 +261,11 @@ impl TransferEngine {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts a copy and returns at once. Transfers of one direction end in the order in which they were submitted.
-    ///
-    /// # Errors
-    /// Every [`TransferError`] but those that only a transfer ends with; nothing has been enqueued then.
-    pub fn submit(
-        self: &Arc<Self>,
-        src: &Arc<Store>,
-        dst: &Arc<Store>,
-        raw: impl ExactSizeIterator<Item = (i64, i64)>,
-        options: &Options,
-    ) -> Result<Arc<Transfer>, TransferError> {
-        let direction = self.direction(src, dst)?;
-        let job = self.check(src, dst, raw, options.regions)?;
-        if let After::Transfer(other) = &options.after {
-            other.check_process()?;
-        }
-        self.start(job, direction, options)
-    }
-
-    /// Starts a checked copy.
-    fn start(
-        self: &Arc<Self>,
-        job: Job,
-        direction: Option<Direction>,
-        options: &Options,
-    ) -> Result<Arc<Transfer>, TransferError> {
-        let Some(direction) = direction else {
-            Self::check_cpu_method(options.method)?;
-            return self.start_on_worker(job, None, Method::Cpu, options);
-        };
-        let mut cuda = self.cuda()?;
-        if let After::Stream(stream) = options.after
-            && cuda.context.is_capturing(stream)?
-        {
-            return Err(TransferError::Capturing(
-                "a submitted copy runs on the engine's own streams; use copy",
-            ));
-        }
-        cuda.context.check_alive()?;
-        let question = cuda.question(&job, direction, None, false);
-        let thresholds = self.thresholds();
-        let method = match options.method {
-            Method::Auto => question.answer(&thresholds)?,
-            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
-        };
-        if job.pairs.is_empty() {
-            return Ok(self.empty(method));
-        }
-        let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
-        let waits = matches!(&options.after, After::Transfer(other) if !other.is_enqueued());
-        if pageable || waits || self.worker.is_busy() {
-            // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
-            let stream = cuda.stream(direction);
-            let options =
-                Options { after: Self::wait_now(&cuda.context, stream, &options.after)?, ..options.clone() };
-            drop(cuda);
-            return self.start_on_worker(job, Some(direction), method, &options);
-        }
-        let settled = !matches!(options.after, After::Event(_) | After::Transfer(_))
-            && job.src.writers.load(Ordering::Acquire) == 0;
-        let way = Way { direction, method, inline: None, settled, link_ctas: thresholds.link_ctas };
-        let stream = cuda.stream(direction);
-        Self::wait_now(&cuda.context, stream, &options.after)?;
-        let held = Held::new(&job.src, &job.dst);
-        let context = cuda.context.clone();
-        let start = Event::record(&context, stream)?;
-        cuda.enqueue(&job, way)?;
-        let end = Event::record(&context, stream)?;
-        let transfer = Transfer::enqueued(self.id(), job.nbytes(), method, self.device, [start, end], held);
-        self.remember(&transfer);
-        Ok(transfer)
-    }
-
-    /// Makes a stream of the engine wait for what the device knows of, and returns what it does not know of.
-    fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<After, TransferError> {
-        match after {
-            After::Nothing => {}
-            After::Stream(other) => context.wait(stream, Event::record(context, *other)?.raw())?,
-            After::Event(event) => context.wait(stream, *event)?,
-            After::Transfer(other) if other.is_enqueued() => other.wait_on(stream)?,
-            After::Transfer(_) => return Ok(after.clone()),
-        }
-        Ok(After::Nothing)
-    }
-
-    fn empty(&self, method: Method) -> Arc<Transfer> {
-        let transfer = Transfer::empty(self.id(), method, self.device);
-        self.remember(&transfer);
-        transfer
-    }
-
-    /// Starts a copy that the processor makes, or has a part in.
-    fn start_on_worker(
-        self: &Arc<Self>,
-        job: Job,
-        direction: Option<Direction>,
-        method: Method,
-        options: &Options,
-    ) -> Result<Arc<Transfer>, TransferError> {
-        let transfer = Transfer::queued(self.id(), job.nbytes(), method, self.device);
-        let held = Held::new(&job.src, &job.dst);
-        let after = options.after.clone();
-        let engine = self.clone();
-        let work = move || {
-            let _held = held;
-            match after {
-                After::Transfer(other) => other.sleep(None)?,
-                After::Stream(stream) => engine.wait_for_stream(stream)?,
-                After::Event(event) => engine.wait_for_event(event)?,
-                After::Nothing => {}
-            }
-            match direction {
-                None => {
-                    cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
-                    Ok(())
-                }
-                Some(direction) => engine.cross(&job, direction, method),
-            }
-        };
-        self.worker.queue(transfer.clone(), work)?;
-        self.remember(&transfer);
-        Ok(transfer)
-    }
-
     /// Waits on this thread for what is on a stream; the CPU has none.
     fn wait_for_stream(&self, stream: StreamHandle) -> Result<(), TransferError> {
         let Some(cuda) = &self.cuda else { return Ok(()) };
         let context = cuda.lock().unwrap_or_else(PoisonError::into_inner).context.clone();
         Ok(Event::record(&context, stream)?.synchronize()?)
-    }
-
-    /// Waits on this thread for an event; the CPU has none.
-    fn wait_for_event(&self, event: u64) -> Result<(), TransferError> {
-        let Some(cuda) = &self.cuda else { return Ok(()) };
-        let cuda = cuda.lock().unwrap_or_else(PoisonError::into_inner);
-        let (context, stream) = (cuda.context.clone(), cuda.stream(Direction::OnDevice));
-        context.wait(stream, event)?;
-        let reached = Event::record(&context, stream)?;
-        drop(cuda);
-        Ok(reached.synchronize()?)
-    }
-
-    /// The worker's part of a copy between the device and the host: has ended on return.
-    fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
-        let link_ctas = self.thresholds().link_ctas;
-        let way = Way { direction, method, inline: None, settled: false, link_ctas };
-        let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
-        if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
-            let mut cuda = self.cuda()?;
-            cuda.enqueue(job, way)?;
-            let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
-            let end = Event::record(&context, stream)?;
-            drop(cuda);
-            return Ok(end.synchronize()?);
-        }
-        let to_host = direction == Direction::ToHost;
-        let shape = Shape::of(host);
-        let (context, slot_bytes) = {
-            let cuda = self.cuda()?;
-            (cuda.context.clone(), cuda.slot_bytes(&shape))
-        };
-        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let bounce = Bounce::of(&mut bounce, &context, slot_bytes)?;
-        let parts: Vec<_> = job.pairs.chunks((slot_bytes / shape.stride) as usize).collect();
-        let mut ends: Vec<Arc<Event>> = Vec::with_capacity(parts.len());
-        let result = (0..parts.len() + 1).try_for_each(|index| {
-            // Buffers take turns: the processor works on one while the device works on the other.
-            if index < parts.len() {
-                let (part, buffer) = (parts[index], bounce.slot(index));
-                if !to_host {
-                    if index >= SLOTS {
-                        ends[index - SLOTS].synchronize()?;
-                    }
-                    bounce_copy(host, buffer.address(), &shape, part, &job.range, false, self.threads);
-                }
-                let nbytes = part.len() as u64 * shape.stride;
-                let host = buffer.device_address;
-                let span = |slot| {
-                    let (src, dst) = if to_host { (slot, host) } else { (host, slot) };
-                    vec![Span { src, dst, nbytes }]
-                };
-                ends.push(self.cuda()?.stage(job, way, &shape, part, span)?);
-            }
-            if to_host && index > 0 {
-                ends[index - 1].synchronize()?;
-                let buffer = bounce.slot(index - 1).address();
-                bounce_copy(host, buffer, &shape, parts[index - 1], &job.range, true, self.threads);
-            }
-            Ok(())
-        });
-        // Buffers and stores are free again only when the device has done with them, even after an error.
-        let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
-        result.and(ended)
-    }
-
-    /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on the CPU.
-    ///
-    /// # Errors
-    /// As [`Self::submit`].
-    pub fn copy(
-        &self,
-        src: &Arc<Store>,
-        dst: &Arc<Store>,
-        raw: impl ExactSizeIterator<Item = (i64, i64)>,
-        stream: StreamHandle,
-        method: Method,
-    ) -> Result<(), TransferError> {
-        let direction = self.direction(src, dst)?;
-        let job = self.check(src, dst, raw, None)?;
-        self.copy_checked(&job, direction, stream, method)
-    }
-
-    fn copy_checked(
-        &self,
-        job: &Job,
-        direction: Option<Direction>,
-        stream: StreamHandle,
-        method: Method,
-    ) -> Result<(), TransferError> {
-        let Some(direction) = direction else {
-            Self::check_cpu_method(method)?;
-            if self.cuda.is_some() {
-                // The processor follows no stream: whatever moves host blocks has to end first.
-                self.wait_for_stream(stream)?;
-                self.wait_all(None)?;
-            }
-            cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
-            return Ok(());
-        };
-        let mut cuda = self.cuda()?;
-        let context = cuda.context.clone();
-        context.check_alive()?;
-        let capturing = context.is_capturing(stream)?;
-        let question = cuda.question(job, direction, Some(stream), capturing);
-        let thresholds = self.thresholds();
-        let method = match method {
-            Method::Auto => question.answer(&thresholds)?,
-            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
-        };
-        if job.pairs.is_empty() {
-            return Ok(());
-        }
-        self.check_tables(job, capturing, method)?;
-        let way =
-            Way { direction, method, inline: Some(stream), settled: false, link_ctas: thresholds.link_ctas };
-        self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
-    }
-
-    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with a negative id are
-    /// left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
-    ///
-    /// # Errors
-    /// As [`Self::submit`], but for what only a look at the ids could tell.
-    pub fn copy_mapped(
-        &self,
-        src: &Arc<Store>,
-        dst: &Arc<Store>,
-        address: u64,
-        n: u64,
-        stream: StreamHandle,
-    ) -> Result<(), TransferError> {
-        self.check_open()?;
-        let range = Self::check_stores(src, dst, None)?;
-        let Some(direction) = self.direction(src, dst)? else {
-            let reason = "the mapping is on a device, and both stores are on the cpu";
-            return Err(TransferError::Method { method: Method::Kernel, reason });
-        };
-        if n > i32::MAX as u64 {
-            return Err(TransferError::Argument {
-                name: "mapping",
-                value: format!("of {n} rows"),
-                expected: format!("at most {} rows", i32::MAX),
-            });
-        }
-        let job = Job { src: src.clone(), dst: dst.clone(), pairs: Vec::new(), range };
-        let cuda = self.cuda()?;
-        let context = cuda.context.clone();
-        context.check_alive()?;
-        let capturing = context.is_capturing(stream)?;
-        let question = cuda.question(&job, direction, Some(stream), capturing);
-        question.obstacle(Method::Kernel).map_or(Ok(()), Err)?;
-        if n == 0 {
-            return Ok(());
-        }
-        self.check_tables(&job, capturing, Method::Kernel)?;
-        let link_ctas = self.thresholds().link_ctas;
-        self.hold(&context, &job, stream, capturing, || {
-            cuda.enqueue_mapped(&job, stream, link_ctas, address, n)
-        })
-    }
-
-    /// Region tables are uploaded with a call that no capture allows.
-    fn check_tables(&self, job: &Job, capturing: bool, method: Method) -> Result<(), TransferError> {
-        let Device::Cuda(ordinal) = self.device else { return Ok(()) };
-        let there = job.src.has_table(ordinal) && job.dst.has_table(ordinal);
-        if capturing && method == Method::Kernel && !there {
-            return Err(TransferError::Capturing(
-                "a store's region table is not on the device yet; copy once before the capture",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Enqueues on the caller's stream, and keeps the stores until that is done.
-    fn hold(
-        &self,
-        context: &Arc<Context>,
-        job: &Job,
-        stream: StreamHandle,
-        capturing: bool,
-        enqueue: impl FnOnce() -> Result<(), TransferError>,
-    ) -> Result<(), TransferError> {
-        if capturing {
-            // No event of a capture can be asked for; the graph's owner keeps the stores open.
-            job.src.captured.store(true, Ordering::Release);
-            job.dst.captured.store(true, Ordering::Release);
-            return enqueue();
-        }
-        let held = Held::new(&job.src, &job.dst);
-        let start = Event::record(context, stream)?;
-        enqueue()?;
-        let end = Event::record(context, stream)?;
-        let transfer = Transfer::enqueued(self.id(), 0, Method::Auto, self.device, [start, end], held);
-        transfer.tell();
-        self.remember(&transfer);
-        Ok(())
     }
 
     /// Transfers that ended since the last time, failed ones included; those that `wait` or `is_done` told of are left out.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::cuda::Job;
+use super::job::Job;
 use super::transfer::Transfer;
 use super::{After, Options, TransferEngine};
 use crate::driver::StreamHandle;

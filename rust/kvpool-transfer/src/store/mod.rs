@@ -6,6 +6,10 @@
 //!
 //! Costs: O(regions log regions) to make; looking up a handle takes some 20 ns.
 
+mod compare;
+mod host;
+mod packed;
+
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -18,6 +22,10 @@ use crate::driver::{Context, Registration, Table};
 use crate::error::TransferError;
 use crate::memory::{self, HostMemory, PageKind};
 use crate::region::{self, Region};
+pub(crate) use compare::Relation;
+pub use host::{HostOptions, NumaNode};
+pub(crate) use packed::Packed;
+use packed::packed;
 
 /// Where memory lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,17 +63,6 @@ impl std::str::FromStr for Device {
     }
 }
 
-/// How the memory of two stores lies to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Relation {
-    /// They share no byte.
-    Apart,
-    /// Block for block the same memory.
-    Same,
-    /// They see some memory differently.
-    Entangled,
-}
-
 /// Regions of equal length: one kernel launch copies them together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -84,52 +81,6 @@ pub(crate) enum Pinning {
     Owner,
     /// By this store, so many blocks per registration.
     Registered { blocks: u32 },
-}
-
-/// Which part of a block-first layout each region has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Packed {
-    /// Address of block 0.
-    pub(crate) base: u64,
-    /// Bytes from block to block.
-    pub(crate) stride: u64,
-    /// Bytes of a block.
-    pub(crate) nbytes: u64,
-    /// Where each region begins within a block.
-    pub(crate) offsets: Vec<u64>,
-    /// Whether the holes between regions and blocks are nobody's, and may be overwritten.
-    pub(crate) owned: bool,
-}
-
-/// Which NUMA node a host pool is bound to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NumaNode {
-    /// None.
-    Any,
-    /// The one nearest to the device that the pool is for, if the driver knows it.
-    Near,
-    /// This one.
-    Node(u32),
-}
-
-/// How to make a host pool.
-#[derive(Clone, Debug)]
-pub struct HostOptions {
-    /// Page-lock its memory: `None` if possible.
-    pub pinned: Option<bool>,
-    /// Bind it to a NUMA node.
-    pub numa_node: NumaNode,
-    /// Back it by huge pages, if there are any.
-    pub hugepages: bool,
-    /// Bytes that one call may page-lock.
-    pub registration_limit: u64,
-}
-
-impl Default for HostOptions {
-    /// One registration of 512 GiB fails where eight of 64 GiB succeed (vLLM PR 51081).
-    fn default() -> Self {
-        Self { pinned: None, numa_node: NumaNode::Any, hugepages: false, registration_limit: 64 << 30 }
-    }
 }
 
 /// Blocks of one tier.
@@ -177,11 +128,6 @@ impl fmt::Debug for Store {
 static NEXT_HANDLE: AtomicI64 = AtomicI64::new(1);
 static STORES: LazyLock<RwLock<HashMap<i64, Weak<Store>>>> = LazyLock::new(RwLock::default);
 
-/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole registrations are whole pages.
-const REGION_ALIGN: u64 = 16;
-const BLOCK_ALIGN: u64 = 512;
-const PAGE: u64 = 4096;
-
 impl Store {
     /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is empty; `pinned` says that
     /// host memory is page-locked, each region within one allocation.
@@ -206,56 +152,6 @@ impl Store {
         let mut store = Self::bare(regions, num_blocks, device, kinds, packed);
         store.pinning = pinning;
         store.keep_alive = keep_alive;
-        Self::enlist(store)
-    }
-
-    /// A host pool of `num_blocks` blocks with the regions of `like`, each block in one piece. Its memory is taken, and
-    /// page-locked, here. Page-locking takes some 0.1 s per GB.
-    ///
-    /// # Errors
-    /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was asked for and is refused.
-    pub fn host(num_blocks: u64, like: &Self, options: &HostOptions) -> Result<Arc<Self>, TransferError> {
-        let mut offset = 0_u64;
-        let mut offsets = Vec::with_capacity(like.regions.len());
-        for region in &like.regions {
-            offsets.push(offset);
-            offset = (offset + region.nbytes).next_multiple_of(REGION_ALIGN);
-        }
-        let stride = offset.next_multiple_of(BLOCK_ALIGN);
-        let bytes =
-            num_blocks.checked_mul(stride).filter(|_| num_blocks > 0 && num_blocks <= i32::MAX as u64);
-        let Some(bytes) = bytes else {
-            return Err(TransferError::Layout(format!(
-                "a store of {num_blocks} blocks of {stride} bytes: it has 1 to {} blocks",
-                i32::MAX
-            )));
-        };
-        let node = match (options.numa_node, like.device) {
-            (NumaNode::Node(node), _) => Some(node),
-            (NumaNode::Near, Device::Cuda(ordinal)) => Context::of(ordinal)?.numa_node,
-            _ => None,
-        };
-        let memory = HostMemory::new(bytes, options.hugepages, node)?;
-        let base = memory.address();
-        let regions: Vec<_> = like
-            .regions
-            .iter()
-            .zip(&offsets)
-            .map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes })
-            .collect();
-        let packed = packed(&regions, true);
-        let mut store = Self::bare(regions, num_blocks, Device::Cpu, like.kinds.clone(), packed);
-        if options.pinned != Some(false) {
-            match pin(like.device, base, num_blocks, stride, options.registration_limit) {
-                Ok((blocks, registrations)) => {
-                    store.pinning = Pinning::Registered { blocks };
-                    store.registrations = registrations;
-                }
-                Err(error) if options.pinned == Some(true) => return Err(error),
-                Err(error) => store.why_pageable = Some(error.to_string()),
-            }
-        }
-        store.memory = Some(memory);
         Self::enlist(store)
     }
 
@@ -414,77 +310,6 @@ impl Store {
         if self.is_closed() { Err(TransferError::StoreClosed { handle: self.handle }) } else { Ok(()) }
     }
 
-    /// Refuses if blocks of the two stores differ.
-    pub(crate) fn check_alike(&self, dst: &Self) -> Result<(), TransferError> {
-        let refuse = |what: String| Err(TransferError::LayoutMismatch(what));
-        if self.regions.len() != dst.regions.len() {
-            let (src, dst) = (self.regions.len(), dst.regions.len());
-            return refuse(format!("the source has {src} regions, the destination {dst}"));
-        }
-        // Equal groups in equal order mean equal lengths region by region, which is cheap to see.
-        if self.groups != dst.groups || self.order != dst.order {
-            let pieces = self.regions.iter().zip(&dst.regions).enumerate();
-            let differ = pieces.into_iter().find(|(_, (src, dst))| src.nbytes != dst.nbytes);
-            if let Some((index, (src, dst))) = differ {
-                let (src, dst) = (src.nbytes, dst.nbytes);
-                return refuse(format!(
-                    "region {index} has {src} bytes in the source, {dst} in the destination"
-                ));
-            }
-        }
-        let differ = self.kinds.iter().zip(&dst.kinds).enumerate().find(|(_, (src, dst))| src != dst);
-        if let Some((index, (src, dst))) = differ {
-            return refuse(format!("region {index} is of {src} in the source, of {dst} in the destination"));
-        }
-        Ok(())
-    }
-
-    /// How its memory lies to that of another store. O(1) if asked before.
-    pub(crate) fn relation(&self, other: &Self) -> Relation {
-        if self.handle == other.handle {
-            return Relation::Same;
-        }
-        if self.device != other.device {
-            return Relation::Apart;
-        }
-        let mut relations = self.relations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&known) = relations.get(&other.handle) {
-            return known;
-        }
-        // Handles are never used twice, so what is known stays true; stores that come and go leave a bounded trace.
-        if relations.len() >= 64 {
-            relations.clear();
-        }
-        let relation = self.compare(other);
-        relations.insert(other.handle, relation);
-        relation
-    }
-
-    fn compare(&self, other: &Self) -> Relation {
-        if self.regions == other.regions {
-            return Relation::Same;
-        }
-        let extents = |store: &Self| {
-            let ends = store.regions.iter().map(|region| (region.base, region.end(store.num_blocks)));
-            let mut extents: Vec<_> = ends.collect();
-            extents.sort_unstable();
-            extents
-        };
-        let theirs = extents(other);
-        let mut next = 0;
-        let mut reach = 0;
-        for (base, end) in extents(self) {
-            while next < theirs.len() && theirs[next].0 < end {
-                reach = reach.max(theirs[next].1);
-                next += 1;
-            }
-            if reach > base {
-                return Relation::Entangled;
-            }
-        }
-        Relation::Apart
-    }
-
     /// The region table on a device, uploaded if it is not there yet.
     ///
     /// # Errors
@@ -560,53 +385,4 @@ impl Drop for Store {
     fn drop(&mut self) {
         STORES.write().unwrap_or_else(PoisonError::into_inner).remove(&self.handle);
     }
-}
-
-/// Whether regions make up contiguous blocks; only the owner of the memory may have holes in them, which staging overwrites.
-fn packed(regions: &[Region], owned: bool) -> Option<Packed> {
-    let stride = regions.first()?.stride;
-    let base = regions.iter().map(|region| region.base).min()?;
-    let end = regions.iter().map(|region| region.base + region.nbytes).max()?;
-    let bytes: u64 = regions.iter().map(|region| region.nbytes).sum();
-    let nbytes = end - base;
-    let whole = owned || nbytes == bytes;
-    (whole && nbytes <= stride && regions.iter().all(|region| region.stride == stride)).then(|| Packed {
-        base,
-        stride,
-        nbytes,
-        offsets: regions.iter().map(|region| region.base - base).collect(),
-        owned,
-    })
-}
-
-/// Page-locks a pool for the device of the store that it is made for, in parts that end with whole blocks and whole pages.
-fn pin(
-    device: Device,
-    base: u64,
-    num_blocks: u64,
-    stride: u64,
-    limit: u64,
-) -> Result<(u32, Vec<Registration>), TransferError> {
-    let bytes = num_blocks * stride;
-    let refuse = |reason: String| TransferError::Pinning { bytes, reason };
-    let Device::Cuda(ordinal) = device else {
-        return Err(refuse("it is for a store on the cpu".into()));
-    };
-    let context = Context::of(ordinal).map_err(|error| refuse(error.to_string()))?;
-    // Blocks are multiples of 512 bytes, so 8 of them end with a page.
-    let per_page = PAGE / BLOCK_ALIGN;
-    let blocks =
-        (limit / stride / per_page * per_page).clamp(per_page, num_blocks.next_multiple_of(per_page));
-    if context.needs_device_pointers && blocks < num_blocks {
-        return Err(refuse("this device takes one registration only, and it would exceed the limit".into()));
-    }
-    let mut registrations = Vec::new();
-    let mut first = 0;
-    while first < num_blocks {
-        let count = blocks.min(num_blocks - first);
-        let registration = context.register(base + first * stride, count * stride);
-        registrations.push(registration.map_err(|error| refuse(error.to_string()))?);
-        first += count;
-    }
-    Ok((blocks as u32, registrations))
 }

@@ -1,0 +1,331 @@
+//! `TransferEngine`, `Transfer`, and copies by handle.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvpool_transfer::{
+    Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
+    TransferError,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::mapping::Mapping;
+use super::store::{PyBlockStore, device};
+use super::streams::{Wanted, after, current_stream, stream};
+use crate::convert::{Int, count};
+use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::tiers::PyTransferPlan;
+
+/// Bytes from which on a copy lets other threads run meanwhile.
+const DETACH_BYTES: u64 = 64 << 10;
+
+/// A copy that was submitted.
+#[pyclass(frozen, module = "kvpool._core", name = "Transfer")]
+pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
+
+/// Longest sleep without a look at signals.
+const SLICE: Duration = Duration::from_millis(50);
+
+#[pymethods]
+impl PyTransfer {
+    /// Its number: an engine's transfers are numbered as they are submitted.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Bytes that it copies.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.0.nbytes
+    }
+
+    /// How it copies them.
+    #[getter]
+    fn method(&self) -> &'static str {
+        self.0.method.name()
+    }
+
+    /// Seconds that the copy took, or None before its end.
+    #[getter]
+    fn seconds(&self) -> Option<f64> {
+        self.0.seconds()
+    }
+
+    /// The exception that it failed with, or None.
+    #[getter]
+    fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.0.error().map(|error| error.to_py_err(py).into_value(py).into_any())
+    }
+
+    /// Says whether it has ended, successfully or not.
+    fn done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    /// Waits until it has ended.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+        let start = Instant::now();
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let result = py.detach(|| self.0.wait(Some(slice)));
+            match result {
+                Err(TransferError::Timeout { id, .. }) => {
+                    if let Some(timeout) = limit.filter(|&limit| start.elapsed() >= limit) {
+                        return Err(TransferError::Timeout { id, timeout }).or_raise(py);
+                    }
+                    py.check_signals()?;
+                }
+                result => return result.or_raise(py),
+            }
+        }
+    }
+
+    /// Makes a stream wait until it has ended.
+    #[pyo3(signature = (stream=Wanted::Current), text_signature = "($self, stream='current')")]
+    #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
+    fn wait_on(&self, py: Python<'_>, stream: Wanted<'_>) -> PyResult<()> {
+        let handle = self::stream(py, &stream, self.0.device())?;
+        py.detach(|| self.0.wait_on(handle)).or_raise(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.0.is_done() { "ended" } else { "under way" };
+        format!(
+            "Transfer(id={}, nbytes={}, method={:?}, {state})",
+            self.0.id,
+            self.0.nbytes,
+            self.0.method.name()
+        )
+    }
+}
+
+fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        raise(py, "InvalidArgumentError", format!("timeout is {seconds}: seconds, 0 or more, or None"))
+    })
+}
+
+/// Copies blocks between the stores of one device and the host.
+#[pyclass(frozen, module = "kvpool._core", name = "TransferEngine")]
+pub(crate) struct PyTransferEngine(Arc<TransferEngine>);
+
+fn method(py: Python<'_>, name: &str) -> PyResult<Method> {
+    name.parse().or_raise(py)
+}
+
+#[pymethods]
+impl PyTransferEngine {
+    #[new]
+    #[pyo3(signature = (device="cpu", *, threads=None, staging_bytes=33_554_432, calibration=None))]
+    fn new(
+        py: Python<'_>,
+        device: &str,
+        threads: Option<Int>,
+        staging_bytes: i128,
+        calibration: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let device = self::device(py, device)?;
+        let staging_bytes = count(py, "staging_bytes", staging_bytes)? as u64;
+        let mut config = EngineConfig { staging_bytes, ..EngineConfig::default() };
+        if let Some(threads) = threads {
+            config.threads = count(py, "threads", threads)?;
+        }
+        let engine = py.detach(|| TransferEngine::new(device, config)).or_raise(py)?;
+        if let (Some(path), Some(card)) = (calibration, engine.card()) {
+            engine.set_thresholds(Calibration::load(&path, &card).or_raise(py)?.thresholds);
+        }
+        Ok(Self(engine))
+    }
+
+    /// The device: cpu or cuda:N.
+    #[getter]
+    fn device(&self) -> String {
+        self.0.device().to_string()
+    }
+
+    /// Transfers that have not ended.
+    #[getter]
+    fn in_flight(&self) -> usize {
+        self.0.num_in_flight()
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Name, bus address and driver version of the device, or None for the CPU.
+    #[getter]
+    fn card(&self) -> Option<(String, String, i32)> {
+        self.0.card().map(|card| (card.name, card.pci, card.driver))
+    }
+
+    /// Starts a copy and returns at once.
+    #[pyo3(
+        signature = (src, dst, mapping, *, after=Wanted::Current, regions=None, method="auto"),
+        text_signature = "($self, src, dst, mapping, *, after='current', regions=None, method='auto')"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        src: &PyBlockStore,
+        dst: &PyBlockStore,
+        mapping: &Bound<'_, PyAny>,
+        after: Wanted<'_>,
+        regions: Option<(Int, Int)>,
+        method: &str,
+    ) -> PyResult<PyTransfer> {
+        let device = self.0.device();
+        let after = self::after(py, &after, device)?;
+        let regions = regions
+            .map(|(first, end)| Ok::<_, PyErr>((count(py, "regions", first)?, count(py, "regions", end)?)))
+            .transpose()?;
+        let options = Options { after, regions, method: self::method(py, method)? };
+        let Mapping::Pairs(pairs) = Mapping::of(mapping)? else {
+            let message = "a mapping on a device is copied in the order of a stream: use copy";
+            return Err(raise(py, "MappingTypeError", message));
+        };
+        let submit = || self.0.submit(&src.0, &dst.0, pairs.into_iter(), &options);
+        Ok(PyTransfer(py.detach(submit).or_raise(py)?))
+    }
+
+    /// Copies in the order of a stream; done on return if both stores are on the CPU.
+    #[pyo3(
+        signature = (src, dst, mapping, *, stream=Wanted::Current, method="auto"),
+        text_signature = "($self, src, dst, mapping, *, stream='current', method='auto')"
+    )]
+    #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
+    fn copy(
+        &self,
+        py: Python<'_>,
+        src: &PyBlockStore,
+        dst: &PyBlockStore,
+        mapping: &Bound<'_, PyAny>,
+        stream: Wanted<'_>,
+        method: &str,
+    ) -> PyResult<()> {
+        let method = self::method(py, method)?;
+        let handle = self::stream(py, &stream, self.0.device())?;
+        copy(py, &self.0, [&src.0, &dst.0], Mapping::of(mapping)?, handle, method)
+    }
+
+    /// Executes a plan: copies within a store in the order of a stream, the others as transfers.
+    #[pyo3(
+        signature = (plan, stores, *, stream=Wanted::Current, scratch=None),
+        text_signature = "($self, plan, stores, *, stream='current', scratch=None)"
+    )]
+    #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
+    fn execute(
+        &self,
+        py: Python<'_>,
+        plan: &PyTransferPlan,
+        stores: Vec<PyRef<'_, PyBlockStore>>,
+        stream: Wanted<'_>,
+        scratch: Option<Vec<Bound<'_, PyAny>>>,
+    ) -> PyResult<Vec<PyTransfer>> {
+        let rounds = plan.split(py, scratch)?;
+        let place = |place: kvpool::Place| (place.tier, place.block.get());
+        let moves = |round: &Vec<kvpool::Transfer>| {
+            round.iter().map(|one| Move { src: place(one.src), dst: place(one.dst) }).collect()
+        };
+        let rounds: Vec<Vec<Move>> = rounds.iter().map(moves).collect();
+        let stores: Vec<_> = stores.iter().map(|store| store.0.clone()).collect();
+        let handle = self::stream(py, &stream, self.0.device())?;
+        let transfers = py.detach(|| self.0.execute(&rounds, &stores, handle)).or_raise(py)?;
+        Ok(transfers.into_iter().map(PyTransfer).collect())
+    }
+
+    /// Returns the transfers that ended since the last time, failed ones included.
+    fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyTransfer>> {
+        let ended = py.detach(|| self.0.poll()).or_raise(py)?;
+        Ok(ended.into_iter().map(PyTransfer).collect())
+    }
+
+    /// Measures the device, goes by what follows from now on, and returns it as JSON.
+    #[pyo3(signature = (save=None))]
+    fn calibrate<'py>(&self, py: Python<'py>, save: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
+        let measured = py.detach(|| {
+            let measured = self.0.calibrate()?;
+            if let Some(path) = save {
+                measured.save(&path)?;
+            }
+            Ok::<_, TransferError>(measured)
+        });
+        let text = serde_json::to_string(&measured.or_raise(py)?);
+        let text = text.map_err(|error| raise(py, "KvpoolError", error.to_string()))?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
+    /// Refuses new work, waits for what is under way, and ends the worker thread.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "TransferEngine(device={:?}, in_flight={})",
+            self.0.device().to_string(),
+            self.0.num_in_flight()
+        )
+    }
+}
+
+/// A copy in the order of a stream, torch's current one unless another is named.
+fn copy(
+    py: Python<'_>,
+    engine: &TransferEngine,
+    [src, dst]: [&Arc<Store>; 2],
+    mapping: Mapping,
+    handle: StreamHandle,
+    method: Method,
+) -> PyResult<()> {
+    let on_cpu = src.device() == Device::Cpu && dst.device() == Device::Cpu;
+    match mapping {
+        Mapping::OnDevice { address, n } => {
+            if !matches!(method, Method::Auto | Method::Kernel) {
+                let reason = "a mapping on a device takes the kernel";
+                return Err(TransferError::Method { method, reason }).or_raise(py);
+            }
+            py.detach(|| engine.copy_mapped(src, dst, address, n, handle)).or_raise(py)
+        }
+        Mapping::Pairs(pairs) => {
+            let short = on_cpu && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
+            let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);
+            if short { run() } else { py.detach(run) }.or_raise(py)
+        }
+    }
+}
+
+/// Copies blocks between two stores by handle, in the order of torch's current stream.
+#[pyfunction]
+#[pyo3(signature = (src, dst, mapping))]
+pub(crate) fn copy_by_handle(py: Python<'_>, src: i64, dst: i64, mapping: &Bound<'_, PyAny>) -> PyResult<()> {
+    let (src, dst) = (Store::by_handle(src).or_raise(py)?, Store::by_handle(dst).or_raise(py)?);
+    let device = if src.device() == Device::Cpu { dst.device() } else { src.device() };
+    let engine = TransferEngine::shared(device).or_raise(py)?;
+    copy(py, &engine, [&src, &dst], Mapping::of(mapping)?, current_stream(py, device)?, Method::Auto)
+}
+
+/// Returns the version of the CUDA driver, 1000 * major + 10 * minor.
+#[pyfunction]
+pub(crate) fn cuda_driver_version(py: Python<'_>) -> PyResult<i32> {
+    kvpool_transfer::driver_version().map_err(TransferError::from).or_raise(py)
+}

@@ -1,0 +1,111 @@
+//! Mappings from Python: lists of pairs, buffers, tensors on the CPU or on a device.
+
+use kvpool_transfer::{Device, RawPairs};
+use pyo3::buffer::ElementType;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyInt, PyList, PyString};
+
+use super::store::device_of;
+use crate::convert::{items, native, untyped};
+use crate::errors::raise;
+
+/// A block id that is out of any range stays so.
+pub(super) fn clamp(block: i128) -> i64 {
+    i64::try_from(block).unwrap_or(if block < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// A mapping from Python.
+pub(super) enum Mapping {
+    Pairs(Vec<(i64, i64)>),
+    OnDevice { address: u64, n: u64 },
+}
+
+/// torch's int64: known once a tensor was seen.
+static INT64: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+impl Mapping {
+    pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        if object.cast_exact::<PyList>().is_err() {
+            if object.hasattr(intern!(py, "data_ptr"))? {
+                return Self::of_tensor(object);
+            }
+            if let Some(buffer) = untyped(object) {
+                let shape = buffer.shape();
+                if shape.len() != 2 || shape[1] != 2 {
+                    return Err(wrong_shape(py, &format!("{shape:?}")));
+                }
+                if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 8 })) {
+                    return Err(wrong_type(py, &format!("a buffer of format {:?}", buffer.format())));
+                }
+                let numbers = items(&buffer, object, i64::from_ne_bytes)?;
+                return Ok(Self::Pairs(
+                    numbers.as_chunks::<2>().0.iter().map(|&[src, dst]| (src, dst)).collect(),
+                ));
+            }
+        }
+        let found = object.get_type().name()?;
+        if object.is_instance_of::<PyString>() {
+            return Err(wrong_type(py, &format!("a {found}")));
+        }
+        let rows = object.try_iter().map_err(|_| wrong_type(py, &format!("a {found}")))?;
+        let pair = |row: PyResult<Bound<'_, PyAny>>| {
+            let row = row?;
+            let (src, dst): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+                row.extract().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
+            let id = |id: Bound<'_, PyAny>| {
+                let name = id.get_type().name()?;
+                match id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
+                    true => Ok(clamp(id.extract::<i128>().unwrap_or(i128::MAX))),
+                    false => Err(wrong_type(py, &format!("of a {name}"))),
+                }
+            };
+            Ok((id(src)?, id(dst)?))
+        };
+        Ok(Self::Pairs(rows.map(pair).collect::<PyResult<_>>()?))
+    }
+
+    fn of_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = tensor.py();
+        let dtype = tensor.getattr(intern!(py, "dtype"))?;
+        let int64 =
+            INT64.get_or_try_init(py, || Ok::<_, PyErr>(py.import("torch")?.getattr("int64")?.unbind()))?;
+        if !dtype.is(int64) {
+            return Err(wrong_type(py, &format!("a tensor of {dtype}")));
+        }
+        let shape = tensor.getattr(intern!(py, "shape"))?;
+        let Ok((rows, 2)) = shape.extract::<(usize, usize)>() else {
+            return Err(wrong_shape(py, &shape.str()?.to_string()));
+        };
+        let address: u64 = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let (row, column): (i64, i64) = tensor.call_method0(intern!(py, "stride"))?.extract()?;
+        match device_of(tensor)? {
+            Device::Cpu => {
+                // SAFETY: these are the elements of a tensor that the caller holds, and no other thread runs Python meanwhile.
+                let raw = unsafe { RawPairs::new(address, rows, row, column) };
+                Ok(Self::Pairs(raw.iter().collect()))
+            }
+            Device::Cuda(_) if rows == 0 || (row, column) == (2, 1) => {
+                Ok(Self::OnDevice { address, n: rows as u64 })
+            }
+            Device::Cuda(_) => Err(wrong_shape(py, "strides other than (2, 1): call contiguous() on it")),
+        }
+    }
+}
+
+fn wrong_shape(py: Python<'_>, found: &str) -> PyErr {
+    raise(
+        py,
+        "MappingError",
+        format!("a mapping has the shape [n, 2], source and destination blocks; this one has {found}"),
+    )
+}
+
+fn wrong_type(py: Python<'_>, found: &str) -> PyErr {
+    let message = format!(
+        "a mapping is a list of pairs of ints, or an int64 array or tensor of shape [n, 2]; this is one {found}"
+    );
+    raise(py, "MappingTypeError", message)
+}

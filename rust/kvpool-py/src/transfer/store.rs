@@ -1,0 +1,289 @@
+//! `BlockStore`: tensors, addresses or host memory as blocks.
+
+use std::sync::Arc;
+
+use kvpool_transfer::{Array, Device, HostOptions, NumaNode, Region, Store};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
+
+use super::mapping::clamp;
+use crate::convert::{Int, count};
+use crate::errors::{OrRaise, raise};
+
+/// Blocks of one tier, wherever they lie.
+#[pyclass(frozen, module = "kvpool._core", name = "BlockStore")]
+pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
+
+pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
+    name.parse::<Device>().or_raise(py)
+}
+
+/// A tensor's description of itself.
+fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
+    let py = tensor.py();
+    let describe = || {
+        Ok(Array {
+            address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
+            shape: tensor.getattr(intern!(py, "shape"))?.extract()?,
+            strides: tensor.call_method0(intern!(py, "stride"))?.extract()?,
+            item_bytes: tensor.call_method0(intern!(py, "element_size"))?.extract()?,
+        })
+    };
+    describe().map_err(|_: PyErr| {
+        let found = tensor.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+        raise(py, "MappingTypeError", format!("a store is made of torch tensors, not of a {found}"))
+    })
+}
+
+/// The device of a tensor.
+pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let py = tensor.py();
+    if tensor.getattr(intern!(py, "is_cpu"))?.is_truthy()? {
+        return Ok(Device::Cpu);
+    }
+    let at = tensor.getattr(intern!(py, "device"))?;
+    let kind: String = at.getattr(intern!(py, "type"))?.extract()?;
+    match kind.as_str() {
+        "cuda" => {
+            let index: Option<u32> = at.getattr(intern!(py, "index"))?.extract()?;
+            Ok(Device::Cuda(index.unwrap_or(0)))
+        }
+        other => Err(raise(py, "LayoutError", format!("a tensor is on {other}: stores are on cpu or cuda"))),
+    }
+}
+
+#[pymethods]
+impl PyBlockStore {
+    /// A store of tensors, which it keeps alive.
+    #[staticmethod]
+    #[pyo3(
+        signature = (tensors, *, block_dim=None, keep_alive=true),
+        text_signature = "(tensors, *, block_dim=0, keep_alive=True)"
+    )]
+    fn from_tensors(
+        py: Python<'_>,
+        tensors: &Bound<'_, PyAny>,
+        block_dim: Option<&Bound<'_, PyAny>>,
+        keep_alive: bool,
+    ) -> PyResult<Self> {
+        let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
+        let dims: Vec<i64> = match block_dim {
+            None => vec![0; tensors.len()],
+            Some(one) if one.is_instance_of::<PyInt>() => vec![one.extract()?; tensors.len()],
+            Some(each) => each.extract()?,
+        };
+        let refuse = |class, message: String| Err(raise(py, class, message));
+        if dims.len() != tensors.len() {
+            let message = format!("{} block dimensions for {} tensors", dims.len(), tensors.len());
+            return refuse("InvalidArgumentError", message);
+        }
+        let (mut regions, mut kinds) = (Vec::new(), Vec::new());
+        let mut common: Option<(Device, u64)> = None;
+        let mut pinned = true;
+        for (index, (tensor, dim)) in tensors.iter().zip(dims).enumerate() {
+            let array = array(tensor)?;
+            let rank = array.shape.len() as i64;
+            let dim = if dim < 0 { dim + rank } else { dim };
+            let Ok(dim) = usize::try_from(dim) else {
+                return refuse(
+                    "LayoutError",
+                    format!("tensor {index} of {rank} dimensions has none numbered {dim}"),
+                );
+            };
+            let (pieces, blocks) = array
+                .regions(dim)
+                .map_err(|error| raise(py, "LayoutError", format!("tensor {index}: {error}")))?;
+            let at = device_of(tensor)?;
+            match common {
+                None => common = Some((at, blocks)),
+                Some((device, _)) if device != at => {
+                    return refuse("LayoutError", format!("tensor 0 is on {device}, tensor {index} on {at}"));
+                }
+                Some((_, first)) if first != blocks => {
+                    return refuse(
+                        "LayoutError",
+                        format!("tensor 0 has {first} blocks, tensor {index} has {blocks}"),
+                    );
+                }
+                Some(_) => {}
+            }
+            let kind: Arc<str> = tensor.getattr(intern!(py, "dtype"))?.str()?.to_str()?.into();
+            kinds.extend(pieces.iter().map(|_| kind.clone()));
+            regions.extend(pieces);
+            pinned = pinned
+                && at == Device::Cpu
+                && tensor.call_method0(intern!(py, "is_pinned"))?.extract::<bool>()?;
+        }
+        let Some((device, blocks)) = common else {
+            return refuse("LayoutError", "a store is made of at least one tensor".into());
+        };
+        let owner: Option<Box<dyn std::any::Any + Send + Sync>> = if keep_alive {
+            let tensors: Py<PyAny> = PyTuple::new(py, &tensors)?.into_any().unbind();
+            Some(Box::new(tensors))
+        } else {
+            None
+        };
+        // SAFETY: the regions are the tensors' own elements, and the store, or the caller, keeps the tensors.
+        let store = unsafe { Store::new(regions, blocks, device, kinds, pinned, owner) };
+        Ok(Self(store.or_raise(py)?))
+    }
+
+    /// A store of memory by address, for whoever has no tensors.
+    #[staticmethod]
+    #[pyo3(signature = (regions, num_blocks, *, device="cpu", pinned=false, keep_alive=None))]
+    fn from_regions(
+        py: Python<'_>,
+        regions: Vec<(Int, Int, Int)>,
+        num_blocks: Int,
+        device: &str,
+        pinned: bool,
+        keep_alive: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let number = |name, value| count(py, name, value).map(|value| value as u64);
+        let region = |(base, stride, nbytes)| {
+            let (base, stride) = (number("base", base)?, number("stride", stride)?);
+            Ok(Region { base, stride, nbytes: number("nbytes", nbytes)? })
+        };
+        let regions = regions.into_iter().map(region).collect::<PyResult<_>>()?;
+        let (blocks, device) = (number("num_blocks", num_blocks)?, self::device(py, device)?);
+        let keep_alive = keep_alive.map(|object| Box::new(object) as Box<_>);
+        // SAFETY: whoever names addresses vouches for them: the docstring says so.
+        let store = unsafe { Store::new(regions, blocks, device, Vec::new(), pinned, keep_alive) };
+        Ok(Self(store.or_raise(py)?))
+    }
+
+    /// A pool of host memory for blocks like those of another store, each in one piece.
+    #[staticmethod]
+    #[pyo3(
+        signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=64 << 30),
+        text_signature = "(num_blocks, like, *, pinned='auto', numa_node=None, hugepages=False, registration_limit=68719476736)"
+    )]
+    fn host(
+        py: Python<'_>,
+        num_blocks: Int,
+        like: &Self,
+        pinned: Option<&Bound<'_, PyAny>>,
+        numa_node: Option<&Bound<'_, PyAny>>,
+        hugepages: bool,
+        registration_limit: i128,
+    ) -> PyResult<Self> {
+        let refuse = |name: &str, value: &Bound<'_, PyAny>, expected: &str| {
+            Err(raise(py, "InvalidArgumentError", format!("{name} is {}: {expected}", value.repr()?)))
+        };
+        let text =
+            |value: &Bound<'_, PyAny>, expected| value.extract::<&str>().is_ok_and(|text| text == expected);
+        let pinned = match pinned {
+            None => None,
+            Some(value) if text(value, "auto") => None,
+            Some(value) => match value.cast::<PyBool>() {
+                Ok(flag) => Some(flag.is_true()),
+                Err(_) => return refuse("pinned", value, "True, False or \"auto\""),
+            },
+        };
+        let numa_node = match numa_node {
+            None => NumaNode::Any,
+            Some(value) if text(value, "auto") => NumaNode::Near,
+            Some(value) => match value.extract() {
+                Ok(node) => NumaNode::Node(node),
+                Err(_) => return refuse("numa_node", value, "a node's number, \"auto\" or None"),
+            },
+        };
+        let registration_limit = count(py, "registration_limit", registration_limit)? as u64;
+        let options = HostOptions { pinned, numa_node, hugepages, registration_limit };
+        let blocks = count(py, "num_blocks", num_blocks)? as u64;
+        Ok(Self(py.detach(|| Store::host(blocks, &like.0, &options)).or_raise(py)?))
+    }
+
+    /// Blocks.
+    #[getter]
+    fn num_blocks(&self) -> u64 {
+        self.0.num_blocks()
+    }
+
+    /// Bytes of a block over all regions.
+    #[getter]
+    fn bytes_per_block(&self) -> u64 {
+        self.0.bytes_per_block()
+    }
+
+    /// Pieces of a block.
+    #[getter]
+    fn num_regions(&self) -> usize {
+        self.0.regions().len()
+    }
+
+    /// Address of block 0, bytes from block to block, and bytes, of each piece of a block.
+    #[getter]
+    fn regions(&self) -> Vec<(u64, u64, u64)> {
+        self.0.regions().iter().map(|region| (region.base, region.stride, region.nbytes)).collect()
+    }
+
+    /// Where its memory lives: cpu or cuda:N.
+    #[getter]
+    fn device(&self) -> String {
+        self.0.device().to_string()
+    }
+
+    /// Whether its host memory is page-locked.
+    #[getter]
+    fn pinned(&self) -> bool {
+        self.0.is_pinned()
+    }
+
+    /// Why a host pool is not page-locked although that was not forbidden, or None.
+    #[getter]
+    fn why_pageable(&self) -> Option<&str> {
+        self.0.why_pageable()
+    }
+
+    /// The pages of a host pool: small, transparent or huge; None for memory of others.
+    #[getter]
+    fn pages(&self) -> Option<&'static str> {
+        self.0.pages().map(kvpool_transfer::PageKind::name)
+    }
+
+    /// Whether each block is one contiguous piece of memory.
+    #[getter]
+    fn packed(&self) -> bool {
+        self.0.is_packed()
+    }
+
+    /// Names the store in calls by handle.
+    #[getter]
+    fn handle(&self) -> i64 {
+        self.0.handle()
+    }
+
+    /// Whether it was closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Refuses new work; the memory is given back when the last transfer has ended.
+    fn close(&self) {
+        self.0.close();
+    }
+
+    /// Returns the bytes of a block of a host store, piece by piece.
+    fn read_block<'py>(&self, py: Python<'py>, block: i128) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.0.read_block(clamp(block)).or_raise(py)?))
+    }
+
+    /// Writes the bytes of a block of a host store, piece by piece.
+    fn write_block(&self, py: Python<'_>, block: i128, data: &[u8]) -> PyResult<()> {
+        self.0.write_block(clamp(block), data).or_raise(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let store = &self.0;
+        format!(
+            "BlockStore(device={:?}, num_blocks={}, bytes_per_block={}, num_regions={})",
+            store.device().to_string(),
+            store.num_blocks(),
+            store.bytes_per_block(),
+            store.regions().len()
+        )
+    }
+}

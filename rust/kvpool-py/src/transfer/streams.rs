@@ -1,0 +1,66 @@
+//! Streams and events from Python: torch's current stream, or what the caller names.
+
+use kvpool_transfer::{After, Device, StreamHandle};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use super::engine::PyTransfer;
+use crate::errors::raise;
+
+/// torch's current stream on a device, by its handle.
+pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamHandle> {
+    let Device::Cuda(ordinal) = device else { return Ok(StreamHandle::from_raw(0)) };
+    let raw: u64 = py
+        .import(intern!(py, "kvpool.transfer.streams"))?
+        .call_method1(intern!(py, "current_stream"), (ordinal,))?
+        .extract()?;
+    Ok(StreamHandle::from_raw(raw))
+}
+
+/// An argument whose default is torch's current stream.
+pub(super) enum Wanted<'py> {
+    Current,
+    Given(Bound<'py, PyAny>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Wanted<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let current = object.extract::<&str>().is_ok_and(|name| name == "current");
+        Ok(if current { Self::Current } else { Self::Given(object.to_owned()) })
+    }
+}
+
+/// A stream: torch's current one for "current", the legacy default one for None, a handle, or an object that has one.
+pub(super) fn stream(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<StreamHandle> {
+    let object = match wanted {
+        Wanted::Current => return current_stream(py, device),
+        Wanted::Given(object) if object.is_none() => return Ok(StreamHandle::from_raw(0)),
+        Wanted::Given(object) => object,
+    };
+    let handle = object.getattr(intern!(py, "cuda_stream")).unwrap_or_else(|_| object.clone());
+    handle.extract().map(StreamHandle::from_raw).map_err(|_| {
+        let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+        let message =
+            format!("a stream is \"current\", None, a handle or a torch.cuda.Stream, not a {found}");
+        raise(py, "MappingTypeError", message)
+    })
+}
+
+/// What a copy waits for.
+pub(super) fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After> {
+    if let Wanted::Given(object) = wanted {
+        if object.is_none() {
+            return Ok(After::Nothing);
+        }
+        if let Ok(transfer) = object.cast::<PyTransfer>() {
+            return Ok(After::Transfer(transfer.get().0.clone()));
+        }
+        if let Ok(event) = object.getattr(intern!(py, "cuda_event")) {
+            return Ok(After::Event(event.extract()?));
+        }
+    }
+    let handle = stream(py, wanted, device)?;
+    Ok(if device == Device::Cpu { After::Nothing } else { After::Stream(handle) })
+}

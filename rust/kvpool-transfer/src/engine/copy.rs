@@ -1,0 +1,149 @@
+//! Copies in the order of the caller's stream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::TransferEngine;
+use super::cuda::Way;
+use super::job::Job;
+use super::transfer::{Held, Transfer};
+use crate::cpu;
+use crate::driver::{Context, Event, StreamHandle};
+use crate::error::TransferError;
+use crate::planner::{Direction, Method};
+use crate::store::{Device, Store};
+
+impl TransferEngine {
+    /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on the CPU.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn copy(
+        &self,
+        src: &Arc<Store>,
+        dst: &Arc<Store>,
+        raw: impl ExactSizeIterator<Item = (i64, i64)>,
+        stream: StreamHandle,
+        method: Method,
+    ) -> Result<(), TransferError> {
+        let direction = self.direction(src, dst)?;
+        let job = self.check(src, dst, raw, None)?;
+        self.copy_checked(&job, direction, stream, method)
+    }
+
+    pub(super) fn copy_checked(
+        &self,
+        job: &Job,
+        direction: Option<Direction>,
+        stream: StreamHandle,
+        method: Method,
+    ) -> Result<(), TransferError> {
+        let Some(direction) = direction else {
+            Self::check_cpu_method(method)?;
+            if self.cuda.is_some() {
+                // The processor follows no stream: whatever moves host blocks has to end first.
+                self.wait_for_stream(stream)?;
+                self.wait_all(None)?;
+            }
+            cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
+            return Ok(());
+        };
+        let mut cuda = self.cuda()?;
+        let context = cuda.context.clone();
+        context.check_alive()?;
+        let capturing = context.is_capturing(stream)?;
+        let question = cuda.question(job, direction, Some(stream), capturing);
+        let thresholds = self.thresholds();
+        let method = match method {
+            Method::Auto => question.answer(&thresholds)?,
+            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
+        };
+        if job.pairs.is_empty() {
+            return Ok(());
+        }
+        self.check_tables(job, capturing, method)?;
+        let way =
+            Way { direction, method, inline: Some(stream), settled: false, link_ctas: thresholds.link_ctas };
+        self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
+    }
+
+    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with a negative id are
+    /// left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
+    ///
+    /// # Errors
+    /// As [`Self::submit`], but for what only a look at the ids could tell.
+    pub fn copy_mapped(
+        &self,
+        src: &Arc<Store>,
+        dst: &Arc<Store>,
+        address: u64,
+        n: u64,
+        stream: StreamHandle,
+    ) -> Result<(), TransferError> {
+        self.check_open()?;
+        let range = Self::check_stores(src, dst, None)?;
+        let Some(direction) = self.direction(src, dst)? else {
+            let reason = "the mapping is on a device, and both stores are on the cpu";
+            return Err(TransferError::Method { method: Method::Kernel, reason });
+        };
+        if n > i32::MAX as u64 {
+            return Err(TransferError::Argument {
+                name: "mapping",
+                value: format!("of {n} rows"),
+                expected: format!("at most {} rows", i32::MAX),
+            });
+        }
+        let job = Job { src: src.clone(), dst: dst.clone(), pairs: Vec::new(), range };
+        let cuda = self.cuda()?;
+        let context = cuda.context.clone();
+        context.check_alive()?;
+        let capturing = context.is_capturing(stream)?;
+        let question = cuda.question(&job, direction, Some(stream), capturing);
+        question.obstacle(Method::Kernel).map_or(Ok(()), Err)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.check_tables(&job, capturing, Method::Kernel)?;
+        let link_ctas = self.thresholds().link_ctas;
+        self.hold(&context, &job, stream, capturing, || {
+            cuda.enqueue_mapped(&job, stream, link_ctas, address, n)
+        })
+    }
+
+    /// Region tables are uploaded with a call that no capture allows.
+    fn check_tables(&self, job: &Job, capturing: bool, method: Method) -> Result<(), TransferError> {
+        let Device::Cuda(ordinal) = self.device else { return Ok(()) };
+        let there = job.src.has_table(ordinal) && job.dst.has_table(ordinal);
+        if capturing && method == Method::Kernel && !there {
+            return Err(TransferError::Capturing(
+                "a store's region table is not on the device yet; copy once before the capture",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Enqueues on the caller's stream, and keeps the stores until that is done.
+    fn hold(
+        &self,
+        context: &Arc<Context>,
+        job: &Job,
+        stream: StreamHandle,
+        capturing: bool,
+        enqueue: impl FnOnce() -> Result<(), TransferError>,
+    ) -> Result<(), TransferError> {
+        if capturing {
+            // No event of a capture can be asked for; the graph's owner keeps the stores open.
+            job.src.captured.store(true, Ordering::Release);
+            job.dst.captured.store(true, Ordering::Release);
+            return enqueue();
+        }
+        let held = Held::new(&job.src, &job.dst);
+        let start = Event::record(context, stream)?;
+        enqueue()?;
+        let end = Event::record(context, stream)?;
+        let transfer = Transfer::enqueued(self.id(), 0, Method::Auto, self.device, [start, end], held);
+        transfer.tell();
+        self.remember(&transfer);
+        Ok(())
+    }
+}

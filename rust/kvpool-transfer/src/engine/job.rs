@@ -1,0 +1,123 @@
+//! `Job`: a copy that was checked, as pieces for the copy engine; and `Shape`, how its blocks lie in a buffer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::mapping::Pair;
+use crate::memory::Span;
+use crate::planner::Direction;
+use crate::region::Region;
+use crate::runs::{cut, runs, singles};
+use crate::store::{Device, Packed, Pinning, Store};
+
+/// A checked copy.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) src: Arc<Store>,
+    pub(super) dst: Arc<Store>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) range: Range<usize>,
+}
+
+impl Job {
+    pub(super) fn nbytes(&self) -> u64 {
+        let each: u64 = self.src.regions()[self.range.clone()].iter().map(|region| region.nbytes).sum();
+        each * self.pairs.len() as u64
+    }
+
+    /// Which way it goes between this device and the host.
+    pub(super) fn direction(&self, device: Device) -> Option<Direction> {
+        match (self.src.device(), self.dst.device()) {
+            (src, dst) if src == device && dst == device => Some(Direction::OnDevice),
+            (Device::Cpu, dst) if dst == device => Some(Direction::ToDevice),
+            (src, Device::Cpu) if src == device => Some(Direction::ToHost),
+            _ => None,
+        }
+    }
+
+    /// The end that is not on the device.
+    pub(super) fn host(&self) -> &Arc<Store> {
+        if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
+    }
+
+    /// Copies of single pieces, neighbours merged, none across the border of two registrations.
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let parts = |merged: bool| {
+            let all = if merged { runs(&self.pairs) } else { singles(&self.pairs) };
+            match (self.src.pinning(), self.dst.pinning()) {
+                (Pinning::Registered { blocks }, _) => cut(&all, blocks, |run| run.src),
+                (_, Pinning::Registered { blocks }) => cut(&all, blocks, |run| run.dst),
+                _ => all,
+            }
+        };
+        let regions =
+            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
+        let dense = |(src, dst): &(&Region, &Region)| src.is_dense() && dst.is_dense();
+        let merged = if regions.clone().any(|both| dense(&both)) { parts(true) } else { Vec::new() };
+        let single = if regions.clone().all(|both| dense(&both)) { Vec::new() } else { parts(false) };
+        let mut spans = Vec::new();
+        for both in regions {
+            let (src, dst) = both;
+            let parts = if dense(&both) { &merged } else { &single };
+            spans.extend(parts.iter().map(|run| Span {
+                src: src.at(run.src.into()),
+                dst: dst.at(run.dst.into()),
+                nbytes: src.nbytes * u64::from(run.len),
+            }));
+        }
+        spans
+    }
+
+    /// Descriptors that `spans` would make, without those of borders.
+    pub(super) fn num_spans(&self) -> u64 {
+        let regions =
+            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
+        let dense = regions.filter(|(src, dst)| src.is_dense() && dst.is_dense()).count() as u64;
+        let merged = if dense > 0 { runs(&self.pairs).len() as u64 } else { 0 };
+        dense * merged + (self.range.len() as u64 - dense) * self.pairs.len() as u64
+    }
+}
+
+/// How the blocks of a host store lie in a staging buffer: as they lie on the host, if they are contiguous there.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) stride: u64,
+    /// Bytes of a block without the hole behind it.
+    nbytes: u64,
+    offsets: Vec<u64>,
+    /// Whether a run of blocks may be moved as one piece, holes included.
+    pub(super) whole: bool,
+}
+
+impl Shape {
+    pub(super) fn of(host: &Store) -> Self {
+        if let Some(Packed { stride, nbytes, offsets, owned, .. }) = host.packed() {
+            let whole = *owned || stride == nbytes;
+            return Self { stride: *stride, nbytes: *nbytes, offsets: offsets.clone(), whole };
+        }
+        let mut end = 0_u64;
+        let mut offsets = Vec::with_capacity(host.regions().len());
+        for region in host.regions() {
+            offsets.push(end);
+            end = (end + region.nbytes).next_multiple_of(16);
+        }
+        Self { stride: end, nbytes: end, offsets, whole: true }
+    }
+
+    /// The regions of blocks of this shape at an address.
+    pub(super) fn regions(&self, host: &Store, base: u64) -> Vec<Region> {
+        let stride = self.stride;
+        let pieces = host.regions().iter().zip(&self.offsets);
+        pieces.map(|(region, offset)| Region { base: base + offset, stride, nbytes: region.nbytes }).collect()
+    }
+
+    /// Where the regions `range` begin in a block, and their bytes: all that lies between is theirs.
+    pub(super) fn part(&self, host: &Store, range: &Range<usize>) -> (u64, u64) {
+        if range.len() == self.offsets.len() {
+            return (0, self.nbytes);
+        }
+        let start = self.offsets[range.start];
+        let last = range.end - 1;
+        (start, self.offsets[last] + host.regions()[last].nbytes - start)
+    }
+}

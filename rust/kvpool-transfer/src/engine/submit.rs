@@ -1,0 +1,206 @@
+//! Copies that go on beside the caller: on the engine's streams, or on its worker thread.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::bounce::{Bounce, bounce_copy};
+use super::cuda::{SLOTS, Way};
+use super::job::{Job, Shape};
+use super::transfer::{Held, Transfer};
+use super::{After, Options, TransferEngine};
+use crate::cpu;
+use crate::driver::{Context, Event, StreamHandle};
+use crate::error::TransferError;
+use crate::memory::Span;
+use crate::planner::{Direction, Method};
+use crate::store::Store;
+
+impl TransferEngine {
+    /// Starts a copy and returns at once. Transfers of one direction end in the order in which they were submitted.
+    ///
+    /// # Errors
+    /// Every [`TransferError`] but those that only a transfer ends with; nothing has been enqueued then.
+    pub fn submit(
+        self: &Arc<Self>,
+        src: &Arc<Store>,
+        dst: &Arc<Store>,
+        raw: impl ExactSizeIterator<Item = (i64, i64)>,
+        options: &Options,
+    ) -> Result<Arc<Transfer>, TransferError> {
+        let direction = self.direction(src, dst)?;
+        let job = self.check(src, dst, raw, options.regions)?;
+        if let After::Transfer(other) = &options.after {
+            other.check_process()?;
+        }
+        self.start(job, direction, options)
+    }
+
+    /// Starts a checked copy.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        job: Job,
+        direction: Option<Direction>,
+        options: &Options,
+    ) -> Result<Arc<Transfer>, TransferError> {
+        let Some(direction) = direction else {
+            Self::check_cpu_method(options.method)?;
+            return self.start_on_worker(job, None, Method::Cpu, options);
+        };
+        let mut cuda = self.cuda()?;
+        if let After::Stream(stream) = options.after
+            && cuda.context.is_capturing(stream)?
+        {
+            return Err(TransferError::Capturing(
+                "a submitted copy runs on the engine's own streams; use copy",
+            ));
+        }
+        cuda.context.check_alive()?;
+        let question = cuda.question(&job, direction, None, false);
+        let thresholds = self.thresholds();
+        let method = match options.method {
+            Method::Auto => question.answer(&thresholds)?,
+            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
+        };
+        if job.pairs.is_empty() {
+            return Ok(self.empty(method));
+        }
+        let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
+        let waits = matches!(&options.after, After::Transfer(other) if !other.is_enqueued());
+        if pageable || waits || self.worker.is_busy() {
+            // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
+            let stream = cuda.stream(direction);
+            let options =
+                Options { after: Self::wait_now(&cuda.context, stream, &options.after)?, ..options.clone() };
+            drop(cuda);
+            return self.start_on_worker(job, Some(direction), method, &options);
+        }
+        let settled = !matches!(options.after, After::Event(_) | After::Transfer(_))
+            && job.src.writers.load(Ordering::Acquire) == 0;
+        let way = Way { direction, method, inline: None, settled, link_ctas: thresholds.link_ctas };
+        let stream = cuda.stream(direction);
+        Self::wait_now(&cuda.context, stream, &options.after)?;
+        let held = Held::new(&job.src, &job.dst);
+        let context = cuda.context.clone();
+        let start = Event::record(&context, stream)?;
+        cuda.enqueue(&job, way)?;
+        let end = Event::record(&context, stream)?;
+        let transfer = Transfer::enqueued(self.id(), job.nbytes(), method, self.device, [start, end], held);
+        self.remember(&transfer);
+        Ok(transfer)
+    }
+
+    /// Makes a stream of the engine wait for what the device knows of, and returns what it does not know of.
+    fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<After, TransferError> {
+        match after {
+            After::Nothing => {}
+            After::Stream(other) => context.wait(stream, Event::record(context, *other)?.raw())?,
+            After::Event(event) => context.wait(stream, *event)?,
+            After::Transfer(other) if other.is_enqueued() => other.wait_on(stream)?,
+            After::Transfer(_) => return Ok(after.clone()),
+        }
+        Ok(After::Nothing)
+    }
+
+    fn empty(&self, method: Method) -> Arc<Transfer> {
+        let transfer = Transfer::empty(self.id(), method, self.device);
+        self.remember(&transfer);
+        transfer
+    }
+
+    /// Starts a copy that the processor makes, or has a part in.
+    fn start_on_worker(
+        self: &Arc<Self>,
+        job: Job,
+        direction: Option<Direction>,
+        method: Method,
+        options: &Options,
+    ) -> Result<Arc<Transfer>, TransferError> {
+        let transfer = Transfer::queued(self.id(), job.nbytes(), method, self.device);
+        let held = Held::new(&job.src, &job.dst);
+        let after = options.after.clone();
+        let engine = self.clone();
+        let work = move || {
+            let _held = held;
+            match after {
+                After::Transfer(other) => other.sleep(None)?,
+                After::Stream(stream) => engine.wait_for_stream(stream)?,
+                After::Event(event) => engine.wait_for_event(event)?,
+                After::Nothing => {}
+            }
+            match direction {
+                None => {
+                    cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
+                    Ok(())
+                }
+                Some(direction) => engine.cross(&job, direction, method),
+            }
+        };
+        self.worker.queue(transfer.clone(), work)?;
+        self.remember(&transfer);
+        Ok(transfer)
+    }
+
+    /// Waits on this thread for an event; the CPU has none.
+    fn wait_for_event(&self, event: u64) -> Result<(), TransferError> {
+        let Some(cuda) = &self.cuda else { return Ok(()) };
+        let cuda = cuda.lock().unwrap_or_else(PoisonError::into_inner);
+        let (context, stream) = (cuda.context.clone(), cuda.stream(Direction::OnDevice));
+        context.wait(stream, event)?;
+        let reached = Event::record(&context, stream)?;
+        drop(cuda);
+        Ok(reached.synchronize()?)
+    }
+
+    /// The worker's part of a copy between the device and the host: has ended on return.
+    fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
+        let link_ctas = self.thresholds().link_ctas;
+        let way = Way { direction, method, inline: None, settled: false, link_ctas };
+        let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
+        if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
+            let mut cuda = self.cuda()?;
+            cuda.enqueue(job, way)?;
+            let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
+            let end = Event::record(&context, stream)?;
+            drop(cuda);
+            return Ok(end.synchronize()?);
+        }
+        let to_host = direction == Direction::ToHost;
+        let shape = Shape::of(host);
+        let (context, slot_bytes) = {
+            let cuda = self.cuda()?;
+            (cuda.context.clone(), cuda.slot_bytes(&shape))
+        };
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounce = Bounce::of(&mut bounce, &context, slot_bytes)?;
+        let parts: Vec<_> = job.pairs.chunks((slot_bytes / shape.stride) as usize).collect();
+        let mut ends: Vec<Arc<Event>> = Vec::with_capacity(parts.len());
+        let result = (0..parts.len() + 1).try_for_each(|index| {
+            // Buffers take turns: the processor works on one while the device works on the other.
+            if index < parts.len() {
+                let (part, buffer) = (parts[index], bounce.slot(index));
+                if !to_host {
+                    if index >= SLOTS {
+                        ends[index - SLOTS].synchronize()?;
+                    }
+                    bounce_copy(host, buffer.address(), &shape, part, &job.range, false, self.threads);
+                }
+                let nbytes = part.len() as u64 * shape.stride;
+                let host = buffer.device_address;
+                let span = |slot| {
+                    let (src, dst) = if to_host { (slot, host) } else { (host, slot) };
+                    vec![Span { src, dst, nbytes }]
+                };
+                ends.push(self.cuda()?.stage(job, way, &shape, part, span)?);
+            }
+            if to_host && index > 0 {
+                ends[index - 1].synchronize()?;
+                let buffer = bounce.slot(index - 1).address();
+                bounce_copy(host, buffer, &shape, parts[index - 1], &job.range, true, self.threads);
+            }
+            Ok(())
+        });
+        // Buffers and stores are free again only when the device has done with them, even after an error.
+        let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
+        result.and(ended)
+    }
+}
