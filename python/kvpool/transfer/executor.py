@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from kvpool.errors import KvpoolError
@@ -105,8 +106,9 @@ class PlanExecutor:
 
         Raises:
             KvpoolError: Copy-on-write failed. The swaps of this call are aborted.
+            TypeError: A swap is no int. Nothing was taken.
         """
-        begun = list(swaps)
+        begun = [operator.index(swap) for swap in swaps]
         plan = self._manager.take_plan()
         local = any(src[0] == dst[0] for src, dst in plan.transfers)
         try:

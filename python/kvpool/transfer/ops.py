@@ -121,8 +121,12 @@ def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_
     copy_by_handle(source.handle, target.handle, block_mapping)
 
 
-def _nothing(*_args: object, **_kwargs: object) -> None:
-    """What the ops do to tensors without memory."""
+def _nothing(*args: object) -> None:
+    """What the ops do to tensors without memory; one such among others would make the op do nothing, silently."""
+    tensors = [one for arg in args for one in (arg if isinstance(arg, list) else [arg]) if isinstance(one, torch.Tensor)]
+    devices = {one.device.type for one in tensors}
+    if devices - {"meta"}:
+        raise LayoutMismatchError(f"tensors are on {', '.join(sorted(devices))}: those on meta have no memory to copy")
 
 
 for _name, _kernel in (

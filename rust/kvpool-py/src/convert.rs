@@ -200,6 +200,12 @@ impl FromPyObject<'_, '_> for Int {
     }
 }
 
+impl From<i64> for Int {
+    fn from(value: i64) -> Self {
+        Self(value.into())
+    }
+}
+
 impl From<Int> for i128 {
     fn from(int: Int) -> Self {
         int.0

@@ -1,7 +1,7 @@
 //! The CPU twin: what the device does, done by the processor, with the same checks and results.
 //!
-//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some megabytes on, started for
-//! the call (some 20 us each), so that no pool of threads is lost in a `fork`.
+//! A loop of `memcpy` over regions and runs, which is as fast as memory is; several threads from some megabytes on,
+//! started for the call (some 20 us each), so that no pool of threads is lost in a `fork`.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -56,8 +56,8 @@ pub(crate) fn copy(src: &Store, dst: &Store, pairs: &[Pair], range: Range<usize>
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
     let spans = lanes.iter().flat_map(|lane| lane.spans(0..lane.runs.len()));
     if workers <= 1 {
-        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap; stores
-        // vouch for their memory, and the caller holds both.
+        // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap;
+        // stores vouch for their memory, and the caller holds both.
         unsafe { copy_spans(spans) };
         return total;
     }

@@ -54,7 +54,10 @@ pub enum Unavailable {
         symbol: &'static str,
     },
     /// The driver is too old.
-    #[error("the CUDA driver is of version {}.{}: 12.0 (R525) is the oldest that works", .version / 1000, .version % 1000 / 10)]
+    #[error(
+        "the CUDA driver is of version {}.{}: 12.0 (R525) is the oldest that works",
+        .version / 1000, .version % 1000 / 10
+    )]
     TooOld {
         /// Its version, as the driver tells it: 1000 * major + 10 * minor.
         version: i32,
@@ -95,7 +98,10 @@ impl fmt::Display for End {
 #[non_exhaustive]
 pub enum TransferError {
     /// A block that the store does not have.
-    #[error("pair {position} of the mapping: {end} block {block} is out of range: the store has {num_blocks} blocks, 0 to {}", .num_blocks - 1)]
+    #[error(
+        "pair {position} of the mapping: {end} block {block} is out of range: the store has {num_blocks} blocks, 0 to {}",
+        .num_blocks - 1
+    )]
     BlockIndex {
         /// Its place in the mapping.
         position: usize,

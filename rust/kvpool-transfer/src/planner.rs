@@ -1,11 +1,12 @@
 //! Which way the bytes go.
 //!
-//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine (*batch*: one driver call
-//! for thousands of descriptors) runs at link speed from some piece size on and costs no multiprocessor; a *kernel* that
-//! reads or writes host memory takes any number of pieces of any size in one launch; *staged* gathers small pieces into whole
-//! blocks in device memory and lets the copy engine move those; *memcpy* is the loop that every driver has. Where one
-//! overtakes the other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on the next), so
-//! the thresholds are data: defaults from what engines published for Hopper over the PCI bus, or measured by `calibrate`.
+//! Four ways move a block between a device and the host, and none is best everywhere: the copy engine (*batch*: one driver
+//! call for thousands of descriptors) runs at link speed from some piece size on and costs no multiprocessor; a *kernel*
+//! that reads or writes host memory takes any number of pieces of any size in one launch; *staged* gathers small pieces
+//! into whole blocks in device memory and lets the copy engine move those; *memcpy* is the loop that every driver has.
+//! Where one overtakes the other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on
+//! the next), so the thresholds are data: defaults from what engines published for Hopper over the PCI bus, or measured by
+//! `calibrate`.
 //!
 //! Pure functions of what is known before a copy; no driver call, no memory.
 
@@ -101,8 +102,8 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// Below 16 descriptors a batch costs nothing worth avoiding. H2D: vLLM PR 42212 on H100 (a cliff at 28 KiB). D2H: a gather costs
-    /// less than descriptors up to about 64 KiB (vLLM PR 48434).
+    /// Below 16 descriptors a batch costs nothing worth avoiding. H2D: vLLM PR 42212 on H100 (a cliff at 28 KiB). D2H: a
+    /// gather costs less than descriptors up to about 64 KiB (vLLM PR 48434).
     fn default() -> Self {
         let at = |descriptors, bytes| Threshold { descriptors, bytes };
         Self {

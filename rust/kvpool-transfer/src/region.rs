@@ -1,8 +1,8 @@
 //! `Region`: where one piece of every block lies, and how tensors become regions.
 //!
-//! A block's bytes are rarely in one place: an engine keeps one tensor per layer, often with keys and values apart. A region is
-//! what all of these have in common: an address, a stride from block to block, and a length. Whatever the layout (NHD, HND, per
-//! layer, cross-layer, MLA, padded pages), a block copy moves opaque bytes between equal lists of regions.
+//! A block's bytes are rarely in one place: an engine keeps one tensor per layer, often with keys and values apart. A
+//! region is what all of these have in common: an address, a stride from block to block, and a length. Whatever the layout
+//! (NHD, HND, per layer, cross-layer, MLA, padded pages), a block copy moves opaque bytes between equal lists of regions.
 //!
 //! Invariants: a region's blocks do not overlap (`stride >= nbytes` where there are several), and no address computation
 //! leaves the address space, so `base + block * stride` needs no further check.
@@ -57,8 +57,8 @@ pub struct Array {
 const MAX_REGIONS: u64 = 1 << 16;
 
 impl Array {
-    /// The regions of a tensor whose dimension `block_dim` counts blocks, and the number of blocks: contiguous inner dimensions
-    /// make the piece, the others are enumerated in order of their indices. O(dimensions + regions).
+    /// The regions of a tensor whose dimension `block_dim` counts blocks, and the number of blocks: contiguous inner
+    /// dimensions make the piece, the others are enumerated in order of their indices. O(dimensions + regions).
     ///
     /// # Errors
     /// [`TransferError::Layout`]: no such dimension, an empty tensor, inner dimensions that are not contiguous, elements or

@@ -1,7 +1,7 @@
 //! Copies of single blocks, merged where neighbours go to neighbours.
 //!
-//! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8 KiB pages in runs of 16, merged
-//! copies reached 54 GB/s where single ones reached 15.
+//! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8 KiB pages in runs of
+//! 16, merged copies reached 54 GB/s where single ones reached 15.
 
 use crate::mapping::Pair;
 
@@ -16,8 +16,8 @@ pub struct Run {
     pub len: u32,
 }
 
-/// Merges the pairs of a mapping, whatever their order: a mapping is one simultaneous assignment. O(n), and O(n log n) if its
-/// sources do not ascend.
+/// Merges the pairs of a mapping, whatever their order: a mapping is one simultaneous assignment. O(n), and O(n log n) if
+/// its sources do not ascend.
 #[must_use]
 pub fn runs(pairs: &[Pair]) -> Vec<Run> {
     if pairs.is_sorted_by_key(|pair| pair.src) {

@@ -8,6 +8,7 @@ use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
 };
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -67,8 +68,8 @@ impl PyTransfer {
 
     /// Waits until it has ended.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let limit = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+    fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let limit = timeout.map(duration).transpose()?;
         let start = Instant::now();
         loop {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
@@ -105,10 +106,16 @@ impl PyTransfer {
     }
 }
 
-fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        raise(py, "InvalidArgumentError", format!("timeout is {seconds}: seconds, 0 or more, or None"))
-    })
+fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let refuse = || {
+        let message = format!("timeout is {seconds}: seconds, 0 or more, or None");
+        raise(seconds.py(), "InvalidArgumentError", message)
+    };
+    let number: f64 = match seconds.extract::<f64>() {
+        Err(error) if error.is_instance_of::<PyTypeError>(seconds.py()) => return Err(error),
+        number => number.map_err(|_| refuse())?,
+    };
+    Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
 /// Copies blocks between the stores of one device and the host.
@@ -122,12 +129,15 @@ fn method(py: Python<'_>, name: &str) -> PyResult<Method> {
 #[pymethods]
 impl PyTransferEngine {
     #[new]
-    #[pyo3(signature = (device="cpu", *, threads=None, staging_bytes=33_554_432, calibration=None))]
+    #[pyo3(
+        signature = (device="cpu", *, threads=None, staging_bytes=Int::from(32 << 20), calibration=None),
+        text_signature = "(device='cpu', *, threads=None, staging_bytes=33554432, calibration=None)"
+    )]
     fn new(
         py: Python<'_>,
         device: &str,
         threads: Option<Int>,
-        staging_bytes: i128,
+        staging_bytes: Int,
         calibration: Option<PathBuf>,
     ) -> PyResult<Self> {
         let device = self::device(py, device)?;
@@ -181,14 +191,20 @@ impl PyTransferEngine {
         dst: &PyBlockStore,
         mapping: &Bound<'_, PyAny>,
         after: Wanted<'_>,
-        regions: Option<(Int, Int)>,
+        regions: Option<&Bound<'_, PyAny>>,
         method: &str,
     ) -> PyResult<PyTransfer> {
         let device = self.0.device();
         let after = self::after(py, &after, device)?;
-        let regions = regions
-            .map(|(first, end)| Ok::<_, PyErr>((count(py, "regions", first)?, count(py, "regions", end)?)))
-            .transpose()?;
+        let pair = |regions: &Bound<'_, PyAny>| {
+            let wrong = |_| {
+                let message = format!("regions is {regions}: a pair of first and end");
+                raise(py, "InvalidArgumentError", message)
+            };
+            let (first, end): (Int, Int) = regions.extract().map_err(wrong)?;
+            Ok::<_, PyErr>((count(py, "regions", first)?, count(py, "regions", end)?))
+        };
+        let regions = regions.map(pair).transpose()?;
         let options = Options { after, regions, method: self::method(py, method)? };
         let Mapping::Pairs(pairs) = Mapping::of(mapping)? else {
             let message = "a mapping on a device is copied in the order of a stream: use copy";
@@ -314,11 +330,28 @@ fn copy(
     }
 }
 
+/// The store with a handle; an int of more than 64 bits is the handle of none.
+fn by_handle(handle: &Bound<'_, PyAny>) -> PyResult<Arc<Store>> {
+    let py = handle.py();
+    match handle.extract() {
+        Ok(number) => Store::by_handle(number).or_raise(py),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+            Err(raise(py, "ClosedError", format!("no store has the handle {handle}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Copies blocks between two stores by handle, in the order of torch's current stream.
 #[pyfunction]
 #[pyo3(signature = (src, dst, mapping))]
-pub(crate) fn copy_by_handle(py: Python<'_>, src: i64, dst: i64, mapping: &Bound<'_, PyAny>) -> PyResult<()> {
-    let (src, dst) = (Store::by_handle(src).or_raise(py)?, Store::by_handle(dst).or_raise(py)?);
+pub(crate) fn copy_by_handle(
+    py: Python<'_>,
+    src: &Bound<'_, PyAny>,
+    dst: &Bound<'_, PyAny>,
+    mapping: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let (src, dst) = (by_handle(src)?, by_handle(dst)?);
     let device = if src.device() == Device::Cpu { dst.device() } else { src.device() };
     let engine = TransferEngine::shared(device).or_raise(py)?;
     copy(py, &engine, [&src, &dst], Mapping::of(mapping)?, current_stream(py, device)?, Method::Auto)

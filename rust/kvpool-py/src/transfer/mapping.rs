@@ -11,9 +11,17 @@ use super::store::device_of;
 use crate::convert::{items, native, untyped};
 use crate::errors::raise;
 
-/// A block id that is out of any range stays so.
-pub(super) fn clamp(block: i128) -> i64 {
-    i64::try_from(block).unwrap_or(if block < 0 { i64::MIN } else { i64::MAX })
+/// A block id: one that has more than 64 bits is out of range everywhere.
+pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let py = id.py();
+    if !id.is_instance_of::<PyInt>() || id.is_instance_of::<PyBool>() {
+        let found = id.get_type().name()?;
+        return Err(raise(py, "MappingTypeError", format!("a block is an int, not a {found}")));
+    }
+    id.extract().map_err(|_| {
+        let message = format!("block {id} is out of range: a store has at most {} blocks", i32::MAX);
+        raise(py, "BlockIndexError", message)
+    })
 }
 
 /// A mapping from Python.
@@ -53,16 +61,15 @@ impl Mapping {
         let rows = object.try_iter().map_err(|_| wrong_type(py, &format!("a {found}")))?;
         let pair = |row: PyResult<Bound<'_, PyAny>>| {
             let row = row?;
-            let (src, dst): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+            let ends: Vec<Bound<'_, PyAny>> =
                 row.extract().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
-            let id = |id: Bound<'_, PyAny>| {
-                let name = id.get_type().name()?;
-                match id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
-                    true => Ok(clamp(id.extract::<i128>().unwrap_or(i128::MAX))),
-                    false => Err(wrong_type(py, &format!("of a {name}"))),
-                }
+            let [src, dst] = ends.as_slice() else {
+                return Err(wrong_shape(
+                    py,
+                    &format!("rows that are no pairs: one of {} numbers", ends.len()),
+                ));
             };
-            Ok((id(src)?, id(dst)?))
+            Ok((block_id(src)?, block_id(dst)?))
         };
         Ok(Self::Pairs(rows.map(pair).collect::<PyResult<_>>()?))
     }
@@ -79,11 +86,18 @@ impl Mapping {
         let Ok((rows, 2)) = shape.extract::<(usize, usize)>() else {
             return Err(wrong_shape(py, &shape.str()?.to_string()));
         };
-        let address: u64 = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-        let (row, column): (i64, i64) = tensor.call_method0(intern!(py, "stride"))?.extract()?;
-        match device_of(tensor)? {
+        let place = || -> PyResult<_> {
+            let (row, column): (i64, i64) = tensor.call_method0(intern!(py, "stride"))?.extract()?;
+            let address: u64 = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+            Ok((device_of(tensor)?, address, row, column))
+        };
+        // Sparse tensors have no strides, those on meta no memory.
+        let (device, address, row, column) = place()
+            .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
+        match device {
             Device::Cpu => {
-                // SAFETY: these are the elements of a tensor that the caller holds, and no other thread runs Python meanwhile.
+                // SAFETY: these are the elements of a tensor that the caller holds, and no other thread runs Python
+                // meanwhile.
                 let raw = unsafe { RawPairs::new(address, rows, row, column) };
                 Ok(Self::Pairs(raw.iter().collect()))
             }

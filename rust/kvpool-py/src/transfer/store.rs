@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
 
-use super::mapping::clamp;
+use super::mapping::block_id;
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 
@@ -68,8 +68,8 @@ impl PyBlockStore {
         keep_alive: bool,
     ) -> PyResult<Self> {
         let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
-        let dims: Vec<i64> = match block_dim {
-            None => vec![0; tensors.len()],
+        let dims: Vec<Int> = match block_dim {
+            None => vec![Int::from(0); tensors.len()],
             Some(one) if one.is_instance_of::<PyInt>() => vec![one.extract()?; tensors.len()],
             Some(each) => each.extract()?,
         };
@@ -83,13 +83,11 @@ impl PyBlockStore {
         let mut pinned = true;
         for (index, (tensor, dim)) in tensors.iter().zip(dims).enumerate() {
             let array = array(tensor)?;
-            let rank = array.shape.len() as i64;
-            let dim = if dim < 0 { dim + rank } else { dim };
+            let (rank, given) = (array.shape.len() as i128, i128::from(dim));
+            let dim = if given < 0 { given + rank } else { given };
             let Ok(dim) = usize::try_from(dim) else {
-                return refuse(
-                    "LayoutError",
-                    format!("tensor {index} of {rank} dimensions has none numbered {dim}"),
-                );
+                let message = format!("tensor {index} of {rank} dimensions has none numbered {given}");
+                return refuse("LayoutError", message);
             };
             let (pieces, blocks) = array
                 .regions(dim)
@@ -134,18 +132,26 @@ impl PyBlockStore {
     #[pyo3(signature = (regions, num_blocks, *, device="cpu", pinned=false, keep_alive=None))]
     fn from_regions(
         py: Python<'_>,
-        regions: Vec<(Int, Int, Int)>,
+        regions: &Bound<'_, PyAny>,
         num_blocks: Int,
         device: &str,
         pinned: bool,
         keep_alive: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let number = |name, value| count(py, name, value).map(|value| value as u64);
-        let region = |(base, stride, nbytes)| {
+        let region = |(base, stride, nbytes): (Int, Int, Int)| {
             let (base, stride) = (number("base", base)?, number("stride", stride)?);
             Ok(Region { base, stride, nbytes: number("nbytes", nbytes)? })
         };
-        let regions = regions.into_iter().map(region).collect::<PyResult<_>>()?;
+        let rows: Vec<Bound<'_, PyAny>> = regions.extract()?;
+        let row = |row: Bound<'_, PyAny>| {
+            let wrong = |_| {
+                let message = format!("regions has {row}: each is an address, a stride and a length");
+                raise(py, "InvalidArgumentError", message)
+            };
+            region(row.extract().map_err(wrong)?)
+        };
+        let regions = rows.into_iter().map(row).collect::<PyResult<_>>()?;
         let (blocks, device) = (number("num_blocks", num_blocks)?, self::device(py, device)?);
         let keep_alive = keep_alive.map(|object| Box::new(object) as Box<_>);
         // SAFETY: whoever names addresses vouches for them: the docstring says so.
@@ -156,7 +162,7 @@ impl PyBlockStore {
     /// A pool of host memory for blocks like those of another store, each in one piece.
     #[staticmethod]
     #[pyo3(
-        signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=64 << 30),
+        signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=Int::from(64 << 30)),
         text_signature = "(num_blocks, like, *, pinned='auto', numa_node=None, hugepages=False, registration_limit=68719476736)"
     )]
     fn host(
@@ -166,7 +172,7 @@ impl PyBlockStore {
         pinned: Option<&Bound<'_, PyAny>>,
         numa_node: Option<&Bound<'_, PyAny>>,
         hugepages: bool,
-        registration_limit: i128,
+        registration_limit: Int,
     ) -> PyResult<Self> {
         let refuse = |name: &str, value: &Bound<'_, PyAny>, expected: &str| {
             Err(raise(py, "InvalidArgumentError", format!("{name} is {}: {expected}", value.repr()?)))
@@ -267,13 +273,13 @@ impl PyBlockStore {
     }
 
     /// Returns the bytes of a block of a host store, piece by piece.
-    fn read_block<'py>(&self, py: Python<'py>, block: i128) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.0.read_block(clamp(block)).or_raise(py)?))
+    fn read_block<'py>(&self, py: Python<'py>, block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.0.read_block(block_id(block)?).or_raise(py)?))
     }
 
     /// Writes the bytes of a block of a host store, piece by piece.
-    fn write_block(&self, py: Python<'_>, block: i128, data: &[u8]) -> PyResult<()> {
-        self.0.write_block(clamp(block), data).or_raise(py)
+    fn write_block(&self, py: Python<'_>, block: &Bound<'_, PyAny>, data: &[u8]) -> PyResult<()> {
+        self.0.write_block(block_id(block)?, data).or_raise(py)
     }
 
     fn __repr__(&self) -> String {

@@ -1,7 +1,7 @@
 //! `Context`: one device, with the kernels on it.
 //!
-//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels report bad ids in, and
-//! the memory of a lost context: after a sticky error every call would fail, so later work is refused by name.
+//! Owns: the primary context (the one that torch uses, too), the loaded kernels, the word that kernels report bad ids in,
+//! and the memory of a lost context: after a sticky error every call would fail, so later work is refused by name.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -75,8 +75,8 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's capture: in the mode
-/// that torch captures in, even a look at an event would end it. Then everything is as before.
+/// While it lives, the context is the thread's current one, and what the thread calls disturbs nobody's capture: in the
+/// mode that torch captures in, even a look at an event would end it. Then everything is as before.
 pub(crate) struct Current<'a> {
     context: &'a Context,
     former: Handle,
@@ -177,7 +177,8 @@ impl Context {
         let mut kernels = [null_mut(); 4];
         let names = [c"kvpool_copy_16", c"kvpool_copy_8", c"kvpool_copy_4", c"kvpool_copy_1"];
         let none = null_mut();
-        // SAFETY: the image is a fat binary that knows its own length; the options are empty; the outputs outlive the calls.
+        // SAFETY: the image is a fat binary that knows its own length; the options are empty; the outputs outlive the
+        // calls.
         unsafe {
             let image = FATBIN.as_ptr().cast::<c_void>();
             let code = (api.library_load)(&raw mut library, image, none, none, 0, none, none, 0);

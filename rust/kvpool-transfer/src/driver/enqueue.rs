@@ -146,8 +146,8 @@ impl Context {
         })
     }
 
-    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before earlier work of the stream
-    /// has ended.
+    /// Copies spans by the copy engine, thousands per call. `any_order` lets it read sources before earlier work of the
+    /// stream has ended.
     pub(crate) fn batch(
         &self,
         stream: StreamHandle,

@@ -1,6 +1,7 @@
 //! What the driver hands out, each freed by its `Drop`: streams, events, memory, registrations, region tables.
 //!
-//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be gone before these are.
+//! A drop cannot report an error and must not wait for one: at the end of a process the driver may be gone before these
+//! are.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -84,8 +85,9 @@ impl Event {
         Ok(event)
     }
 
-    pub(crate) fn raw(&self) -> u64 {
-        self.raw as u64
+    /// Makes a stream wait for it.
+    pub(crate) fn let_follow(&self, stream: StreamHandle) -> Result<(), CudaError> {
+        self.context.wait(stream, self.raw as u64)
     }
 
     /// Whether the work before it has ended.

@@ -1,7 +1,8 @@
 //! Measuring where the copy engine overtakes kernels and staging, on this device over this link.
 //!
-//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces, too (vLLM #57555: an A30
-//! changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some seconds and a quarter of a gigabyte on either side.
+//! Thresholds that were tuned on one card are wrong on the next, and depend on the number of pieces, too (vLLM #57555: an
+//! A30 changes sides between 32 and 64 pieces of 8 KiB). A calibration takes some seconds and a quarter of a gigabyte on
+//! either side.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -209,7 +210,8 @@ impl TransferEngine {
         let to_host = direction == Direction::ToHost;
         let (src, dst) = if to_host { (device, host) } else { (host, device) };
         let num_blocks = src.num_blocks() as i64;
-        // No neighbour goes to a neighbour: the pairs are as scattered as after hours of serving. 37 shares no factor with 8, 128.
+        // No neighbour goes to a neighbour: the pairs are as scattered as after hours of serving. 37 shares no factor with
+        // 8, 128.
         let pairs: Vec<_> = (0..num_blocks).map(|block| (block, block * 37 % num_blocks)).collect();
         let options = Options { method, ..Options::default() };
         let mut seconds = Vec::with_capacity(ROUNDS);

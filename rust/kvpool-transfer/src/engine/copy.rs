@@ -67,8 +67,9 @@ impl TransferEngine {
         self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with a negative id are
-    /// left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
+    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with a negative id
+    /// are left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not
+    /// looked for.
     ///
     /// # Errors
     /// As [`Self::submit`], but for what only a look at the ids could tell.
@@ -140,7 +141,9 @@ impl TransferEngine {
         let held = Held::new(&job.src, &job.dst);
         let start = Event::record(context, stream)?;
         enqueue()?;
-        let end = Event::record(context, stream)?;
+        let end = Event::record(context, stream).inspect_err(|_| {
+            let _ = context.synchronize(stream);
+        })?;
         let transfer = Transfer::enqueued(self.id(), 0, Method::Auto, self.device, [start, end], held);
         transfer.tell();
         self.remember(&transfer);

@@ -1,5 +1,5 @@
-//! What an engine enqueues on a device: one stream per direction, a second one beside each for the kernels of staged copies, and
-//! staging buffers.
+//! What an engine enqueues on a device: one stream per direction, a second one beside each for the kernels of staged
+//! copies, and staging buffers.
 //!
 //! A staged copy goes through two buffers in turns: while the copy engine moves one, a kernel fills or empties the other. A
 //! buffer is written again only after the event of its last use.
@@ -161,15 +161,17 @@ impl Cuda {
     /// Enqueues a copy. If that fails halfway, what was enqueued has ended on return.
     pub(super) fn enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
         self.context.check_alive()?;
-        let result = self.try_enqueue(job, way);
-        if result.is_err() {
-            let stream = way.inline.unwrap_or_else(|| self.stream(way.direction));
-            let beside = self.lane(way.direction).beside.handle();
-            for stream in [stream, beside] {
-                let _ = self.context.synchronize(stream);
-            }
+        self.try_enqueue(job, way).inspect_err(|_| self.drain(way.direction, way.inline))
+    }
+
+    /// Waits until a direction's streams, or the caller's, have done what they were given: nothing refers to a store then.
+    pub(super) fn drain(&mut self, direction: Direction, inline: Option<StreamHandle>) {
+        let stream = inline.unwrap_or_else(|| self.stream(direction));
+        let beside = self.lane(direction).beside.handle();
+        for stream in [stream, beside] {
+            // After an error that is lost with the context there is nothing to wait for.
+            let _ = self.context.synchronize(stream);
         }
-        result
     }
 
     fn try_enqueue(&mut self, job: &Job, way: Way) -> Result<(), TransferError> {
@@ -287,19 +289,18 @@ impl Cuda {
             self.stage(job, way, &shape, part, spans)?;
         }
         if way.inline.is_none() && !to_host {
-            let context = self.context.clone();
             let lane = self.lane(way.direction);
             for slot in &lane.slots {
                 if let Some(free) = &slot.free {
-                    context.wait(lane.link.handle(), free.raw())?;
+                    free.let_follow(lane.link.handle())?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a buffer at an address.
-    /// Returns the event of its end.
+    /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a buffer at an
+    /// address. Returns the event of its end.
     pub(super) fn stage(
         &mut self,
         job: &Job,
@@ -326,11 +327,11 @@ impl Cuda {
         let first = if to_host { beside } else { link };
         let second = if to_host { link } else { beside };
         if let Some(free) = &lane.slots[index].free {
-            context.wait(first, free.raw())?;
+            free.let_follow(first)?;
         }
         if to_host && first != second {
             // What the link's stream waits for, the kernels have to wait for, too.
-            context.wait(first, Event::record(&context, second)?.raw())?;
+            Event::record(&context, second)?.let_follow(first)?;
         }
         let dma = |stream: StreamHandle| match context.has_batch() && !stream.is_legacy() {
             true => context.batch(stream, &spans, false),
@@ -339,7 +340,7 @@ impl Cuda {
         if !to_host {
             dma(first)?;
             if first != second {
-                context.wait(second, Event::record(&context, first)?.raw())?;
+                Event::record(&context, first)?.let_follow(second)?;
             }
         }
         let device = if to_host { &job.src } else { &job.dst };
@@ -362,7 +363,7 @@ impl Cuda {
         }
         if to_host {
             if first != second {
-                context.wait(second, Event::record(&context, first)?.raw())?;
+                Event::record(&context, first)?.let_follow(second)?;
             }
             dma(second)?;
         }

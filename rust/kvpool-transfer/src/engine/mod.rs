@@ -1,7 +1,8 @@
 //! `TransferEngine`: copies between stores, asynchronously or in the order of a stream.
 //!
 //! Owns: the streams and staging buffers of one device, a worker thread, and the list of what is under way. On the CPU the
-//! worker thread is what a stream is on a device, so programs behave alike: `submit` returns at once, transfers end in order.
+//! worker thread is what a stream is on a device, so programs behave alike: `submit` returns at once, transfers end in
+//! order.
 //!
 //! Whatever can be refused is refused before anything is enqueued: closed stores, stores that differ, ids out of range,
 //! duplicates, overlaps, methods that cannot do the copy.
@@ -319,8 +320,8 @@ impl TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops the engine, on the worker
-    /// thread itself. What is on the device is waited for: its stores are held here.
+    /// What is queued holds the engine, so there is none of it now; the last of it may be what drops the engine, on the
+    /// worker thread itself. What is on the device is waited for: its stores are held here.
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {

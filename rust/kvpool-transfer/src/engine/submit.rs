@@ -47,14 +47,13 @@ impl TransferEngine {
             return self.start_on_worker(job, None, Method::Cpu, options);
         };
         let mut cuda = self.cuda()?;
+        cuda.context.check_alive()?;
         if let After::Stream(stream) = options.after
             && cuda.context.is_capturing(stream)?
         {
-            return Err(TransferError::Capturing(
-                "a submitted copy runs on the engine's own streams; use copy",
-            ));
+            let what = "a submitted copy runs on the engine's own streams; use copy";
+            return Err(TransferError::Capturing(what));
         }
-        cuda.context.check_alive()?;
         let question = cuda.question(&job, direction, None, false);
         let thresholds = self.thresholds();
         let method = match options.method {
@@ -65,7 +64,7 @@ impl TransferEngine {
             return Ok(self.empty(method));
         }
         let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
-        let waits = matches!(&options.after, After::Transfer(other) if !other.is_enqueued());
+        let waits = matches!(&options.after, After::Transfer(other) if other.is_queued());
         if pageable || waits || self.worker.is_busy() {
             // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
             let stream = cuda.stream(direction);
@@ -83,7 +82,7 @@ impl TransferEngine {
         let context = cuda.context.clone();
         let start = Event::record(&context, stream)?;
         cuda.enqueue(&job, way)?;
-        let end = Event::record(&context, stream)?;
+        let end = Event::record(&context, stream).inspect_err(|_| cuda.drain(direction, None))?;
         let transfer = Transfer::enqueued(self.id(), job.nbytes(), method, self.device, [start, end], held);
         self.remember(&transfer);
         Ok(transfer)
@@ -93,10 +92,10 @@ impl TransferEngine {
     fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<After, TransferError> {
         match after {
             After::Nothing => {}
-            After::Stream(other) => context.wait(stream, Event::record(context, *other)?.raw())?,
+            After::Stream(other) => Event::record(context, *other)?.let_follow(stream)?,
             After::Event(event) => context.wait(stream, *event)?,
-            After::Transfer(other) if other.is_enqueued() => other.wait_on(stream)?,
-            After::Transfer(_) => return Ok(after.clone()),
+            After::Transfer(other) if other.is_queued() => return Ok(after.clone()),
+            After::Transfer(other) => other.let_follow(stream)?,
         }
         Ok(After::Nothing)
     }
@@ -201,6 +200,9 @@ impl TransferEngine {
         });
         // Buffers and stores are free again only when the device has done with them, even after an error.
         let ended: Result<(), TransferError> = ends.iter().try_for_each(|end| Ok(end.synchronize()?));
+        if result.is_err() {
+            self.cuda()?.drain(direction, None);
+        }
         result.and(ended)
     }
 }

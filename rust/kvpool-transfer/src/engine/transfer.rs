@@ -1,14 +1,14 @@
 //! `Transfer`: a copy under way.
 //!
-//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a copy. It ends once, with
-//! the seconds that it took or with an error, and whoever asks first finds out.
+//! Owns the stores that it copies between until it has ended, so that nobody's memory goes away under a copy. It ends
+//! once, with the seconds that it took or with an error, and whoever asks first finds out.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::driver::{Context, Event, StreamHandle};
+use crate::driver::{Event, StreamHandle};
 use crate::error::TransferError;
 use crate::planner::Method;
 use crate::store::{Device, Store};
@@ -110,8 +110,8 @@ impl Transfer {
         self.ended.notify_all();
     }
 
-    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork, and nothing would ever
-    /// end it there.
+    /// Refuses in a child of the process that submitted it: threads and streams stay behind in a fork, and nothing would
+    /// ever end it there.
     pub(super) fn check_process(&self) -> Result<(), TransferError> {
         let (made_by, this) = (self.process, process::id());
         if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
@@ -139,6 +139,19 @@ impl Transfer {
     /// Whether it is on a stream, so that others can wait for its event.
     pub(super) fn is_enqueued(&self) -> bool {
         matches!(*self.lock(), State::Enqueued { .. })
+    }
+
+    /// Whether it is with the worker thread.
+    pub(super) fn is_queued(&self) -> bool {
+        matches!(*self.lock(), State::Queued)
+    }
+
+    /// Makes a stream follow it, if it is on another one. Whether it failed is told to those who ask.
+    pub(super) fn let_follow(&self, stream: StreamHandle) -> Result<(), TransferError> {
+        match &*self.lock() {
+            State::Enqueued { end, .. } => Ok(end.let_follow(stream)?),
+            _ => Ok(()),
+        }
     }
 
     /// Whether somebody may still want to know of it: it is under way, or its end was told to nobody.
@@ -192,8 +205,8 @@ impl Transfer {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer; [`TransferError::Forked`] in a child of the process
-    /// that submitted it.
+    /// What it failed with; [`TransferError::Timeout`] if it goes on for longer; [`TransferError::Forked`] in a child of
+    /// the process that submitted it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         self.sleep(timeout)?;
         self.tell();
@@ -241,16 +254,9 @@ impl Transfer {
     /// # Errors
     /// What it failed with; [`TransferError::Unavailable`] and [`TransferError::Cuda`] if the stream's driver refuses.
     pub fn wait_on(&self, stream: StreamHandle) -> Result<(), TransferError> {
-        let end = match &*self.lock() {
-            State::Enqueued { end, .. } => Some(end.clone()),
-            _ => None,
-        };
-        match (end, self.device) {
-            (Some(end), Device::Cuda(ordinal)) => Ok(Context::of(ordinal)?.wait(stream, end.raw())?),
-            _ => {
-                self.sleep(None)?;
-                self.error().map_or(Ok(()), Err)
-            }
+        if self.is_queued() {
+            self.sleep(None)?;
         }
+        if self.has_ended() { self.error().map_or(Ok(()), Err) } else { self.let_follow(stream) }
     }
 }

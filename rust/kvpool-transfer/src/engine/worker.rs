@@ -1,6 +1,7 @@
 //! The worker thread of an engine: copies that the processor makes, one after the other.
 //!
-//! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the failure of that transfer.
+//! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the failure of that
+//! transfer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

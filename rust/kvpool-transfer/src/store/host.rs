@@ -40,7 +40,8 @@ impl Default for HostOptions {
     }
 }
 
-/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole registrations are whole pages.
+/// Alignment of regions within the blocks of a host pool, and of the blocks themselves: whole registrations are whole
+/// pages.
 const REGION_ALIGN: u64 = 16;
 const BLOCK_ALIGN: u64 = 512;
 const PAGE: u64 = 4096;
@@ -52,21 +53,24 @@ impl Store {
     /// # Errors
     /// [`TransferError::HostMemory`]; [`TransferError::Pinning`] if page-locking was asked for and is refused.
     pub fn host(num_blocks: u64, like: &Self, options: &HostOptions) -> Result<Arc<Self>, TransferError> {
-        let mut offset = 0_u64;
+        let mut end = Some(0_u64);
         let mut offsets = Vec::with_capacity(like.regions.len());
         for region in &like.regions {
-            offsets.push(offset);
-            offset = (offset + region.nbytes).next_multiple_of(REGION_ALIGN);
+            offsets.push(end.unwrap_or(0));
+            end = end.and_then(|end| end.checked_add(region.nbytes)?.checked_next_multiple_of(REGION_ALIGN));
         }
-        let stride = offset.next_multiple_of(BLOCK_ALIGN);
-        let bytes =
-            num_blocks.checked_mul(stride).filter(|_| num_blocks > 0 && num_blocks <= i32::MAX as u64);
-        let Some(bytes) = bytes else {
+        let stride = end.and_then(|end| end.checked_next_multiple_of(BLOCK_ALIGN));
+        if num_blocks == 0 || num_blocks > i32::MAX as u64 {
             return Err(TransferError::Layout(format!(
-                "a store of {num_blocks} blocks of {stride} bytes: it has 1 to {} blocks",
+                "a store of {num_blocks} blocks: it has 1 to {}",
                 i32::MAX
             )));
+        }
+        let Some(bytes) = stride.and_then(|stride| num_blocks.checked_mul(stride)) else {
+            let reason = format!("{num_blocks} such blocks are more than there are addresses");
+            return Err(TransferError::HostMemory { bytes: u64::MAX, reason });
         };
+        let stride = bytes / num_blocks;
         let node = match (options.numa_node, like.device) {
             (NumaNode::Node(node), _) => Some(node),
             (NumaNode::Near, Device::Cuda(ordinal)) => Context::of(ordinal)?.numa_node,

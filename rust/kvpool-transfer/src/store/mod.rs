@@ -1,8 +1,8 @@
 //! `Store`: the blocks of one tier as a list of regions.
 //!
-//! Owns: the regions, whoever keeps their memory alive, the memory itself if it is a host pool of ours, its registrations with
-//! the driver, and the table of regions that kernels read on a device. A store is named by its handle, and lives until its
-//! last transfer has ended; closing it refuses new work.
+//! Owns: the regions, whoever keeps their memory alive, the memory itself if it is a host pool of ours, its registrations
+//! with the driver, and the table of regions that kernels read on a device. A store is named by its handle, and lives
+//! until its last transfer has ended; closing it refuses new work.
 //!
 //! Costs: O(regions log regions) to make; looking up a handle takes some 20 ns.
 
@@ -129,8 +129,8 @@ static NEXT_HANDLE: AtomicI64 = AtomicI64::new(1);
 static STORES: LazyLock<RwLock<HashMap<i64, Weak<Store>>>> = LazyLock::new(RwLock::default);
 
 impl Store {
-    /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is empty; `pinned` says that
-    /// host memory is page-locked, each region within one allocation.
+    /// A store of memory that somebody else owns. `kinds` names the elements of each region, or is empty; `pinned` says
+    /// that host memory is page-locked, each region within one allocation.
     ///
     /// # Safety
     /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive` lives.
