@@ -503,12 +503,12 @@ class CacheManager:
         What it committed stays cached until evicted, so that resuming may find it again. O(blocks).
 
         Args:
-            request_id: A running request.
+            request_id: A running request, or one that was swapped out: its blocks in the host tier are given up.
             after_step: As for ``release``.
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted already.
+            RequestStateError: The request is preempted already, or being swapped.
             TokenTypeError: The id is neither a str nor an int.
         """
     def resume(self, request_id: RequestId) -> Admission:
@@ -2576,7 +2576,7 @@ class BlockStore:
 
         Raises:
             LayoutError: No tensor, another device, inner dimensions that are not contiguous, blocks that overlap.
-            MappingTypeError: Not a tensor.
+            MappingTypeError: Not tensors, or one tensor alone.
             InvalidArgumentError: Not one block dimension per tensor.
             CudaUnavailableError: A tensor is on a device, and the driver is too old.
             CudaError: The driver refused.
@@ -2825,7 +2825,8 @@ class TransferEngine:
     def poll(self) -> list[Transfer]:
         """Returns the transfers that ended since the last time, failed ones included.
 
-        Those whose ``wait`` or ``done`` told of it are left out. O(transfers under way).
+        Those whose ``wait`` or ``done`` told of it are left out; who does neither loses the oldest of more than 65,536
+        ends. O(transfers under way).
 
         Raises:
             BlockIndexError: A mapping on the device held ids out of range; the next call goes on.
@@ -2839,10 +2840,9 @@ class TransferEngine:
             save: A file to add it to, for ``calibration``.
 
         Raises:
-            LayoutMismatchError: The engine is of the CPU.
             PinningError: Host memory cannot be page-locked.
             CudaError: The driver refused.
-            InvalidArgumentError: The file cannot be written, or is none of calibrations.
+            InvalidArgumentError: The engine is of the CPU; the file cannot be written, or is none of calibrations.
         """
     def close(self) -> None:
         """Refuses new work, waits for what is under way, and ends the worker thread."""
@@ -2890,6 +2890,7 @@ class Transfer:
         What still is with the engine's thread (copies of pageable memory) is waited for here.
 
         Raises:
+            CaptureError: The stream is being captured, and the copy was begun outside.
             CudaError: It failed, or the driver refused.
         """
 

@@ -17,9 +17,11 @@ checked in full before anything is enqueued; one on a device is never read by th
     The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so many bytes.
 
 ``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
-    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows
-    that it has an effect, not which tensors it writes: in compiled code that reads the same tensors use
+    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows that it
+    has an effect, and not which tensors it reads and writes: in compiled code that touches the same tensors use
     ``copy_blocks``.
+
+They are for inference: no gradients flow through a copy, and no version counter tells autograd of one.
 
 Ops without handles find the store of their tensors by address, shape and strides; the last 64 are remembered, without
 keeping the tensors alive.
@@ -50,8 +52,8 @@ _LIBRARY.define(
 _LIBRARY.define("swap_blocks.vllm(Tensor src, Tensor(a!) dst, int block_size_in_bytes, Tensor block_mapping) -> ()")
 _LIBRARY.define("copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()")
 
-#: What a tensor's blocks depend on.
-_Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device]"
+#: What a tensor's blocks depend on: address, shape, strides, dtype, device, and whether its memory is pinned.
+_Geometry: TypeAlias = "tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device, bool]"
 
 
 class _Tensors:
@@ -61,7 +63,11 @@ class _Tensors:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: Sequence[Tensor] | None = tensors
-        self.geometry: list[_Geometry] = [(t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in tensors]
+        # Before torch has used a device nothing can be pinned.
+        cuda = torch.cuda.is_initialized()
+        self.geometry: list[_Geometry] = [
+            (t.data_ptr(), t.shape, t.stride(), t.dtype, t.device, cuda and t.is_pinned()) for t in tensors
+        ]
 
     def __hash__(self) -> int:
         return hash(self.geometry[0][0]) if self.geometry else 0
@@ -123,8 +129,8 @@ def _swap_blocks_vllm(src: Tensor, dst: Tensor, block_size_in_bytes: int, block_
 
 def _nothing(*args: object) -> None:
     """What the ops do to tensors without memory; one such among others would make the op do nothing, silently."""
-    tensors = [one for arg in args for one in (arg if isinstance(arg, list) else [arg]) if isinstance(one, torch.Tensor)]
-    devices = {one.device.type for one in tensors}
+    given = [one for arg in args for one in (arg if isinstance(arg, list) else [arg])]
+    devices = {one.device.type for one in given if isinstance(one, torch.Tensor)}
     if devices - {"meta"}:
         raise LayoutMismatchError(f"tensors are on {', '.join(sorted(devices))}: those on meta have no memory to copy")
 

@@ -181,7 +181,7 @@ impl ToPyErr for TransferError {
             Self::Cuda(cause) | Self::Poisoned { cause, .. } => {
                 return cuda_error(py, cause, self.to_string());
             }
-            Self::BlockIndex { .. } | Self::DeviceIndex => "BlockIndexError",
+            Self::BlockIndex { .. } | Self::Block { .. } | Self::DeviceIndex => "BlockIndexError",
             Self::DuplicateDestination { .. } => "DuplicateDestinationError",
             Self::Overlap { .. } => "OverlappingCopyError",
             Self::Layout(_) => "LayoutError",

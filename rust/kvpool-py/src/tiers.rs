@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 use kvpool::{
     BlockId, BlockPool, Place, PoolConfig, PoolError, SwapId, TierError, Tiers, Transfer, TransferPlan, runs,
 };
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::{Int, block, blocks, count};
 use crate::enter::{LONG, enter, enter_measured, enter_sized};
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::pool::PyBlockPool;
 
@@ -30,7 +31,15 @@ fn transfer_tuple(transfer: &Transfer) -> TransferTuple {
 
 /// A tier and a block, from Python.
 fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
-    let (tier, id): (Int, Bound<'_, PyAny>) = item.extract()?;
+    let (tier, id): (Int, Bound<'_, PyAny>) = item.extract().map_err(|error: PyErr| {
+        let message = format!("{item} is no block of a tier: a pair of tier and block");
+        let py = item.py();
+        if error.is_instance_of::<PyValueError>(py) {
+            raise(py, "InvalidArgumentError", message)
+        } else {
+            error
+        }
+    })?;
     Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })
 }
 

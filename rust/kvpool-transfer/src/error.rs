@@ -112,6 +112,14 @@ pub enum TransferError {
         /// Blocks of the store.
         num_blocks: u64,
     },
+    /// A block that a store does not have, named alone.
+    #[error("block {block} is out of range: the store has {num_blocks} blocks, 0 to {}", .num_blocks - 1)]
+    Block {
+        /// The block.
+        block: i64,
+        /// Blocks of the store.
+        num_blocks: u64,
+    },
     /// A device mapping held blocks that a store does not have; the kernel left them out.
     #[error("a device mapping held block ids out of range since the last poll: those pairs were not copied")]
     DeviceIndex,

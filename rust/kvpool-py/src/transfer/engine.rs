@@ -147,7 +147,11 @@ impl PyTransferEngine {
             config.threads = count(py, "threads", threads)?;
         }
         let engine = py.detach(|| TransferEngine::new(device, config)).or_raise(py)?;
-        if let (Some(path), Some(card)) = (calibration, engine.card()) {
+        if let Some(path) = calibration {
+            let Some(card) = engine.card() else {
+                let message = "calibration is given for the cpu: it is of links to CUDA devices";
+                return Err(raise(py, "InvalidArgumentError", message));
+            };
             engine.set_thresholds(Calibration::load(&path, &card).or_raise(py)?.thresholds);
         }
         Ok(Self(engine))

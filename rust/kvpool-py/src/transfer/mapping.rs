@@ -14,7 +14,8 @@ use crate::errors::raise;
 /// A block id: one that has more than 64 bits is out of range everywhere.
 pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
     let py = id.py();
-    if !id.is_instance_of::<PyInt>() || id.is_instance_of::<PyBool>() {
+    let int = id.is_instance_of::<PyInt>() || id.hasattr(intern!(py, "__index__"))?;
+    if !int || id.is_instance_of::<PyBool>() {
         let found = id.get_type().name()?;
         return Err(raise(py, "MappingTypeError", format!("a block is an int, not a {found}")));
     }
@@ -77,9 +78,7 @@ impl Mapping {
     fn of_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
         let dtype = tensor.getattr(intern!(py, "dtype"))?;
-        let int64 =
-            INT64.get_or_try_init(py, || Ok::<_, PyErr>(py.import("torch")?.getattr("int64")?.unbind()))?;
-        if !dtype.is(int64) {
+        if !is_int64(&dtype)? {
             return Err(wrong_type(py, &format!("a tensor of {dtype}")));
         }
         let shape = tensor.getattr(intern!(py, "shape"))?;
@@ -107,6 +106,19 @@ impl Mapping {
             Device::Cuda(_) => Err(wrong_shape(py, "strides other than (2, 1): call contiguous() on it")),
         }
     }
+}
+
+/// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is no torch.
+fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = dtype.py();
+    if let Ok(int64) =
+        INT64.get_or_try_init(py, || Ok::<_, PyErr>(py.import("torch")?.getattr("int64")?.unbind()))
+        && dtype.is(int64)
+    {
+        return Ok(true);
+    }
+    let name = dtype.str()?;
+    Ok(matches!(name.to_str()?, "torch.int64" | "int64"))
 }
 
 fn wrong_shape(py: Python<'_>, found: &str) -> PyErr {

@@ -67,6 +67,14 @@ impl PyBlockStore {
         block_dim: Option<&Bound<'_, PyAny>>,
         keep_alive: bool,
     ) -> PyResult<Self> {
+        if tensors.hasattr(intern!(py, "data_ptr"))? {
+            // A tensor would be iterated over by its rows.
+            return Err(raise(
+                py,
+                "MappingTypeError",
+                "tensors is one tensor: a store is made of a list of them",
+            ));
+        }
         let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
         let dims: Vec<Int> = match block_dim {
             None => vec![Int::from(0); tensors.len()],

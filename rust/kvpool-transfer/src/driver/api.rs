@@ -96,7 +96,6 @@ table! {
     library_kernel = "cuLibraryGetKernel" (*mut Handle, Handle, *const c_char);
     launch = "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
     memcpy = "cuMemcpyAsync" (u64, u64, usize, Handle);
-    to_device = "cuMemcpyHtoD_v2" (u64, *const c_void, usize);
     alloc = "cuMemAlloc_v2" (*mut u64, usize);
     free = "cuMemFree_v2" (u64);
     host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);

@@ -60,6 +60,8 @@ pub(crate) struct Context {
     /// Whether registered host memory has another address on it.
     pub(crate) needs_device_pointers: bool,
     pub(super) kernels: [Handle; 4],
+    /// A stream for uploads that are waited for.
+    uploads: Handle,
     pub(super) status: OnceLock<PinnedMemory>,
     lost: Mutex<Option<CudaError>>,
 }
@@ -163,6 +165,7 @@ impl Context {
             coherent: attribute(100) == 1,
             needs_device_pointers: attribute(91) == 0,
             kernels: [null_mut(); 4],
+            uploads: null_mut(),
             status: OnceLock::new(),
             lost: Mutex::new(None),
         };
@@ -170,6 +173,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
+    /// Loads the kernels, and makes the stream of uploads; both are kept as long as the process.
     fn load_kernels(&mut self) -> Result<(), CudaError> {
         let mut library = null_mut();
         let current = self.enter()?;
@@ -187,8 +191,13 @@ impl Context {
                 api.check((api.library_kernel)(kernel, library, name.as_ptr()), "cuLibraryGetKernel")?;
             }
         }
+        let mut uploads = null_mut();
+        const NON_BLOCKING: u32 = 1;
+        // SAFETY: the output outlives the call.
+        let code = unsafe { (api.stream_create)(&raw mut uploads, NON_BLOCKING, 0) };
+        api.check(code, "cuStreamCreateWithPriority")?;
         drop(current);
-        self.kernels = kernels;
+        (self.kernels, self.uploads) = (kernels, uploads);
         Ok(())
     }
 
@@ -225,6 +234,10 @@ impl Context {
                 Err(TransferError::Poisoned { device: Device::Cuda(self.ordinal), cause: cause.clone() })
             }
         }
+    }
+
+    pub(super) fn uploads(&self) -> StreamHandle {
+        StreamHandle(self.uploads as u64)
     }
 
     /// Whether the driver has batched copies.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::api::Handle;
 use super::context::{Context, StreamHandle};
 use crate::error::CudaError;
+use crate::memory::Span;
 
 /// A stream of the engine's own.
 #[derive(Debug)]
@@ -85,6 +86,11 @@ impl Event {
         Ok(event)
     }
 
+    /// Whether a stream is being captured, and so cannot wait for an event from outside of the capture.
+    pub(crate) fn is_outside_of(&self, stream: StreamHandle) -> Result<bool, CudaError> {
+        self.context.is_capturing(stream)
+    }
+
     /// Makes a stream wait for it.
     pub(crate) fn let_follow(&self, stream: StreamHandle) -> Result<(), CudaError> {
         self.context.wait(stream, self.raw as u64)
@@ -142,13 +148,15 @@ impl DeviceMemory {
         Ok(Self { context: context.clone(), address })
     }
 
-    /// Fills it from this process, at once.
-    pub(crate) fn fill(&self, bytes: &[u64]) -> Result<(), CudaError> {
-        let _current = self.context.enter()?;
-        let source = bytes.as_ptr().cast::<c_void>();
-        // SAFETY: `bytes` is readable for its length; the callers made the memory as large.
-        let code = unsafe { (self.context.api.to_device)(self.address, source, size_of_val(bytes)) };
-        self.context.note(code, "cuMemcpyHtoD")
+    /// Fills it from this process; the bytes are there on return.
+    pub(crate) fn fill(&self, words: &[u64]) -> Result<(), CudaError> {
+        let nbytes = size_of_val(words) as u64;
+        let span = Span { src: words.as_ptr() as u64, dst: self.address, nbytes };
+        // A copy from pageable memory may arrive after its call, and streams of ours do not wait for the default stream: a
+        // kernel launched now could read what was there before. So it goes on a stream that is waited for.
+        let uploads = self.context.uploads();
+        self.context.memcpy(uploads, &[span])?;
+        self.context.synchronize(uploads)
     }
 }
 

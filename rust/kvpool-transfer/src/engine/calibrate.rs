@@ -17,7 +17,6 @@ use crate::driver::DeviceMemory;
 use crate::error::TransferError;
 use crate::planner::{Direction, Method, Threshold, Thresholds};
 use crate::region::Region;
-use crate::store::Device;
 use crate::store::{HostOptions, Store};
 
 /// One way to move so many pieces of so many bytes, and what it reached.
@@ -110,10 +109,14 @@ impl TransferEngine {
     /// Measures this device and takes over the thresholds that follow.
     ///
     /// # Errors
-    /// [`TransferError::Devices`] for an engine of the CPU, [`TransferError::Cuda`], [`TransferError::Pinning`].
+    /// [`TransferError::Argument`] for an engine of the CPU, [`TransferError::Cuda`], [`TransferError::Pinning`].
     pub fn calibrate(self: &Arc<Self>) -> Result<Calibration, TransferError> {
         let Some(card) = self.card() else {
-            return Err(TransferError::Devices { engine: self.device, src: Device::Cpu, dst: Device::Cpu });
+            return Err(TransferError::Argument {
+                name: "device",
+                value: self.device.to_string(),
+                expected: "only links to CUDA devices are calibrated".into(),
+            });
         };
         self.check_open()?;
         let before = self.thresholds();
@@ -197,7 +200,8 @@ impl TransferEngine {
             Store::new(regions, num_blocks, self.device, Vec::new(), false, Some(Box::new(memory)))?
         };
         let options = HostOptions { pinned: Some(true), ..HostOptions::default() };
-        let host = Store::host(num_blocks, &device, &options)?;
+        // Twice as many as are used: no two that are used are neighbours.
+        let host = Store::host(2 * num_blocks, &device, &options)?;
         Ok([device, host])
     }
 
@@ -209,10 +213,13 @@ impl TransferEngine {
     ) -> Result<Measurement, TransferError> {
         let to_host = direction == Direction::ToHost;
         let (src, dst) = if to_host { (device, host) } else { (host, device) };
-        let num_blocks = src.num_blocks() as i64;
-        // No neighbour goes to a neighbour: the pairs are as scattered as after hours of serving. 37 shares no factor with
-        // 8, 128.
-        let pairs: Vec<_> = (0..num_blocks).map(|block| (block, block * 37 % num_blocks)).collect();
+        let num_blocks = device.num_blocks() as i64;
+        // As scattered as after hours of serving: 37 shares no factor with 8 or 128.
+        let pair = |block| {
+            let other = 2 * (block * 37 % num_blocks);
+            if to_host { (block, other) } else { (other, block) }
+        };
+        let pairs: Vec<_> = (0..num_blocks).map(pair).collect();
         let options = Options { method, ..Options::default() };
         let mut seconds = Vec::with_capacity(ROUNDS);
         for round in 0..=ROUNDS {
@@ -227,7 +234,7 @@ impl TransferEngine {
         Ok(Measurement {
             direction: if to_host { "to_host" } else { "to_device" }.into(),
             method: method.name().into(),
-            pieces: src.num_blocks() * REGIONS,
+            pieces: device.num_blocks() * REGIONS,
             bytes: src.regions()[0].nbytes,
             ctas: self.thresholds().link_ctas,
             seconds: seconds[ROUNDS / 2],

@@ -48,7 +48,7 @@ impl TransferEngine {
             cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        let mut cuda = self.cuda()?;
+        let mut cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
         let capturing = context.is_capturing(stream)?;
@@ -67,9 +67,8 @@ impl TransferEngine {
         self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with a negative id
-    /// are left out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not
-    /// looked for.
+    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with -1 are left
+    /// out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
     ///
     /// # Errors
     /// As [`Self::submit`], but for what only a look at the ids could tell.
@@ -95,7 +94,7 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Vec::new(), range };
-        let cuda = self.cuda()?;
+        let cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
         let capturing = context.is_capturing(stream)?;

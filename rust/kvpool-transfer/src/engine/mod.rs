@@ -99,15 +99,26 @@ pub struct TransferEngine {
     thresholds: RwLock<Thresholds>,
     worker: Worker,
     bounce: Mutex<Option<Bounce>>,
-    in_flight: Mutex<Vec<Arc<Transfer>>>,
+    in_flight: Mutex<Flights>,
     next_id: AtomicU64,
     closed: AtomicBool,
 }
 
 static ENGINES: LazyLock<Mutex<HashMap<Device, Arc<TransferEngine>>>> = LazyLock::new(Mutex::default);
 
-/// From so many entries on, a new transfer looks for those that need no poll.
+/// Transfers under way, and those whose end was told to nobody.
+#[derive(Default)]
+struct Flights {
+    list: Vec<Arc<Transfer>>,
+    /// From so many entries on, a new one looks for those that can be forgotten.
+    sweep_at: usize,
+}
+
+/// Fewest entries to look through.
 const SWEEP: usize = 64;
+
+/// Ends that `poll` may tell at once: who neither waits nor polls loses the oldest.
+const UNTOLD: usize = 1 << 16;
 
 impl TransferEngine {
     /// An engine of a device.
@@ -175,10 +186,10 @@ impl TransferEngine {
     /// Copies that have not ended, as far as anybody has looked.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
-        self.flights().iter().filter(|transfer| !transfer.has_ended()).count()
+        self.flights().list.iter().filter(|transfer| !transfer.has_ended()).count()
     }
 
-    fn flights(&self) -> MutexGuard<'_, Vec<Arc<Transfer>>> {
+    fn flights(&self) -> MutexGuard<'_, Flights> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,6 +255,13 @@ impl TransferEngine {
         }
     }
 
+    /// The device's side for new work: `close` waits for those who are in here.
+    fn open_cuda(&self) -> Result<MutexGuard<'_, Cuda>, TransferError> {
+        let cuda = self.cuda()?;
+        self.check_open()?;
+        Ok(cuda)
+    }
+
     fn cuda(&self) -> Result<MutexGuard<'_, Cuda>, TransferError> {
         let cuda = self.cuda.as_ref().ok_or(TransferError::EngineClosed)?;
         Ok(cuda.lock().unwrap_or_else(PoisonError::into_inner))
@@ -251,11 +269,21 @@ impl TransferEngine {
 
     fn remember(&self, transfer: &Arc<Transfer>) {
         let mut flights = self.flights();
-        if flights.len() >= SWEEP {
-            // Ends that were told need no poll.
-            flights.retain(|one| one.is_news());
+        flights.list.push(transfer.clone());
+        if flights.list.len() < flights.sweep_at {
+            return;
         }
-        flights.push(transfer.clone());
+        // Ends that were told need no poll, and of those that nobody asks for the oldest are forgotten.
+        flights.list.retain(|one| one.is_news());
+        let untold = flights.list.iter().filter(|one| one.has_ended()).count();
+        let mut excess = untold.saturating_sub(UNTOLD);
+        flights.list.retain(|one| {
+            let forget = excess > 0 && one.has_ended();
+            excess -= usize::from(forget);
+            !forget
+        });
+        // Twice as many until the next look: a constant number of looks per transfer.
+        flights.sweep_at = SWEEP.max(2 * flights.list.len());
     }
 
     fn id(&self) -> u64 {
@@ -269,7 +297,8 @@ impl TransferEngine {
         Ok(Event::record(&context, stream)?.synchronize()?)
     }
 
-    /// Transfers that ended since the last time, failed ones included; those that `wait` or `is_done` told of are left out.
+    /// Transfers that ended since the last time (the last 65,536 of them), failed ones included; those that `wait` or
+    /// `is_done` told of are left out.
     ///
     /// # Errors
     /// [`TransferError::DeviceIndex`] if a mapping on the device held ids out of range. The next call goes on.
@@ -280,7 +309,7 @@ impl TransferEngine {
             return Err(TransferError::DeviceIndex);
         }
         let mut ended = Vec::new();
-        self.flights().retain(|transfer| {
+        self.flights().list.retain(|transfer| {
             let over = transfer.has_ended();
             if over && transfer.tell() {
                 ended.push(transfer.clone());
@@ -296,7 +325,7 @@ impl TransferEngine {
     /// [`TransferError::Timeout`].
     pub fn wait_all(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         let start = std::time::Instant::now();
-        let all = self.flights().clone();
+        let all = self.flights().list.clone();
         all.iter().try_for_each(|transfer| {
             let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             transfer.sleep(left)
@@ -307,8 +336,10 @@ impl TransferEngine {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            let _ = self.wait_all(None);
+            // Who found the engine open has enqueued by the time that both locks were taken once.
+            drop(self.cuda());
             self.worker.join();
+            let _ = self.wait_all(None);
         }
     }
 
@@ -325,7 +356,7 @@ impl Drop for TransferEngine {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            let flights = std::mem::take(&mut *self.flights());
+            let flights = std::mem::take(&mut self.flights().list);
             for transfer in flights.iter().filter(|transfer| transfer.is_enqueued()) {
                 let _ = transfer.sleep(None);
             }

@@ -46,7 +46,7 @@ impl TransferEngine {
             Self::check_cpu_method(options.method)?;
             return self.start_on_worker(job, None, Method::Cpu, options);
         };
-        let mut cuda = self.cuda()?;
+        let mut cuda = self.open_cuda()?;
         cuda.context.check_alive()?;
         if let After::Stream(stream) = options.after
             && cuda.context.is_capturing(stream)?

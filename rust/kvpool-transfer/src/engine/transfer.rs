@@ -257,6 +257,16 @@ impl Transfer {
         if self.is_queued() {
             self.sleep(None)?;
         }
-        if self.has_ended() { self.error().map_or(Ok(()), Err) } else { self.let_follow(stream) }
+        if self.has_ended() {
+            return self.error().map_or(Ok(()), Err);
+        }
+        if let State::Enqueued { end, .. } = &*self.lock()
+            && end.is_outside_of(stream)?
+        {
+            return Err(TransferError::Capturing(
+                "it cannot wait for a copy that was begun outside; wait before the capture",
+            ));
+        }
+        self.let_follow(stream)
     }
 }

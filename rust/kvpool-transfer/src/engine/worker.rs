@@ -19,10 +19,33 @@ struct Job {
     work: Box<dyn FnOnce() -> Result<(), TransferError> + Send>,
 }
 
+impl Job {
+    fn run(self, pending: &AtomicUsize) {
+        let start = Instant::now();
+        let error = match catch_unwind(AssertUnwindSafe(self.work)) {
+            Ok(result) => result.err(),
+            Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
+        };
+        pending.fetch_sub(1, Ordering::AcqRel);
+        self.transfer.finish(start.elapsed().as_secs_f64(), error);
+    }
+}
+
+/// The thread, if there is one.
+#[derive(Default)]
+enum Thread {
+    /// Nothing was queued yet.
+    #[default]
+    None,
+    Running(Sender<Job>, JoinHandle<()>),
+    /// No more work is taken.
+    Closed,
+}
+
 /// A thread with a queue.
 #[derive(Default)]
 pub(super) struct Worker {
-    running: Mutex<Option<(Sender<Job>, JoinHandle<()>)>>,
+    thread: Mutex<Thread>,
     pending: Arc<AtomicUsize>,
 }
 
@@ -35,53 +58,41 @@ impl Worker {
     /// Queues a transfer's work.
     ///
     /// # Errors
-    /// [`TransferError::HostMemory`] if no thread can be started.
+    /// [`TransferError::EngineClosed`], [`TransferError::HostMemory`] if no thread can be started.
     pub(super) fn queue(
         &self,
         transfer: Arc<Transfer>,
         work: impl FnOnce() -> Result<(), TransferError> + Send + 'static,
     ) -> Result<(), TransferError> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = match &*running {
-            Some((sender, _)) => sender.clone(),
-            None => {
-                let (sender, jobs) = channel::<Job>();
-                let pending = self.pending.clone();
-                let run = move || {
-                    for Job { transfer, work } in jobs {
-                        let start = Instant::now();
-                        let outcome = catch_unwind(AssertUnwindSafe(work));
-                        let error = match outcome {
-                            Ok(result) => result.err(),
-                            Err(_) => Some(TransferError::Panicked { id: transfer.id }),
-                        };
-                        pending.fetch_sub(1, Ordering::AcqRel);
-                        transfer.finish(start.elapsed().as_secs_f64(), error);
-                    }
-                };
-                let thread = thread::Builder::new().name("kvpool-transfer".into()).spawn(run);
-                let thread = thread.map_err(|error| TransferError::HostMemory {
-                    bytes: 0,
-                    reason: format!("no thread can be started: {error}"),
-                })?;
-                *running = Some((sender.clone(), thread));
-                sender
-            }
-        };
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*thread, Thread::None) {
+            let (sender, jobs) = channel::<Job>();
+            let pending = self.pending.clone();
+            let run = move || jobs.into_iter().for_each(|job| job.run(&pending));
+            let started = thread::Builder::new().name("kvpool-transfer".into()).spawn(run);
+            let refuse = |error| TransferError::HostMemory {
+                bytes: 0,
+                reason: format!("no thread can be started: {error}"),
+            };
+            *thread = Thread::Running(sender, started.map_err(refuse)?);
+        }
+        let Thread::Running(sender, _) = &*thread else { return Err(TransferError::EngineClosed) };
         self.pending.fetch_add(1, Ordering::AcqRel);
         // The receiver lives as long as the sender that is kept.
         let _ = sender.send(Job { transfer, work: Box::new(work) });
         Ok(())
     }
 
-    /// Ends the thread after the jobs that it has.
+    /// Takes no more work, and ends the thread after the jobs that it has.
     pub(super) fn join(&self) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((sender, thread)) = running {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *thread, Thread::Closed);
+        drop(thread);
+        if let Thread::Running(sender, handle) = former {
             drop(sender);
             // The last reference to an engine may be the worker's own: a thread cannot join itself.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
+            if handle.thread().id() != thread::current().id() {
+                let _ = handle.join();
             }
         }
     }

@@ -338,10 +338,10 @@ impl Store {
     /// The bytes of a block of a host store, region by region. O(bytes).
     ///
     /// # Errors
-    /// [`TransferError::BlockIndex`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
+    /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
     #[expect(unsafe_code, reason = "reads the store's own memory")]
     pub fn read_block(&self, block: i64) -> Result<Vec<u8>, TransferError> {
-        let block = self.own(block, crate::error::End::Source)?;
+        let block = self.own(block)?;
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
             // SAFETY: `own` checked the block against a host store that whoever made it vouches for.
@@ -356,7 +356,7 @@ impl Store {
     /// As [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
     #[expect(unsafe_code, reason = "writes the store's own memory")]
     pub fn write_block(&self, block: i64, mut bytes: &[u8]) -> Result<(), TransferError> {
-        let block = self.own(block, crate::error::End::Destination)?;
+        let block = self.own(block)?;
         if bytes.len() as u64 != self.bytes_per_block {
             let (given, needed) = (bytes.len(), self.bytes_per_block);
             return Err(TransferError::LayoutMismatch(format!("{given} bytes for a block of {needed}")));
@@ -371,13 +371,13 @@ impl Store {
     }
 
     /// A block of a host store that is open.
-    fn own(&self, block: i64, end: crate::error::End) -> Result<u64, TransferError> {
+    fn own(&self, block: i64) -> Result<u64, TransferError> {
         self.check_open()?;
         if self.device != Device::Cpu {
             return Err(TransferError::Devices { engine: Device::Cpu, src: self.device, dst: Device::Cpu });
         }
         let id = u64::try_from(block).ok().filter(|&id| id < self.num_blocks);
-        id.ok_or(TransferError::BlockIndex { position: 0, end, block, num_blocks: self.num_blocks })
+        id.ok_or(TransferError::Block { block, num_blocks: self.num_blocks })
     }
 }
 

@@ -1,0 +1,1 @@
+"""Checks and measures ``kvpool.transfer`` on a GPU: see ``app``."""

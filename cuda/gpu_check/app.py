@@ -1,0 +1,259 @@
+"""``python cuda/gpu_check``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
+
+It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each section prints its results when it
+ends, and the report is written then, so that nothing is lost if the run is cut off. Exits with 0 if all checks hold and
+all targets are reached, 1 if not, 2 if there is no GPU to run on.
+
+With ``--dry-run`` and the tests' fake driver it runs without a card, to show that it runs:
+
+    python tests/transfer/fake_cuda/build.py target/fake
+    KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check --dry-run --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from .session import Session
+
+SECTIONS = ("load", "correctness", "races", "capture", "faults", "bench")
+#: Seconds that a section may take; the benches have what is left.
+_SECONDS = {"load": 60.0, "correctness": 120.0, "races": 90.0, "capture": 30.0, "faults": 60.0, "bench": 1e9}
+#: Seconds beyond the budget until a run that hangs is ended.
+_GRACE = 45.0
+_NO_GPU = 2
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller copies: a minute or two")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be given again")
+    parser.add_argument("--out", type=Path, help="folder of the report (default: benches/results)")
+    parser.add_argument("--json", type=Path, help="write the report as JSON, too")
+    parser.add_argument("--device", type=int, default=0, help="number of the device")
+    parser.add_argument("--budget", type=float, default=420.0, help="seconds to stay within (default: 420)")
+    parser.add_argument("--no-torch", action="store_true", help="go without torch, although it is there")
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes, no verdicts: for the fake driver")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args(given)
+
+
+def _missing(ordinal: int) -> str:
+    """What is missing to run at all; "" if nothing is."""
+    try:
+        from kvpool.errors import KvpoolError
+        from kvpool.transfer import TransferEngine
+    except ImportError as error:
+        return f"kvpool is not installed for this Python ({error}): install the wheel, or set PYTHONPATH to python/"
+    try:
+        TransferEngine(f"cuda:{ordinal}").close()
+    except KvpoolError as error:
+        return f"no GPU to check: {error}. --help says how to run it dry"
+    return ""
+
+
+def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
+    """Torch if it uses the device, and its int64 if it is there at all."""
+    if not wanted:
+        return None, None
+    try:
+        import torch
+    except ImportError:
+        return None, None
+    uses_device = not dry_run and torch.cuda.is_available() and torch.cuda.device_count() > ordinal
+    if uses_device:
+        torch.cuda.set_device(ordinal)
+    return (torch if uses_device else None), torch.int64
+
+
+def _path(folder: Path, facts: dict[str, str]) -> Path:
+    """A file that is not there yet: runs of one day stand side by side."""
+    card = re.sub(r"[^a-z0-9]+", "-", facts["card"].lower()).strip("-")
+    name = f"gpu-{card}-{facts['date']}"
+    path, number = folder / f"{name}.md", 2
+    while path.exists():
+        path, number = folder / f"{name}-{number}.md", number + 1
+    return path
+
+
+class _Run:
+    """The sections one after the other, and the report."""
+
+    def __init__(self, arguments: argparse.Namespace, console: Console, progress: Progress) -> None:
+        from kvpool.transfer import TransferEngine
+
+        from . import load, session
+        from .driver import Driver
+        from .report import Report
+
+        self._arguments = arguments
+        self._console = console
+        self._progress = progress
+        self._task = progress.add_task("starting", total=None)
+        driver = Driver(arguments.device)
+        torch, int64 = _torch(arguments.device, wanted=not arguments.no_torch, dry_run=arguments.dry_run)
+        effort = session.DRY if arguments.dry_run else session.QUICK if arguments.quick else session.FULL
+        size = "dry" if arguments.dry_run else "quick" if arguments.quick else "full"
+        facts = {**load.facts(driver, torch), "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}"}
+        # A fake driver is never taken for a card.
+        self.report = Report(facts, dry_run=arguments.dry_run or driver.is_fake)
+        folder = arguments.out or load.ROOT / ("target/gpu-check" if self.report.dry_run else "benches/results")
+        self.path = _path(folder, self.report.facts)
+        # Of a signal's handler, too, which may come while this thread writes.
+        self._writing = threading.RLock()
+        self._session = session.Session(
+            driver=driver,
+            ordinal=arguments.device,
+            report=self.report,
+            console=progress.console,
+            clock=session.Clock(arguments.budget),
+            effort=effort,
+            engine=TransferEngine(f"cuda:{arguments.device}"),
+            twin=TransferEngine("cpu"),
+            torch=torch,
+            int64=int64,
+            dry_run=arguments.dry_run,
+            quick=arguments.quick,
+            progress=lambda what: progress.update(self._task, description=what),
+        )
+
+    def write(self) -> None:
+        """Writes what there is."""
+        with self._writing:
+            self._judge()
+            self.report.write(self.path, self._arguments.json)
+
+    def sections(self) -> None:
+        """Runs them."""
+        wanted = self._arguments.only or SECTIONS
+        self._progress.update(self._task, total=len(wanted))
+        for name in SECTIONS:
+            if name in wanted:
+                self._section(name, _section(name))
+                self._progress.advance(self._task)
+        self._violations()
+
+    def _section(self, name: str, run: Callable[[Session], object]) -> None:
+        session = self._session
+        session.section = name
+        session.clock.begin_section(_SECONDS[name])
+        try:
+            run(session)
+        except Exception as error:
+            # What checks do not catch: the time is over, or nothing of the section can run.
+            with session.untimed_check("the rest of the section"):
+                raise error from None
+        finally:
+            self.report.show_section(self._progress.console, name)
+            self.write()
+
+    def _judge(self) -> None:
+        from .verdicts import judge
+
+        if self._session.rates is not None:
+            self.report.verdicts = judge(self._session.rates, measured=not self.report.dry_run)
+
+    def _violations(self) -> None:
+        """A fake driver knows what it should not have been asked."""
+        from .session import expect
+
+        session = self._session
+        if session.driver.is_fake:
+            session.section = "fake driver"
+            with session.untimed_check("the driver's rules are kept"):
+                expect(not session.driver.violation, session.driver.violation)
+        self.write()
+
+    def close(self) -> None:
+        """Ends the engines."""
+        for engine in (self._session.engine, self._session.twin):
+            engine.close()
+
+
+def _section(name: str) -> Callable[[Session], object]:
+    """What runs a section. Imported late: without kvpool there is still a message."""
+    from . import bench, capture, correctness, faults, load, races
+
+    runs: dict[str, Callable[[Session], object]] = {
+        "load": load.check,
+        "correctness": correctness.check,
+        "races": races.check,
+        "capture": capture.check,
+        "faults": faults.check,
+        "bench": bench.run,
+    }
+    return runs[name]
+
+
+def _end_at_once(run: _Run, reason: str) -> None:
+    """Writes what was found, and ends the process wherever it is."""
+    run.report.ended_early = reason
+    run.write()
+    print(f"\ngpu_check: {reason}. Report: {run.path}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def _watch(run: _Run, seconds: float) -> threading.Timer:
+    """Ends a run that hangs, and tells where."""
+
+    def end() -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        _end_at_once(run, "it hung, and was ended")
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _heed_signals(run: _Run) -> None:
+    """Ends the run when it is told to. An exception could be raised anywhere, within a lock of a library, too."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        _end_at_once(run, "it was interrupted")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Runs the program."""
+    arguments = _arguments(given)
+    if arguments.child:
+        from . import children
+
+        return children.run(arguments.child, arguments.device)
+    if reason := _missing(arguments.device):
+        print(f"gpu_check: {reason}", file=sys.stderr)
+        return _NO_GPU
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        run = _Run(arguments, console, progress)
+        timer = _watch(run, arguments.budget + _GRACE)
+        _heed_signals(run)
+        run.sections()
+        timer.cancel()
+        run.write()
+        run.close()
+    run.report.show_summary(console)
+    console.print(f"Report: {run.path}")
+    return 1 if run.report.failed or run.report.ended_early else 0

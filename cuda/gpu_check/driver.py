@@ -1,0 +1,288 @@
+"""The CUDA driver by ctypes: memory, streams, events and graphs for the checks, with and without torch.
+
+It uses the primary context, which is the one of torch and of kvpool, too: their memory and streams are shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ulonglong, c_void_p
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Attributes of a device that decide what is fast: by their names here, the driver's numbers.
+ATTRIBUTES = {
+    "multiprocessors": 16,
+    "copy engines": 40,
+    "compute capability, major": 75,
+    "compute capability, minor": 76,
+    "reads pageable memory": 88,
+    "registered memory has the host's addresses": 91,
+    "reads pageable memory through the host's tables": 100,
+    "NUMA node": 134,
+}
+
+#: As in cuda.h; addresses of a device are numbers, everything else that is large is a handle.
+_CALLS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (c_void_p,),
+    "cuGetErrorName": (c_int, c_void_p),
+    "cuGetProcAddress_v2": (c_char_p, c_void_p, c_int, c_uint64, c_void_p),
+    "cuDeviceGet": (c_void_p, c_int),
+    "cuDeviceGetName": (c_void_p, c_int, c_int),
+    "cuDeviceGetPCIBusId": (c_void_p, c_int, c_int),
+    "cuDeviceTotalMem_v2": (c_void_p, c_int),
+    "cuDeviceGetAttribute": (c_void_p, c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxSynchronize": (),
+    "cuLibraryLoadData": (c_void_p, c_void_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint),
+    "cuLibraryUnload": (c_void_p,),
+    "cuLibraryGetKernel": (c_void_p, c_void_p, c_char_p),
+    "cuMemAlloc_v2": (c_void_p, c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemHostAlloc": (c_void_p, c_size_t, c_uint),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
+    "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+    "cuStreamCreateWithPriority": (c_void_p, c_uint, c_int),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, c_void_p),
+    "cuEventCreate": (c_void_p, c_uint),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventSynchronize": (c_void_p,),
+    "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphDestroy": (c_void_p,),
+}
+
+_NON_BLOCKING = 1
+_PORTABLE_AND_MAPPED = 3
+#: The strictest way to capture, and torch's: whatever could disturb it breaks it.
+_GLOBAL_CAPTURE = 0
+
+
+class DriverError(RuntimeError):
+    """A call of the driver that failed."""
+
+
+class Graph:
+    """Work that was captured, to be run any number of times."""
+
+    def __init__(self, driver: Driver, graph: int) -> None:
+        self._driver = driver
+        self._graph = graph
+        self._executable = driver.get(c_void_p, "cuGraphInstantiateWithFlags", graph, 0)
+
+    def launch(self, stream: int) -> None:
+        """Runs the work in the order of a stream."""
+        self._driver.call("cuGraphLaunch", self._executable, stream)
+
+    def close(self) -> None:
+        """Gives it back."""
+        self._driver.call("cuGraphExecDestroy", self._executable)
+        self._driver.call("cuGraphDestroy", self._graph)
+
+
+class Driver:
+    """One device. The context is made current for the thread that makes this."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.path = os.environ.get("KVPOOL_LIBCUDA", "libcuda.so.1")
+        self.library = ctypes.CDLL(self.path)
+        for name, arguments in _CALLS.items():
+            function = getattr(self.library, name)
+            function.restype, function.argtypes = c_int, arguments
+        self.call("cuInit", 0)
+        self.version = int(self.get(c_int, "cuDriverGetVersion"))
+        self.device = int(self.get(c_int, "cuDeviceGet", ordinal))
+        self.name = self._text("cuDeviceGetName")
+        self.pci = self._text("cuDeviceGetPCIBusId")
+        self.context = self.get(c_void_p, "cuDevicePrimaryCtxRetain", self.device)
+        self.enter()
+
+    def enter(self) -> None:
+        """Makes the context current for this thread."""
+        self.call("cuCtxSetCurrent", self.context)
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Calls a function.
+
+        Raises:
+            DriverError: It failed.
+        """
+        code = getattr(self.library, name)(*arguments)
+        if code != 0:
+            text = c_char_p()
+            self.library.cuGetErrorName(code, byref(text))
+            raise DriverError(f"{name}: {(text.value or b'an error without a name').decode()} ({code})")
+
+    def get(self, kind: Any, name: str, *arguments: object) -> Any:
+        """The value that a function writes through its first argument."""
+        value = kind()
+        self.call(name, byref(value), *arguments)
+        return value.value
+
+    def _text(self, name: str) -> str:
+        text = ctypes.create_string_buffer(256)
+        self.call(name, text, 256, self.device)
+        return text.value.decode()
+
+    def has(self, name: str) -> bool:
+        """Whether the library has a function."""
+        return hasattr(self.library, name)
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether it has ``cuMemcpyBatchAsync`` as of 12.8."""
+        found, status = c_void_p(), c_int()
+        name = b"cuMemcpyBatchAsync"
+        code = self.library.cuGetProcAddress_v2(name, byref(found), 12_080, 0, byref(status))
+        return code == 0 and bool(found.value)
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether it is the tests' stand-in for a driver, which runs kernels on the processor."""
+        return self.has("fake_violation")
+
+    @property
+    def violation(self) -> str:
+        """What a fake driver found wrong with how it was called, or ""."""
+        function = self.library.fake_violation
+        function.restype = c_char_p
+        return (function() or b"").decode()
+
+    def attribute(self, name: str) -> int:
+        """One of ``ATTRIBUTES``; 0 if the driver does not know it."""
+        try:
+            return int(self.get(c_int, "cuDeviceGetAttribute", ATTRIBUTES[name], self.device))
+        except DriverError:
+            return 0
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of the device's memory."""
+        return int(self.get(c_size_t, "cuDeviceTotalMem_v2", self.device))
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes of it that nobody has; all of them if the driver does not tell."""
+        if not self.has("cuMemGetInfo_v2"):
+            return self.total_memory
+        free, total = c_size_t(), c_size_t()
+        self.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value
+
+    def alloc(self, nbytes: int) -> int:
+        """Memory on the device."""
+        return int(self.get(c_uint64, "cuMemAlloc_v2", nbytes))
+
+    def free(self, address: int) -> None:
+        """Gives memory of the device back."""
+        self.call("cuMemFree_v2", address)
+
+    def host_alloc(self, nbytes: int) -> int:
+        """Page-locked memory of the host."""
+        return int(self.get(c_void_p, "cuMemHostAlloc", nbytes, _PORTABLE_AND_MAPPED))
+
+    def host_free(self, address: int) -> None:
+        """Gives page-locked memory back."""
+        self.call("cuMemFreeHost", address)
+
+    def put(self, address: int, data: bytes) -> None:
+        """Writes to the device, and waits: the call may return before pageable bytes have arrived."""
+        self.call("cuMemcpyHtoD_v2", address, data, len(data))
+        self.call("cuCtxSynchronize")
+
+    def take(self, address: int, nbytes: int) -> bytes:
+        """Reads from the device."""
+        buffer = ctypes.create_string_buffer(nbytes)
+        self.call("cuMemcpyDtoH_v2", buffer, address, nbytes)
+        return buffer.raw
+
+    def fill(self, address: int, nbytes: int, tile: bytes) -> None:
+        """Fills memory of the device with copies of some bytes."""
+        done = min(len(tile), nbytes)
+        self.put(address, tile[:done])
+        while done < nbytes:
+            part = min(done, nbytes - done)
+            self.copy(address + done, address, part, 0)
+            done += part
+        self.call("cuCtxSynchronize")
+
+    def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
+        """Copies in the order of a stream."""
+        self.call("cuMemcpyAsync", dst, src, nbytes, stream)
+
+    def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        """Fills in the order of a stream."""
+        self.call("cuMemsetD8Async", address, value, nbytes, stream)
+
+    def stream(self) -> int:
+        """A stream that does not wait for the legacy default stream."""
+        return int(self.get(c_void_p, "cuStreamCreateWithPriority", _NON_BLOCKING, 0))
+
+    def close_stream(self, stream: int) -> None:
+        """Gives a stream back when its work has ended."""
+        self.synchronize(stream)
+        self.call("cuStreamDestroy_v2", stream)
+
+    def synchronize(self, stream: int) -> None:
+        """Waits for a stream."""
+        self.call("cuStreamSynchronize", stream)
+
+    def seconds(self, work: Callable[[], object], stream: int) -> float:
+        """Seconds that work takes on a stream, by the device's clock."""
+        start, end = self.get(c_void_p, "cuEventCreate", 0), self.get(c_void_p, "cuEventCreate", 0)
+        self.call("cuEventRecord", start, stream)
+        work()
+        self.call("cuEventRecord", end, stream)
+        self.call("cuEventSynchronize", end)
+        elapsed = float(self.get(c_float, "cuEventElapsedTime", start, end)) / 1e3
+        for event in (start, end):
+            self.call("cuEventDestroy_v2", event)
+        return elapsed
+
+    def follow(self, later: int, earlier: int) -> None:
+        """Makes a stream wait for what is on another one now."""
+        event = self.get(c_void_p, "cuEventCreate", 0)
+        self.call("cuEventRecord", event, earlier)
+        self.call("cuStreamWaitEvent", later, event, 0)
+        self.call("cuEventDestroy_v2", event)
+
+    @contextlib.contextmanager
+    def capture(self, stream: int) -> Iterator[list[Graph]]:
+        """Captures what the body puts on a stream; the list then holds the graph."""
+        graphs: list[Graph] = []
+        self.call("cuStreamBeginCapture_v2", stream, _GLOBAL_CAPTURE)
+        try:
+            yield graphs
+        except BaseException:
+            with contextlib.suppress(DriverError):
+                self.call("cuGraphDestroy", self._end_capture(stream))
+            raise
+        graphs.append(Graph(self, self._end_capture(stream)))
+
+    def _end_capture(self, stream: int) -> int:
+        graph = c_void_p()
+        self.call("cuStreamEndCapture", stream, byref(graph))
+        return int(graph.value or 0)
+
+    def load(self, image: bytes, kernels: tuple[str, ...]) -> None:
+        """Loads code for the device, finds kernels in it, and unloads it."""
+        library = self.get(c_void_p, "cuLibraryLoadData", image, None, None, 0, None, None, 0)
+        for name in kernels:
+            self.get(c_void_p, "cuLibraryGetKernel", library, name.encode())
+        self.call("cuLibraryUnload", library)

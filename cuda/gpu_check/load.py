@@ -1,0 +1,104 @@
+"""What there is: the driver, the card, its clocks; and that the kernels load on it."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .driver import ATTRIBUTES
+from .faults import child
+from .session import GIB, Skip, expect
+
+if TYPE_CHECKING:
+    from .driver import Driver
+    from .session import Session
+
+ROOT = Path(__file__).resolve().parents[2]
+_FATBIN = ROOT / "cuda" / "block_copy.fatbin"
+_KERNELS = ("kvpool_copy_16", "kvpool_copy_8", "kvpool_copy_4", "kvpool_copy_1")
+_SMI = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.sm",
+    "clocks.max.mem",
+    "pcie.link.gen.current",
+    "pcie.link.width.current",
+    "temperature.gpu",
+    "power.draw",
+    "utilization.gpu",
+)
+
+
+def _output(*command: str) -> str:
+    """What a program prints, or "" if it is not there or fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        return ""
+    try:
+        ended = subprocess.run(  # noqa: S603  # named here, looked up above
+            [program, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+def clocks(driver: Driver) -> str:
+    """What nvidia-smi tells of the card now; "" where it is not to be had."""
+    if driver.is_fake:
+        return ""
+    values = _output("nvidia-smi", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader", "-i", driver.pci)
+    return ", ".join(f"{name} {value.strip()}" for name, value in zip(_SMI, values.split(","), strict=False) if values)
+
+
+def facts(driver: Driver, torch: Any) -> dict[str, str]:
+    """What figures are to be read with."""
+    from kvpool import __version__
+
+    capability = f"{driver.attribute('compute capability, major')}.{driver.attribute('compute capability, minor')}"
+    others = [name for name in ATTRIBUTES if not name.startswith("compute")]
+    return {
+        "card": driver.name,
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "commit": _output("git", "describe", "--always", "--dirty") or "not known",
+        "driver": f"{driver.version // 1000}.{driver.version % 1000 // 10}",
+        "bus": driver.pci,
+        "memory": f"{driver.total_memory / GIB:.1f} GiB",
+        "compute capability": capability,
+        **{name: str(driver.attribute(name)) for name in others},
+        "clocks": clocks(driver) or "not known",
+        "kvpool": __version__,
+        "torch": "not used" if torch is None else torch.__version__,
+        "Python": platform.python_version(),
+    }
+
+
+def _fat_binary(session: Session) -> None:
+    with session.check("the fat binary loads") as notes:
+        image = _FATBIN.read_bytes()
+        start = time.perf_counter()
+        session.driver.load(image, _KERNELS)
+        notes.append(f"{len(_KERNELS)} kernels in {1e3 * (time.perf_counter() - start):.2f} ms")
+
+
+def _first_use(session: Session, name: str, **environment: str) -> None:
+    with session.check(name) as notes:
+        if session.dry_run and environment:
+            raise Skip("dry run: nothing is compiled")
+        found = child("first-use", session.ordinal, **environment)
+        expect(found["right"], "the copies are wrong")
+        opened, first, later = (1e3 * found[key] for key in ("opened", "first", "later"))
+        notes.append(f"opened in {opened:.1f} ms, first launch {first:.3f} ms, later ones {later:.3f} ms")
+
+
+def check(session: Session) -> None:
+    """Runs the section."""
+    _fat_binary(session)
+    _first_use(session, "a new process: open, load, launch")
+    _first_use(session, "PTX alone, compiled by the driver", CUDA_FORCE_PTX_JIT="1", CUDA_CACHE_DISABLE="1")

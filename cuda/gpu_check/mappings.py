@@ -1,0 +1,47 @@
+"""A mapping that lies on the device, for whoever has torch's int64 and no tensor there."""
+
+from __future__ import annotations
+
+import types
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from .memory import DeviceMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .session import Session
+
+
+class DeviceMapping:
+    """What kvpool asks a tensor of shape [n, 2] for, over memory of the driver's."""
+
+    is_cpu = False
+
+    def __init__(self, session: Session, pairs: Sequence[tuple[int, int]]) -> None:
+        self.pairs = list(pairs)
+        self.dtype: Any = session.int64
+        self.shape = (len(self.pairs), 2)
+        self.device = types.SimpleNamespace(type="cuda", index=session.ordinal)
+        self._memory = DeviceMemory(session.driver, max(16 * len(self.pairs), 16))
+        self.assign(self.pairs)
+
+    def assign(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Other pairs, as many as before."""
+        self.pairs = list(pairs)
+        numbers = array("q", [number for pair in pairs for number in pair])
+        if numbers:
+            self._memory.write(numbers.tobytes())
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self._memory.address
+
+    def stride(self) -> tuple[int, int]:
+        """Elements from one index to the next, per dimension."""
+        return (2, 1)
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return 8

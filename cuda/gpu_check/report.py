@@ -1,0 +1,198 @@
+"""What was found: checks, figures and verdicts, as tables of the terminal, Markdown and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+Outcome: TypeAlias = Literal["ok", "FAILED", "skipped"]
+Judgement: TypeAlias = Literal["PASS", "FAIL", "not measured"]
+
+_COLOURS = {"ok": "green", "FAILED": "bold red", "skipped": "yellow", "PASS": "green", "FAIL": "bold red"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """Something that holds or does not."""
+
+    section: str
+    name: str
+    outcome: Outcome
+    detail: str
+    seconds: float
+
+    def cells(self) -> list[str]:
+        """A row of a table."""
+        return [self.section, self.name, self.outcome, f"{self.seconds:.1f}", self.detail]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """Something that was measured."""
+
+    table: str
+    what: str
+    #: Bytes per second over 1e9; bytes read plus bytes written where a table's title says so.
+    rate: float | None = None
+    #: Of the rate of the plain copy that it is compared with.
+    share: float | None = None
+    #: The copy's own time, by the device's clock.
+    micros: float | None = None
+    #: What the call took that started it.
+    submit_micros: float | None = None
+    note: str = ""
+
+    def cells(self) -> list[str]:
+        """A row of a table."""
+
+        def number(value: float | None, form: str) -> str:
+            return "" if value is None else format(value, form)
+
+        share = "" if self.share is None else f"{100 * self.share:.0f} %"
+        return [
+            self.what,
+            number(self.rate, ".1f"),
+            share,
+            number(self.micros, ".1f"),
+            number(self.submit_micros, ".1f"),
+            self.note,
+        ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a target is reached."""
+
+    target: str
+    judgement: Judgement
+    detail: str
+
+    def cells(self) -> list[str]:
+        """A row of a table."""
+        return [self.target, self.judgement, self.detail]
+
+
+CHECK_HEAD = ("section", "check", "outcome", "s", "detail")
+FIGURE_HEAD = ("what", "GB/s", "of plain", "us", "submit us", "note")
+VERDICT_HEAD = ("target", "verdict", "detail")
+
+_LEGEND = (
+    "GB/s are bytes of blocks over the time by the device's clock, from what a copy waits for to its end; `of plain` "
+    "compares them with one large copy by the driver. `submit us` is the time of the call from Python. Medians."
+)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in head:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        colour = next((_COLOURS[cell] for cell in row if cell in _COLOURS), None)
+        table.add_row(*map(escape, row), style=colour)
+    return table
+
+
+class Report:
+    """Everything that a run has found so far."""
+
+    def __init__(self, facts: dict[str, str], *, dry_run: bool) -> None:
+        self.facts = facts
+        self.dry_run = dry_run
+        self.checks: list[Check] = []
+        self.figures: list[Figure] = []
+        self.verdicts: list[Verdict] = []
+        #: Why the run ended before its end, if it did.
+        self.ended_early = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed, or a target is missed."""
+        return any(check.outcome == "FAILED" for check in self.checks) or any(
+            verdict.judgement == "FAIL" for verdict in self.verdicts
+        )
+
+    def tables(self) -> dict[str, list[Figure]]:
+        """The figures by the tables that they are in."""
+        tables: dict[str, list[Figure]] = {}
+        for figure in self.figures:
+            tables.setdefault(figure.table, []).append(figure)
+        return tables
+
+    def show_section(self, console: Console, section: str) -> None:
+        """Prints the checks of a section."""
+        rows = [check.cells()[1:] for check in self.checks if check.section == section]
+        if rows:
+            console.print(_table(section, CHECK_HEAD[1:], rows))
+
+    def show_figures(self, console: Console, title: str) -> None:
+        """Prints the figures of a table."""
+        if figures := self.tables().get(title):
+            console.print(_table(title, FIGURE_HEAD, (figure.cells() for figure in figures)))
+
+    def show_summary(self, console: Console) -> None:
+        """Prints what a reader looks for first, which a terminal shows last."""
+        sections: dict[str, dict[str, int]] = {}
+        for check in self.checks:
+            counts = sections.setdefault(check.section, {"ok": 0, "FAILED": 0, "skipped": 0})
+            counts[check.outcome] += 1
+        counted = [[name, *map(str, counts.values())] for name, counts in sections.items()]
+        console.print(_table("Checks", ("section", "ok", "failed", "skipped"), counted))
+        bad = [check.cells() for check in self.checks if check.outcome != "ok"]
+        if bad:
+            console.print(_table("Not ok", CHECK_HEAD, bad))
+        if self.verdicts:
+            console.print(_table("Verdicts", VERDICT_HEAD, (verdict.cells() for verdict in self.verdicts)))
+
+    def markdown(self) -> str:
+        """The report as a file."""
+        title = f"# GPU check, {self.facts['card']}, {self.facts['date']}"
+        parts = [title]
+        if self.dry_run:
+            parts.append("**Dry run**: no card, times without meaning. Only that every section runs is shown.")
+        if self.ended_early:
+            parts.append(f"**Not complete**: {self.ended_early}.")
+        parts.append(_markdown(("what", "value"), ([key, value] for key, value in self.facts.items())))
+        if self.figures:
+            parts.append(_LEGEND)
+        if self.verdicts:
+            parts += ["## Verdicts", _markdown(VERDICT_HEAD, (verdict.cells() for verdict in self.verdicts))]
+        if self.checks:
+            parts += ["## Checks", _markdown(CHECK_HEAD, (check.cells() for check in self.checks))]
+        for name, figures in self.tables().items():
+            parts += [f"## {name}", _markdown(FIGURE_HEAD, (figure.cells() for figure in figures))]
+        return "\n\n".join(parts) + "\n"
+
+    def as_json(self) -> str:
+        """The report for programs."""
+        whole = {
+            "facts": self.facts,
+            "dry_run": self.dry_run,
+            "ended_early": self.ended_early,
+            "verdicts": [dataclasses.asdict(one) for one in self.verdicts],
+            "checks": [dataclasses.asdict(one) for one in self.checks],
+            "figures": [dataclasses.asdict(one) for one in self.figures],
+        }
+        return json.dumps(whole, indent=2) + "\n"
+
+    def write(self, markdown: Path, for_programs: Path | None) -> None:
+        """Writes the files anew."""
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(self.markdown())
+        if for_programs is not None:
+            for_programs.parent.mkdir(parents=True, exist_ok=True)
+            for_programs.write_text(self.as_json())
