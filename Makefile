@@ -83,7 +83,7 @@ engine-check: $(VENV)/.test ## The example engine: the same bits with and withou
 	$(BIN)/python -m examples.paged_engine --check
 
 gpu-check: $(VENV)/.test ## On a machine with a GPU: correctness and speed of every way to copy blocks, into benches/results
-	$(BIN)/python -m cuda.gpu_check
+	$(BIN)/python cuda/gpu_check.py
 
 fatbin: $(VENV)/.cuda ## Build cuda/block_copy.fatbin from its source
 	$(BIN)/python cuda/build_fatbin.py

@@ -816,5 +816,5 @@ def test_one_tensor_is_no_list_of_them(world: World) -> None:
 
 
 def test_a_block_named_alone_is_refused_alone(world: World) -> None:
-    with pytest.raises(kvpool.BlockIndexError, match="^block 99 is out of range: the store has 8 blocks, 0 to 7$"):
+    with pytest.raises(kvpool.BlockIndexError, match=r"^block 99 is out of range: the store has 8 blocks, 0 to 7$"):
         world.source.read_block(99)

@@ -32,7 +32,7 @@ LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 def run(
     library: Path | str, *arguments: str | Path, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "cuda" / "gpu_check"), *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "cuda" / "gpu_check.py"), *map(str, arguments)]
     settings = {**os.environ, "KVPOOL_LIBCUDA": str(library), **(environment or {})}
     return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=100, check=False)
 

@@ -17,8 +17,8 @@ checked in full before anything is enqueued; one on a device is never read by th
     The same call as vLLM's ``swap_blocks`` (csrc/cache_kernels.cu): contiguous tensors, blocks of so many bytes.
 
 ``copy_blocks_by_handle(int src, int dst, Tensor block_mapping) -> ()``
-    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows that it
-    has an effect, and not which tensors it reads and writes: in compiled code that touches the same tensors use
+    Between stores by ``BlockStore.handle``: no list of tensors crosses, which is the fast one. The compiler knows that
+    it has an effect, and not which tensors it reads and writes: in compiled code that touches the same tensors use
     ``copy_blocks``.
 
 They are for inference: no gradients flow through a copy, and no version counter tells autograd of one.

@@ -1,4 +1,4 @@
-"""``python cuda/gpu_check``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
+"""``python cuda/gpu_check.py``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
 
 It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each section prints its results when it
 ends, and the report is written then, so that nothing is lost if the run is cut off. Exits with 0 if all checks hold and
@@ -7,7 +7,7 @@ all targets are reached, 1 if not, 2 if there is no GPU to run on.
 With ``--dry-run`` and the tests' fake driver it runs without a card, to show that it runs:
 
     python tests/transfer/fake_cuda/build.py target/fake
-    KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check --dry-run --quick
+    KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check.py --dry-run --quick
 """
 
 from __future__ import annotations

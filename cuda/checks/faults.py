@@ -31,7 +31,14 @@ def child(name: str, ordinal: int, **environment: str) -> dict[str, Any]:
         subprocess.SubprocessError: It took too long.
         RuntimeError: It ended with an error, or complained.
     """
-    command = [sys.executable, str(Path(__file__).parent), "--child", name, "--device", str(ordinal)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[1] / "gpu_check.py"),
+        "--child",
+        name,
+        "--device",
+        str(ordinal),
+    ]
     ended = subprocess.run(  # noqa: S603  # this program itself
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,0 +1,18 @@
+"""Checks and measures ``kvpool.transfer`` on a GPU: ``python cuda/gpu_check.py --help``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+
+def _main() -> int:
+    # The folder's parent must not be where packages are found: of the name "cuda", NVIDIA has one, too.
+    sys.path[0] = str(Path(__file__).resolve().parent)
+    app = importlib.import_module("checks.app")
+    return int(app.main())
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
