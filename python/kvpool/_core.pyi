@@ -2785,7 +2785,8 @@ class TransferEngine:
     ) -> None:
         """Copies in the order of a stream; done on return if both stores are on the CPU.
 
-        A mapping on the device takes the kernel, and the host does not read it: rows with -1 and ids out of range are
+        A mapping on the device takes the kernel, and the host does not read it (keep it until the copy is done, if the
+        stream is not torch's current one): rows with -1 and ids out of range are
         skipped; ``poll`` reports the latter. A call that a CUDA graph captures replays with the mapping's values
         then; the stores have to stay open as long as the graph.
 

@@ -50,7 +50,7 @@ def run(script: str, fake: FakeCuda, /, **settings: int) -> None:
 
 
 def run_with(library: str, script: str, **settings: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'python'}{os.pathsep}{ROOT}"}
     environment |= {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in settings.items()}
     environment["KVPOOL_LIBCUDA"] = library
     done = subprocess.run(

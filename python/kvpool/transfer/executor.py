@@ -115,7 +115,7 @@ class PlanExecutor:
             transfers = self._engine.execute(plan, self._stores, stream=stream)
         except Exception as error:
             self._end(begun, error)
-            if local:
+            if local or not begun:
                 raise
             return
         if begun or transfers:

@@ -21,7 +21,7 @@ impl CudaError {
     /// Whether the error outlives the call: the context is lost, and every later call fails.
     #[must_use]
     pub const fn is_sticky(&self) -> bool {
-        matches!(self.code, 214 | 220 | 700 | 702 | 710..=719)
+        matches!(self.code, 214 | 220 | 700 | 702 | 710 | 714..=719)
     }
 }
 

@@ -123,7 +123,7 @@ impl HostMemory {
         let refuse = |reason: String| TransferError::HostMemory { bytes: nbytes, reason };
         let length = usize::try_from(nbytes).map_err(|error| refuse(error.to_string()))?;
         // Lengths of huge mappings are whole huge pages.
-        let whole = length.next_multiple_of(1 << HUGE_BITS);
+        let whole = length.checked_next_multiple_of(1 << HUGE_BITS).unwrap_or(length);
         let reserved =
             if huge { MmapOptions::new().len(whole).huge(Some(HUGE_BITS)).map_anon().ok() } else { None };
         let (map, pages): (MmapRaw, _) = match reserved {

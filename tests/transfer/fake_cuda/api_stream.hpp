@@ -98,6 +98,7 @@ CUresult cuStreamQuery(CUstream handle) {
 CUresult cuEventCreate(CUevent* handle, unsigned int flags) {
   return driver_call(Needs::kContext, [&] {
     require(handle != nullptr && flags <= 3);
+    if (is_due(state().settings.fail_event)) refuse(CUDA_ERROR_OUT_OF_MEMORY);
     *handle = new_handle<CUevent>();
     queues().events[*handle] = Event{&current_context(), flags};
     return CUDA_SUCCESS;

@@ -49,6 +49,7 @@ struct Settings {
   long long strict = 0, check_races = 1;
   // What fails: a code for all calls, or which call from now on, counted from 1.
   long long no_device = 0, fail_init = 0, fail_library = 0, fail_register = 0, register_limit = 0;
+  long long fail_event = 0;
   long long fail_alloc = 0, fail_launch = 0, fail_launch_code = 719, fail_memcpy = 0, fail_memcpy_code = 700;
   long long fail_execution = 0, fail_execution_code = 700;
 };
@@ -66,7 +67,7 @@ inline const Setting kSettings[] = {
     FAKE_SETTING(host_alias),     FAKE_SETTING(lazy),          FAKE_SETTING(event_queries),
     FAKE_SETTING(reverse),        FAKE_SETTING(strict),        FAKE_SETTING(check_races),
     FAKE_SETTING(no_device),      FAKE_SETTING(fail_init),     FAKE_SETTING(fail_library),
-    FAKE_SETTING(fail_register),  FAKE_SETTING(register_limit), FAKE_SETTING(fail_alloc),
+    FAKE_SETTING(fail_register),  FAKE_SETTING(register_limit), FAKE_SETTING(fail_alloc), FAKE_SETTING(fail_event),
     FAKE_SETTING(fail_launch),    FAKE_SETTING(fail_launch_code), FAKE_SETTING(fail_memcpy),
     FAKE_SETTING(fail_memcpy_code), FAKE_SETTING(fail_execution), FAKE_SETTING(fail_execution_code),
 };

@@ -317,9 +317,12 @@ fn copy(
     handle: StreamHandle,
     method: Method,
 ) -> PyResult<()> {
-    let on_cpu = src.device() == Device::Cpu && dst.device() == Device::Cpu;
     match mapping {
-        Mapping::OnDevice { address, n } => {
+        Mapping::OnDevice { device, .. } if engine.device() != Device::Cpu && device != engine.device() => {
+            let message = format!("the mapping is on {device}, the engine copies for {}", engine.device());
+            Err(raise(py, "LayoutMismatchError", message))
+        }
+        Mapping::OnDevice { address, n, .. } => {
             if !matches!(method, Method::Auto | Method::Kernel) {
                 let reason = "a mapping on a device takes the kernel";
                 return Err(TransferError::Method { method, reason }).or_raise(py);
@@ -327,7 +330,9 @@ fn copy(
             py.detach(|| engine.copy_mapped(src, dst, address, n, handle)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
-            let short = on_cpu && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
+            // An engine of a device may have to wait for it.
+            let short =
+                engine.device() == Device::Cpu && pairs.len() as u64 * src.bytes_per_block() < DETACH_BYTES;
             let run = || engine.copy(src, dst, pairs.into_iter(), handle, method);
             if short { run() } else { py.detach(run) }.or_raise(py)
         }

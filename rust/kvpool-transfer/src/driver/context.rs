@@ -255,6 +255,22 @@ impl Context {
         Ok(status != 0)
     }
 
+    /// Whether an event was recorded in a capture. None has the handle 0.
+    pub(crate) fn is_captured(&self, event: u64) -> Result<bool, CudaError> {
+        const CAPTURED_EVENT: Code = 907;
+        const NOT_READY: Code = 600;
+        if event == 0 {
+            return Ok(false);
+        }
+        let _current = self.enter()?;
+        // SAFETY: whoever names an event vouches for it.
+        match unsafe { (self.api.event_query)(event as Handle) } {
+            CAPTURED_EVENT => Ok(true),
+            NOT_READY => Ok(false),
+            code => self.note(code, "cuEventQuery").map(|()| false),
+        }
+    }
+
     /// Makes a stream wait for an event.
     pub(crate) fn wait(&self, stream: StreamHandle, event: u64) -> Result<(), CudaError> {
         let _current = self.enter()?;

@@ -87,7 +87,7 @@ impl Context {
         let chunk_bytes = nbytes.min(CHUNK).next_multiple_of(16);
         // Small pieces keep few threads busy, four accesses each: then more, smaller thread blocks.
         let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
-        let most = grid.ctas * (grid.threads / threads);
+        let most = grid.ctas.max(1).saturating_mul(grid.threads / threads);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
         // A row of the table is two numbers of 8 bytes.
         let first_row = rows.start as u64 * 16;

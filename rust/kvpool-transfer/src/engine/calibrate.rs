@@ -85,7 +85,16 @@ impl Calibration {
     /// [`TransferError::Calibration`]: no such file, not such a file, or no such card in it.
     pub fn load(path: &Path, card: &Card) -> Result<Self, TransferError> {
         let known = Self::read(path)?.remove(&card.to_string());
-        known.ok_or_else(|| Self::refuse(path, format!("there is none of {card}: run calibrate(save=...)")))
+        let known = known
+            .ok_or_else(|| Self::refuse(path, format!("there is none of {card}: run calibrate(save=...)")))?;
+        let Thresholds { to_device, to_host, link_ctas } = &known.thresholds;
+        if !(1..=65_535).contains(link_ctas) {
+            return Err(Self::refuse(path, format!("link_ctas is {link_ctas}: it is 1 to 65535")));
+        }
+        if ![to_device, to_host].iter().all(|rows| rows.is_sorted_by_key(|row| row.descriptors)) {
+            return Err(Self::refuse(path, "thresholds do not ascend by descriptors"));
+        }
+        Ok(known)
     }
 
     fn read(path: &Path) -> Result<File, TransferError> {

@@ -41,6 +41,9 @@ impl TransferEngine {
         let Some(direction) = direction else {
             Self::check_cpu_method(method)?;
             if self.cuda.is_some() {
+                if self.open_cuda()?.context.is_capturing(stream)? {
+                    return Err(TransferError::Capturing("the processor's copies are in no graph"));
+                }
                 // The processor follows no stream: whatever moves host blocks has to end first.
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;

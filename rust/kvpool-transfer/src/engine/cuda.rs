@@ -59,14 +59,13 @@ impl Lane {
         shape: &Shape,
         slot_bytes: u64,
     ) -> Result<(), CudaError> {
-        if self.slot_bytes < slot_bytes {
+        if self.slots.is_empty() || self.slot_bytes < slot_bytes {
+            // The former buffers go first: there may not be room for both.
             self.layouts.clear();
             self.slots.clear();
+            let make = |_| Ok(Slot { memory: DeviceMemory::new(context, slot_bytes)?, free: None });
+            self.slots = (0..SLOTS).map(make).collect::<Result<_, CudaError>>()?;
             self.slot_bytes = slot_bytes;
-        }
-        while self.slots.len() < SLOTS {
-            let memory = DeviceMemory::new(context, self.slot_bytes)?;
-            self.slots.push(Slot { memory, free: None });
         }
         if !self.layouts.contains_key(&host.handle()) {
             self.layouts.retain(|_, (store, _)| store.strong_count() > 0);
@@ -259,6 +258,7 @@ impl Cuda {
         let (offset, nbytes) = shape.part(&host, &job.range);
         let base = host.packed().map_or(0, |packed| packed.base);
         let merge = shape.whole && job.range.len() == host.regions().len();
+        self.begin(way)?;
         let mut order = job.pairs.clone();
         let to_host = way.direction == Direction::ToHost;
         order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
@@ -299,6 +299,16 @@ impl Cuda {
         Ok(())
     }
 
+    /// Before the first part of a staged copy to the host: what the link's stream waits for, the kernels have to wait for,
+    /// too.
+    pub(super) fn begin(&mut self, way: Way) -> Result<(), TransferError> {
+        if way.inline.is_none() && way.direction == Direction::ToHost {
+            let lane = &self.to_host;
+            Event::record(&self.context, lane.link.handle())?.let_follow(lane.beside.handle())?;
+        }
+        Ok(())
+    }
+
     /// Moves a part of a job that fits one buffer; `spans` says what the copy engine moves to or from a buffer at an
     /// address. Returns the event of its end.
     pub(super) fn stage(
@@ -328,10 +338,6 @@ impl Cuda {
         let second = if to_host { link } else { beside };
         if let Some(free) = &lane.slots[index].free {
             free.let_follow(first)?;
-        }
-        if to_host && first != second {
-            // What the link's stream waits for, the kernels have to wait for, too.
-            Event::record(&context, second)?.let_follow(first)?;
         }
         let dma = |stream: StreamHandle| match context.has_batch() && !stream.is_legacy() {
             true => context.batch(stream, &spans, false),

@@ -91,7 +91,9 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(host: &Store) -> Self {
-        if let Some(Packed { stride, nbytes, offsets, owned, .. }) = host.packed() {
+        // Pageable memory goes through buffers of ours, without what lies between its blocks.
+        if let (true, Some(Packed { stride, nbytes, offsets, owned, .. })) = (host.is_pinned(), host.packed())
+        {
             let whole = *owned || stride == nbytes;
             return Self { stride: *stride, nbytes: *nbytes, offsets: offsets.clone(), whole };
         }

@@ -32,6 +32,7 @@ pub use calibrate::{Calibration, Card, Measurement};
 use cuda::Cuda;
 use job::Job;
 pub use plan::Move;
+use transfer::Remains;
 pub use transfer::Transfer;
 use worker::Worker;
 
@@ -186,7 +187,11 @@ impl TransferEngine {
     /// Copies that have not ended, as far as anybody has looked.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
-        self.flights().list.iter().filter(|transfer| !transfer.has_ended()).count()
+        let mut remains = Remains::default();
+        let flights = self.flights();
+        let count = flights.list.iter().filter(|transfer| !transfer.has_ended_leaving(&mut remains)).count();
+        drop(flights);
+        count
     }
 
     fn flights(&self) -> MutexGuard<'_, Flights> {
@@ -274,16 +279,23 @@ impl TransferEngine {
             return;
         }
         // Ends that were told need no poll, and of those that nobody asks for the oldest are forgotten.
-        flights.list.retain(|one| one.is_news());
-        let untold = flights.list.iter().filter(|one| one.has_ended()).count();
-        let mut excess = untold.saturating_sub(UNTOLD);
+        let mut remains = Remains::default();
+        let mut excess = flights.list.len();
         flights.list.retain(|one| {
-            let forget = excess > 0 && one.has_ended();
+            let over = one.has_ended_leaving(&mut remains);
+            excess -= usize::from(!over || one.was_told());
+            !over || !one.was_told()
+        });
+        excess = excess.saturating_sub(UNTOLD);
+        flights.list.retain(|one| {
+            let forget = excess > 0 && one.has_ended_leaving(&mut remains);
             excess -= usize::from(forget);
             !forget
         });
         // Twice as many until the next look: a constant number of looks per transfer.
         flights.sweep_at = SWEEP.max(2 * flights.list.len());
+        drop(flights);
+        drop(remains);
     }
 
     fn id(&self) -> u64 {
@@ -308,14 +320,16 @@ impl TransferEngine {
         {
             return Err(TransferError::DeviceIndex);
         }
-        let mut ended = Vec::new();
-        self.flights().list.retain(|transfer| {
-            let over = transfer.has_ended();
+        let (mut ended, mut remains) = (Vec::new(), Remains::default());
+        let mut flights = self.flights();
+        flights.list.retain(|transfer| {
+            let over = transfer.has_ended_leaving(&mut remains);
             if over && transfer.tell() {
                 ended.push(transfer.clone());
             }
             !over
         });
+        drop(flights);
         Ok(ended)
     }
 

@@ -6,7 +6,7 @@
 //! reads, too (a plan reads through copies that were not made yet), and such a block is free to be written once the plan
 //! was handed out; then the caller's stream waits for the swap.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use hashbrown::HashSet;
 
@@ -43,14 +43,23 @@ impl TransferEngine {
     /// later round waits for the earlier ones. O(copies).
     ///
     /// # Errors
-    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves nothing under way.
+    /// As [`Self::submit`], before anything is enqueued; what the driver refuses halfway leaves no transfer under way.
     pub fn execute(
         self: &Arc<Self>,
         rounds: &[Vec<Move>],
         stores: &[Arc<Store>],
         stream: StreamHandle,
     ) -> Result<Vec<Arc<Transfer>>, TransferError> {
-        let legs = rounds.iter().map(|round| self.legs(round, stores)).collect::<Result<Vec<_>, _>>()?;
+        let local: HashSet<(usize, u32)> =
+            rounds.iter().flatten().filter(|one| one.src.0 == one.dst.0).map(|one| one.src).collect();
+        let legs = rounds.iter().map(|round| self.legs(round, stores, &local));
+        let legs = legs.collect::<Result<Vec<_>, _>>()?;
+        if let Some(cuda) = &self.cuda
+            && legs.iter().flatten().any(|leg| !leg.local)
+            && cuda.lock().unwrap_or_else(PoisonError::into_inner).context.is_capturing(stream)?
+        {
+            return Err(TransferError::Capturing("a plan with swaps cannot be captured"));
+        }
         let mut transfers: Vec<Arc<Transfer>> = Vec::new();
         let result = legs.into_iter().try_for_each(|round| {
             // Rounds after the first see what the earlier ones have written.
@@ -66,8 +75,14 @@ impl TransferEngine {
         Ok(transfers)
     }
 
-    /// The copies of a round by the tiers that they go between, checked.
-    fn legs(&self, round: &[Move], stores: &[Arc<Store>]) -> Result<Vec<Leg>, TransferError> {
+    /// The copies of a round by the tiers that they go between, checked. `local` is what copies within a store read, in
+    /// any round.
+    fn legs(
+        &self,
+        round: &[Move],
+        stores: &[Arc<Store>],
+        local: &HashSet<(usize, u32)>,
+    ) -> Result<Vec<Leg>, TransferError> {
         let mut tiers: Vec<(usize, usize)> = round.iter().map(|one| (one.src.0, one.dst.0)).collect();
         tiers.sort_unstable();
         tiers.dedup();
@@ -78,8 +93,6 @@ impl TransferEngine {
                 expected: format!("one per tier; the plan has a copy of tier {tier}"),
             })
         };
-        let local: HashSet<(usize, u32)> =
-            round.iter().filter(|one| one.src.0 == one.dst.0).map(|one| one.src).collect();
         tiers
             .into_iter()
             .map(|(from, to)| {

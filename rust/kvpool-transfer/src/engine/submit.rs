@@ -15,6 +15,26 @@ use crate::memory::Span;
 use crate::planner::{Direction, Method};
 use crate::store::Store;
 
+/// What a job on the worker thread waits for.
+enum Gate {
+    Open,
+    Event(Event),
+    Transfer(Arc<Transfer>),
+}
+
+impl Gate {
+    fn pass(self) -> Result<(), TransferError> {
+        match self {
+            Self::Open => Ok(()),
+            Self::Event(event) => Ok(event.synchronize()?),
+            Self::Transfer(other) => {
+                other.sleep(None)?;
+                other.error().map_or(Ok(()), Err)
+            }
+        }
+    }
+}
+
 impl TransferEngine {
     /// Starts a copy and returns at once. Transfers of one direction end in the order in which they were submitted.
     ///
@@ -42,18 +62,19 @@ impl TransferEngine {
         direction: Option<Direction>,
         options: &Options,
     ) -> Result<Arc<Transfer>, TransferError> {
+        if let After::Transfer(other) = &options.after
+            && let Some(error) = other.error()
+        {
+            // What it should have brought never arrived.
+            return Err(error);
+        }
         let Some(direction) = direction else {
             Self::check_cpu_method(options.method)?;
-            return self.start_on_worker(job, None, Method::Cpu, options);
+            return self.start_on_worker(job, None, Method::Cpu, self.gate(&options.after)?);
         };
         let mut cuda = self.open_cuda()?;
         cuda.context.check_alive()?;
-        if let After::Stream(stream) = options.after
-            && cuda.context.is_capturing(stream)?
-        {
-            let what = "a submitted copy runs on the engine's own streams; use copy";
-            return Err(TransferError::Capturing(what));
-        }
+        Self::check_capture(&cuda.context, &options.after)?;
         let question = cuda.question(&job, direction, None, false);
         let thresholds = self.thresholds();
         let method = match options.method {
@@ -67,14 +88,18 @@ impl TransferEngine {
         let waits = matches!(&options.after, After::Transfer(other) if other.is_queued());
         if pageable || waits || self.worker.is_busy() {
             // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
-            let stream = cuda.stream(direction);
-            let options =
-                Options { after: Self::wait_now(&cuda.context, stream, &options.after)?, ..options.clone() };
+            let gate = match &options.after {
+                After::Transfer(other) if waits => Gate::Transfer(other.clone()),
+                after => {
+                    Self::wait_now(&cuda.context, cuda.stream(direction), after)?;
+                    Gate::Open
+                }
+            };
             drop(cuda);
-            return self.start_on_worker(job, Some(direction), method, &options);
+            return self.start_on_worker(job, Some(direction), method, gate);
         }
-        let settled = !matches!(options.after, After::Event(_) | After::Transfer(_))
-            && job.src.writers.load(Ordering::Acquire) == 0;
+        // Whoever names something to wait for may wait for the source to be written.
+        let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
         let way = Way { direction, method, inline: None, settled, link_ctas: thresholds.link_ctas };
         let stream = cuda.stream(direction);
         Self::wait_now(&cuda.context, stream, &options.after)?;
@@ -88,16 +113,42 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Makes a stream of the engine wait for what the device knows of, and returns what it does not know of.
-    fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<After, TransferError> {
+    /// Refuses to wait for what is being captured: it would pull the engine's streams into the capture.
+    fn check_capture(context: &Context, after: &After) -> Result<(), TransferError> {
+        let captured = match *after {
+            After::Stream(stream) => context.is_capturing(stream)?,
+            After::Event(event) => context.is_captured(event)?,
+            After::Nothing | After::Transfer(_) => false,
+        };
+        let what = "a submitted copy runs on the engine's own streams; use copy";
+        if captured { Err(TransferError::Capturing(what)) } else { Ok(()) }
+    }
+
+    /// Makes a stream of the engine wait for what the device knows of.
+    fn wait_now(context: &Arc<Context>, stream: StreamHandle, after: &After) -> Result<(), TransferError> {
         match after {
-            After::Nothing => {}
+            // An event that was never recorded has no handle: there is nothing to wait for.
+            After::Nothing | After::Event(0) => {}
             After::Stream(other) => Event::record(context, *other)?.let_follow(stream)?,
             After::Event(event) => context.wait(stream, *event)?,
-            After::Transfer(other) if other.is_queued() => return Ok(after.clone()),
             After::Transfer(other) => other.let_follow(stream)?,
         }
-        Ok(After::Nothing)
+        Ok(())
+    }
+
+    /// What a copy within the host waits for: streams and events as they are now.
+    fn gate(&self, after: &After) -> Result<Gate, TransferError> {
+        match after {
+            After::Transfer(other) => Ok(Gate::Transfer(other.clone())),
+            After::Stream(_) | After::Event(_) if self.cuda.is_some() => {
+                let cuda = self.open_cuda()?;
+                Self::check_capture(&cuda.context, after)?;
+                let stream = cuda.stream(Direction::OnDevice);
+                Self::wait_now(&cuda.context, stream, after)?;
+                Ok(Gate::Event(Event::record(&cuda.context, stream)?))
+            }
+            _ => Ok(Gate::Open),
+        }
     }
 
     fn empty(&self, method: Method) -> Arc<Transfer> {
@@ -112,20 +163,14 @@ impl TransferEngine {
         job: Job,
         direction: Option<Direction>,
         method: Method,
-        options: &Options,
+        gate: Gate,
     ) -> Result<Arc<Transfer>, TransferError> {
         let transfer = Transfer::queued(self.id(), job.nbytes(), method, self.device);
         let held = Held::new(&job.src, &job.dst);
-        let after = options.after.clone();
         let engine = self.clone();
         let work = move || {
             let _held = held;
-            match after {
-                After::Transfer(other) => other.sleep(None)?,
-                After::Stream(stream) => engine.wait_for_stream(stream)?,
-                After::Event(event) => engine.wait_for_event(event)?,
-                After::Nothing => {}
-            }
+            gate.pass()?;
             match direction {
                 None => {
                     cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
@@ -139,17 +184,6 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Waits on this thread for an event; the CPU has none.
-    fn wait_for_event(&self, event: u64) -> Result<(), TransferError> {
-        let Some(cuda) = &self.cuda else { return Ok(()) };
-        let cuda = cuda.lock().unwrap_or_else(PoisonError::into_inner);
-        let (context, stream) = (cuda.context.clone(), cuda.stream(Direction::OnDevice));
-        context.wait(stream, event)?;
-        let reached = Event::record(&context, stream)?;
-        drop(cuda);
-        Ok(reached.synchronize()?)
-    }
-
     /// The worker's part of a copy between the device and the host: has ended on return.
     fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
         let link_ctas = self.thresholds().link_ctas;
@@ -159,7 +193,7 @@ impl TransferEngine {
             let mut cuda = self.cuda()?;
             cuda.enqueue(job, way)?;
             let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
-            let end = Event::record(&context, stream)?;
+            let end = Event::record(&context, stream).inspect_err(|_| cuda.drain(direction, None))?;
             drop(cuda);
             return Ok(end.synchronize()?);
         }
@@ -169,6 +203,7 @@ impl TransferEngine {
             let cuda = self.cuda()?;
             (cuda.context.clone(), cuda.slot_bytes(&shape))
         };
+        self.cuda()?.begin(way)?;
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
         let bounce = Bounce::of(&mut bounce, &context, slot_bytes)?;
         let parts: Vec<_> = job.pairs.chunks((slot_bytes / shape.stride) as usize).collect();

@@ -44,6 +44,10 @@ enum State {
     Ended { seconds: f64, error: Option<TransferError> },
 }
 
+/// What ended transfers held.
+#[derive(Default)]
+pub(super) struct Remains(Vec<State>);
+
 /// A copy that was submitted.
 #[derive(Debug)]
 pub struct Transfer {
@@ -117,23 +121,39 @@ impl Transfer {
         if this == made_by { Ok(()) } else { Err(TransferError::Forked { made_by, this }) }
     }
 
-    /// Looks whether it has ended.
-    fn settle(&self, state: &mut State) -> bool {
-        if let State::Enqueued { start, end, .. } = state {
-            let outcome = match end.is_done() {
-                Ok(false) => return false,
-                Ok(true) => State::Ended { seconds: end.seconds_since(start), error: None },
-                Err(error) => State::Ended { seconds: 0.0, error: Some(error.into()) },
-            };
-            *state = outcome;
-            self.ended.notify_all();
-        }
-        matches!(state, State::Ended { .. })
+    /// Looks whether it has ended. What it held then is returned, to be dropped without a lock: it may be the last owner of
+    /// somebody's memory, whose destructor may ask this very transfer.
+    fn settle(&self, state: &mut State) -> Option<State> {
+        let State::Enqueued { start, end, .. } = state else { return None };
+        let outcome = match end.is_done() {
+            Ok(false) => return None,
+            Ok(true) => State::Ended { seconds: end.seconds_since(start), error: None },
+            Err(error) => State::Ended { seconds: 0.0, error: Some(error.into()) },
+        };
+        self.ended.notify_all();
+        Some(std::mem::replace(state, outcome))
     }
 
-    /// Whether it has ended, asked by the engine.
+    /// Reads its state after a look whether it has ended.
+    fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        let mut state = self.lock();
+        let held = self.settle(&mut state);
+        let seen = read(&state);
+        drop(state);
+        drop(held);
+        seen
+    }
+
+    /// Whether it has ended, asked by the engine under a lock: what it held goes to `held`, to be dropped after that.
+    pub(super) fn has_ended_leaving(&self, held: &mut Remains) -> bool {
+        let mut state = self.lock();
+        held.0.extend(self.settle(&mut state));
+        matches!(*state, State::Ended { .. })
+    }
+
+    /// Whether it has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.settle(&mut self.lock())
+        self.look(|state| matches!(state, State::Ended { .. }))
     }
 
     /// Whether it is on a stream, so that others can wait for its event.
@@ -154,9 +174,9 @@ impl Transfer {
         }
     }
 
-    /// Whether somebody may still want to know of it: it is under way, or its end was told to nobody.
-    pub(super) fn is_news(&self) -> bool {
-        !self.has_ended() || !self.told.load(Ordering::Acquire)
+    /// Whether its end was told to somebody.
+    pub(super) fn was_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
     }
 
     /// Whether nobody was told yet that it has ended; from now on somebody was.
@@ -183,23 +203,19 @@ impl Transfer {
     /// Seconds that the copy took, on the device's clock where there is one; `None` before its end.
     #[must_use]
     pub fn seconds(&self) -> Option<f64> {
-        let mut state = self.lock();
-        self.settle(&mut state);
-        match *state {
+        self.look(|state| match *state {
             State::Ended { seconds, error: None } => Some(seconds),
             _ => None,
-        }
+        })
     }
 
     /// Why it failed, if it did.
     #[must_use]
     pub fn error(&self) -> Option<TransferError> {
-        let mut state = self.lock();
-        self.settle(&mut state);
-        match &*state {
+        self.look(|state| match state {
             State::Ended { error, .. } => error.clone(),
             _ => None,
-        }
+        })
     }
 
     /// Waits until it has ended.
@@ -219,7 +235,10 @@ impl Transfer {
         let mut state = self.lock();
         let mut nap = Duration::from_micros(10);
         loop {
-            if self.settle(&mut state) {
+            let held = self.settle(&mut state);
+            if matches!(*state, State::Ended { .. }) {
+                drop(state);
+                drop(held);
                 return Ok(());
             }
             self.check_process()?;

@@ -26,8 +26,9 @@ impl Job {
             Ok(result) => result.err(),
             Err(_) => Some(TransferError::Panicked { id: self.transfer.id }),
         };
-        pending.fetch_sub(1, Ordering::AcqRel);
+        // In this order: as long as the end is not known, what comes next comes here, too.
         self.transfer.finish(start.elapsed().as_secs_f64(), error);
+        pending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

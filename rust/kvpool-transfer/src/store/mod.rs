@@ -146,6 +146,11 @@ impl Store {
         pinned: bool,
         keep_alive: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<Arc<Self>, TransferError> {
+        let mut regions = regions;
+        if num_blocks == 1 {
+            // Nothing is ever found a stride away.
+            regions.iter_mut().for_each(|region| region.stride = region.nbytes);
+        }
         region::check(&regions, num_blocks)?;
         let pinning = if pinned && device == Device::Cpu { Pinning::Owner } else { Pinning::Pageable };
         let packed = packed(&regions, false);

@@ -1,0 +1,507 @@
+"""Defects that a review found, each by name: every test here failed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.transfer.test_faults import run as run_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.transfer.fake_cuda.driver import FakeCuda
+
+
+@pytest.mark.parametrize("code", [711, 712, 713])
+def test_a_refused_registration_does_not_lose_the_device(code: int, fake_library: FakeCuda) -> None:
+    """712 and 713 (already, not registered) are no errors of the context."""
+    script = """
+    cpu, device, host = stores()
+    assert not host.pinned
+    engine = TransferEngine("cuda:0")
+    engine.submit(device, host, PAIRS, after=None).wait()
+    assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+    """
+    run_script(script, fake_library, fail_register=code)
+
+
+DESTRUCTOR = """
+import threading, time, gc, faulthandler
+faulthandler.dump_traceback_later(8, exit=True)
+engine = TransferEngine("cuda:0")
+fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+like = stores()[1]
+host = BlockStore.host(8, like=like)
+class Owner:
+    def __init__(self, memory): self.memory = memory
+    def __del__(self):
+        ACTION
+memory = numpy.frombuffer(bytearray(512 * 8), dtype=numpy.uint8)
+owner = Owner(memory)
+device = BlockStore.from_regions([(memory.ctypes.data, 512, 512)], 8, device="cuda:0", keep_alive=owner)
+del owner
+fake.set(lazy=1)
+transfer = engine.submit(device, host, PAIRS, after=None)
+del device
+fake.run_all()
+fake.set(lazy=0)
+"""
+
+
+LOOKS = ["transfer.done()", "engine.in_flight", "transfer.seconds", "transfer.error", "repr(transfer)"]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_an_owner_whose_end_asks_the_transfer(look: str, fake_library: FakeCuda) -> None:
+    """The destructor of what a store kept alive runs under the transfer's lock."""
+    run_script(DESTRUCTOR.replace("ACTION", "transfer.done()") + look + "\n", fake_library)
+
+
+def test_an_owner_whose_end_lets_other_threads_run(fake_library: FakeCuda) -> None:
+    """One thread would hold the transfer's lock and wait for the interpreter, the other one the other way round."""
+    script = """
+began, looked = threading.Event(), threading.Event()
+def look():
+    began.wait()
+    transfer.done()
+    looked.set()
+thread = threading.Thread(target=look)
+thread.start()
+transfer.done()
+thread.join()
+"""
+    run_script(DESTRUCTOR.replace("ACTION", "began.set(); looked.wait()") + script, fake_library)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bool, fake_library: FakeCuda) -> None:
+    script = f"""
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    one = numpy.zeros(512, dtype=numpy.uint8)
+    wide = BlockStore.from_regions([(one.ctypes.data, 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
+    try:
+        engine.submit(device, wide, [(0, 0)], after=None, method="staged").wait()
+    except kvpool.CudaError as error:
+        assert error.code == 2
+    engine.submit(device, host, PAIRS, after=None, method="staged").wait()
+    assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+    """
+    run_script(script, fake_library)
+
+
+def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake_library: FakeCuda) -> None:
+    script = """
+    import gc
+    engine = TransferEngine("cuda:0", staging_bytes=4096)
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    cpu, device, _ = stores()
+    host = BlockStore.host(8, like=device, pinned=False)
+    engine.submit(device, host, PAIRS, after=None).wait()
+    base = device.regions[0][0]
+    fake.watch(base, 8 * 512)
+    fake.set(lazy=1, fail_memcpy=1, fail_memcpy_code=1)
+    transfer = engine.submit(device, host, PAIRS, after=None)
+    error = raises(kvpool.CudaError, lambda: transfer.wait())
+    assert error.code == 1, error
+    assert fake.count("queued") == 0, fake.count("queued")
+    del cpu, device
+    fake.unwatch(base)
+    assert fake.count("violations") == 0, fake.violation
+    """
+    run_script(script, fake_library)
+
+
+def test_after_a_transfer_that_failed(fake_library: FakeCuda) -> None:
+    """What follows a failed copy would copy what never arrived."""
+    script = """
+    engine = TransferEngine("cuda:0", staging_bytes=4096)
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    cpu, device, pinned = stores()
+    host = BlockStore.host(8, like=device, pinned=False)
+    engine.submit(device, host, [(0, 0)], after=None).wait()
+    fake.set(fail_memcpy=1, fail_memcpy_code=1)
+    first = engine.submit(device, host, PAIRS, after=None)
+    raises(kvpool.CudaError, lambda: first.wait())
+    before = cpu.read_block(7)
+    def follow():
+        engine.submit(host, device, [(7, 7)], after=first).wait()
+    raises(kvpool.CudaError, follow)
+    assert cpu.read_block(7) == before
+    """
+    run_script(script, fake_library)
+
+
+def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake_library: FakeCuda) -> None:
+    script = """
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes
+    driver = Driver(os.environ["KVPOOL_LIBCUDA"])
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    a, b = plain(20000), plain(20000)
+    class Event:
+        cuda_event = driver.event()
+    busy = [engine.submit(a, b, [(i, i) for i in range(20000)], after=None) for _ in range(5)]
+    stream = driver.stream()
+    assert driver.call("cuEventRecord", Event.cuda_event, stream) == 0
+    transfer = engine.submit(a, b, [(1, 2)], after=Event)
+    assert driver.call("cuEventDestroy_v2", Event.cuda_event) == 0
+    transfer.wait()
+    """
+    run_script(script, fake_library)
+
+
+@pytest.mark.parametrize("what", ["copy", "submit"])
+def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
+    script = f"""
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    a, b = plain(), plain()
+    stream = driver.stream()
+    assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
+    if {what!r} == "copy":
+        raises(kvpool.CaptureError, lambda: engine.copy(a, b, [(1, 2)], stream=stream))
+    else:
+        raises(kvpool.CaptureError, lambda: engine.submit(a, b, [(1, 2)], after=stream).wait())
+    """
+    run_script(script, fake_library)
+
+
+def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
+    """The engine's stream must not become part of somebody's capture."""
+    script = """
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    cpu, device, host = stores()
+    class Event:
+        cuda_event = driver.event()
+    stream = driver.stream()
+    assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
+    assert driver.call("cuEventRecord", Event.cuda_event, stream) == 0
+    raises(kvpool.KvpoolError, lambda: engine.submit(device, host, PAIRS, after=Event, method="kernel"))
+    engine.submit(device, host, PAIRS, after=None, method="kernel").wait(5)
+    result, graph = driver.end_capture(stream)
+    assert (result, bool(graph)) == (0, True), result
+    """
+    run_script(script, fake_library)
+
+
+def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
+    script = """
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    cpu, device, host = stores()
+    stream = driver.stream()
+    driver.set(lazy=1)
+    transfer = engine.submit(device, host, PAIRS, after=None, method="kernel")
+    assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
+    raises(kvpool.CaptureError, lambda: transfer.wait_on(stream))
+    result, graph = driver.end_capture(stream)
+    assert (result, bool(graph)) == (0, True), result
+    """
+    run_script(script, fake_library)
+
+
+def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake_library: FakeCuda) -> None:
+    script = """
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    cpu, device, host = stores()
+    before = cpu.read_block(1)
+    stream = driver.stream()
+    plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((1, 4), (0, 5)), ((0, 1), (1, 4))])
+    driver.set(lazy=1)
+    transfers = engine.execute(plan, [device, host], stream=stream)
+    # The step that follows writes block 1, which copy-on-write has left.
+    assert driver.call("cuMemsetD8Async", device.regions[0][0] + 512, 7, 512, stream) == 0
+    assert driver.call("cuStreamSynchronize", stream) == 0
+    driver.run_all()
+    for transfer in transfers:
+        transfer.wait()
+    assert host.read_block(4) == before
+    """
+    run_script(script, fake_library)
+
+
+def test_a_calibration_without_thread_blocks(tmp_path: Path, fake_library: FakeCuda) -> None:
+    script = f"""
+    import json, pathlib
+    path = {str(tmp_path / "c.json")!r}
+    engine = TransferEngine("cuda:0")
+    result = engine.calibrate(save=path)
+    for wrong in (0, 1 << 31):
+        file = json.loads(pathlib.Path(path).read_text())
+        for one in file.values():
+            one["thresholds"]["link_ctas"] = wrong
+        pathlib.Path(path).write_text(json.dumps(file))
+        cpu, device, host = stores()
+        try:
+            other = TransferEngine("cuda:0", calibration=path)
+        except kvpool.KvpoolError:
+            continue
+        other.submit(device, host, PAIRS, after=None, method="kernel").wait()
+    """
+    run_script(script, fake_library)
+
+
+def test_a_mapping_on_another_device(fake_library: FakeCuda) -> None:
+    script = """
+    import torch
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    cpu, device, host = stores()
+    class Mapping:
+        dtype, shape, device, is_cpu = torch.int64, torch.Size([1, 2]), torch.device("cuda:1"), False
+        address = driver.alloc(64)
+        def data_ptr(self): return self.address
+        def stride(self): return (2, 1)
+    raises(kvpool.KvpoolError, lambda: engine.copy(device, device, Mapping(), stream=None))
+    """
+    run_script(script, fake_library)
+
+
+def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from kvpool.transfer import ops
+
+    class Host:
+        """A host tensor that is page-locked from some day on (cudaHostRegister), or until then."""
+
+        pinned = True
+        is_cpu, dtype, device, shape = True, torch.uint8, torch.device("cpu"), torch.Size([4, 64])
+        memory = torch.zeros(4, 64, dtype=torch.uint8)
+
+        def data_ptr(self) -> int:
+            return self.memory.data_ptr()
+
+        def stride(self) -> tuple[int, int]:
+            return (64, 1)
+
+        def element_size(self) -> int:
+            return 1
+
+        def is_pinned(self) -> bool:
+            return self.pinned
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    one: Any = Host()
+    assert ops._store_of(ops._Tensors([one]), 0).pinned
+    one.pinned = False
+    assert not ops._store_of(ops._Tensors([one]), 0).pinned
+
+
+def test_host_copies_of_a_device_engine_let_other_threads_run(fake_library: FakeCuda) -> None:
+    """Such a copy waits for transfers that are under way; whoever counts meanwhile gets on."""
+    script = """
+    import threading
+    engine, twin = TransferEngine("cuda:0"), TransferEngine(threads=1)
+    size = 1 << 20
+    big = [numpy.ones(size * 64, dtype=numpy.uint8) for _ in range(2)]
+    bigs = [BlockStore.from_regions([(one.ctypes.data, size, size)], 64, keep_alive=one) for one in big]
+    a, b = plain(), plain()
+    count, stop = 0, False
+    def counts():
+        global count
+        while not stop:
+            count += 1
+    thread = threading.Thread(target=counts)
+    thread.start()
+    waited = False
+    while not waited:
+        for _ in range(20):
+            last = twin.submit(*bigs, [(i, i) for i in range(64)])
+        engine.submit(a, b, [(0, 0)], after=last)
+        waited = not last.done()
+        before = count
+        engine.copy(a, b, [(1, 1)], stream=None)
+        after = count
+    stop = True
+    thread.join()
+    assert after > before
+    """
+    run_script(script, fake_library)
+
+
+def test_unordered_copies_and_another_store_over_a_pool(fake_library: FakeCuda) -> None:
+    script = """
+    from tests.transfer.fake_cuda.driver import Driver
+    import ctypes, pathlib
+    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
+    engine = TransferEngine("cuda:0")
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    cpu, device, host = stores()
+    alias = BlockStore.from_regions(host.regions, 8, pinned=True, keep_alive=host)
+    stream = driver.stream()
+    expected = cpu.read_block(1)
+    driver.set(lazy=1)
+    engine.copy(device, alias, [(1, 3)], stream=stream)
+    engine.submit(host, device, [(3, 6)], after=stream, method="batch")
+    driver.run_all()
+    assert cpu.read_block(6) == expected
+    assert driver.count("violations") == 0, driver.violation
+    """
+    run_script(script, fake_library)
+
+
+def test_an_event_that_was_never_recorded(fake_library: FakeCuda) -> None:
+    """torch makes an event's handle when it is first recorded; torch's own waits for such an event are no-ops."""
+    script = """
+    cpu, device, host = stores()
+    engine = TransferEngine("cuda:0")
+    class Event:
+        cuda_event = 0
+    engine.submit(device, host, PAIRS, after=Event).wait()
+    """
+    run_script(script, fake_library)
+
+
+def test_blocks_far_apart_are_staged_without_what_lies_between(fake_library: FakeCuda) -> None:
+    """A layer of a cross-layer tensor in pageable memory: only its bytes cross the link."""
+    script = """
+    memory = numpy.zeros(8 * 65536, dtype=numpy.uint8)
+    wide = BlockStore.from_regions([(memory.ctypes.data, 65536, 512)], 8, keep_alive=memory)
+    cpu, device, _ = stores()
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    engine = TransferEngine("cuda:0")
+    before = fake.count("bytes")
+    engine.submit(device, wide, PAIRS, after=None).wait()
+    moved = fake.count("bytes") - before
+    assert moved <= 4 * 512 * len(PAIRS), moved
+    """
+    run_script(script, fake_library)
+
+
+def test_a_huge_pool_is_refused() -> None:
+    import kvpool
+    from kvpool.transfer import BlockStore
+
+    stride = 512 * ((2**55 - 2) // 3)
+    like = BlockStore.from_regions([(4096, stride, stride)], 1)
+    with pytest.raises(kvpool.KvpoolError):
+        BlockStore.host(3, like=like, hugepages=True)
+    two = BlockStore.from_regions([(16, 1, 2**63 - 16), (2**63, 1, 2**63 - 20)], 1)
+    with pytest.raises(kvpool.KvpoolError):
+        BlockStore.host(1, like=two)
+
+
+@pytest.mark.parametrize("what", ["submit", "copy", "pageable"])
+def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake_library: FakeCuda) -> None:
+    """Needs the fake driver's setting fail_event: the nth cuEventCreate is refused."""
+    script = f"""
+    what = {what!r}
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    bad = []
+    for nth in range(1, 30):
+        engine = TransferEngine("cuda:0", staging_bytes=4096)
+        cpu, device, host = stores()
+        if what == "pageable":
+            host = BlockStore.host(8, like=device, pinned=False)
+        fake.set(lazy=1, event_queries=2, fail_event=nth)
+        failed = False
+        try:
+            if what == "copy":
+                engine.copy(device, host, PAIRS, stream=None, method="memcpy")
+            elif what == "submit":
+                engine.submit(device, host, PAIRS, after=None, method="memcpy")
+            else:
+                engine.submit(device, host, PAIRS, after=None, method="staged").wait()
+        except kvpool.CudaError:
+            failed = True
+        fake.set(fail_event=0)
+        if failed and fake.count("queued"):
+            # The stores are held no longer: unregistering the pool now is a violation.
+            del host
+            bad.append((nth, fake.violation))
+        fake.run_all()
+        fake.set(lazy=0)
+        engine.close()
+        if not failed:
+            break
+    assert nth > 2 and not bad, bad
+    """
+    run_script(script, fake_library)
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_staging_overlaps(out: bool, fake_library: FakeCuda) -> None:
+    """While the copy engine moves one buffer, a kernel works on the other one.
+
+    In some legal order, two first halves are done before a second one is.
+    """
+    script = f"""
+    import random
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    most = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        cpu, device, host = stores(24)
+        engine = TransferEngine("cuda:0", staging_bytes=4096)  # three parts
+        for i in range(24):
+            host.write_block(i, os.urandom(512))
+        pairs = [(i, i) for i in range(24)]
+        source, target = (device, host) if {out} else (host, device)
+        engine.submit(source, target, pairs, after=None, method="staged").wait()
+        for i in range(24):
+            (host.write_block if {out} else cpu.write_block)(i, bytes(512))
+        fake.set(lazy=1)
+        before = fake.count("bytes")
+        engine.submit(source, target, pairs, after=None, method="staged")
+        while fake.run_pick(rng.randrange(1 << 30)):
+            halves = (fake.count("bytes") - before) // 4096
+            seconds = sum((host if {out} else cpu).read_block(i) != bytes(512) for i in (0, 8, 16))
+            most = max(most, halves - 2 * seconds)
+        fake.set(lazy=0)
+        engine.close()
+    assert most >= 2, most
+    """
+    run_script(script, fake_library)
+
+
+def test_ends_that_nobody_asks_for_cost_nothing() -> None:
+    """A pipeline that orders by streams never calls done(), wait() or poll()."""
+    import time
+
+    import torch
+
+    from kvpool.transfer import BlockStore, TransferEngine
+
+    store = BlockStore.from_tensors([torch.zeros(4, 8)])
+    with TransferEngine() as engine:
+
+        def seconds() -> float:
+            start = time.perf_counter()
+            for _ in range(200):
+                engine.submit(store, store, [(0, 1)], after=None)
+            return (time.perf_counter() - start) / 200
+
+        seconds()
+        first = seconds()
+        for _ in range(100):
+            last = seconds()
+        assert last < 5 * first, (first, last)
