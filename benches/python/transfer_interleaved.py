@@ -2,7 +2,7 @@
 
 Run it by ``python benches/python/transfer_interleaved.py``.
 
-A shared machine changes its speed from second to second; ways that take turns see the same machine, so their ratios hold.
+A shared machine changes its speed from second to second; ways that take turns see the same machine: their ratios hold.
 """
 
 from __future__ import annotations
