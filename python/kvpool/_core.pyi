@@ -2832,6 +2832,16 @@ class TransferEngine:
         Raises:
             BlockIndexError: A mapping on the device held ids out of range; the next call goes on.
         """
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until everything that was submitted so far has ended, well or not.
+
+        ``poll`` tells how. Other threads run meanwhile, and Ctrl-C is heard.
+
+        Raises:
+            TransferTimeoutError: Something goes on for longer than ``timeout`` seconds.
+            ClosedError: The process was forked since.
+            InvalidArgumentError: A negative timeout.
+        """
     def calibrate(self, save: str | PathLike[str] | None = None) -> dict[str, Any]:
         """Measures the device, goes by what follows from now on, and returns it as JSON.
 

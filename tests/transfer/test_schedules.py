@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+import kvpool
 from kvpool.transfer import BlockStore, Transfer, TransferEngine
 from tests.transfer.memory import Blocks
 
@@ -236,6 +237,21 @@ def test_ends_are_told_once(lazy: FakeCuda) -> None:
         assert engine.poll() == []
         assert engine.in_flight == 0
         assert first.seconds is not None
+    device.release()
+
+
+def test_an_engine_waits_for_all_and_tells_nothing(lazy: FakeCuda) -> None:
+    device = _store(lazy)
+    pinned = BlockStore.host(8, like=device.store)
+    with TransferEngine("cuda:0") as engine:
+        transfers = [engine.submit(device.store, pinned, [(i, i)], after=None) for i in range(3)]
+        lazy.set(event_queries=1 << 30)
+        with pytest.raises(kvpool.TransferTimeoutError, match="has not ended within 0.001 s"):
+            engine.wait(0.001)
+        lazy.set(event_queries=2)
+        engine.wait()
+        assert [one.id for one in engine.poll()] == [one.id for one in transfers]
+        engine.wait()
     device.release()
 
 

@@ -69,22 +69,7 @@ impl PyTransfer {
     /// Waits until it has ended.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let limit = timeout.map(duration).transpose()?;
-        let start = Instant::now();
-        loop {
-            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let slice = left.map_or(SLICE, |left| left.min(SLICE));
-            let result = py.detach(|| self.0.wait(Some(slice)));
-            match result {
-                Err(TransferError::Timeout { id, .. }) => {
-                    if let Some(timeout) = limit.filter(|&limit| start.elapsed() >= limit) {
-                        return Err(TransferError::Timeout { id, timeout }).or_raise(py);
-                    }
-                    py.check_signals()?;
-                }
-                result => return result.or_raise(py),
-            }
-        }
+        wait_in_slices(py, timeout, |slice| self.0.wait(Some(slice)))
     }
 
     /// Makes a stream wait until it has ended.
@@ -103,6 +88,29 @@ impl PyTransfer {
             self.0.nbytes,
             self.0.method.name()
         )
+    }
+}
+
+/// Waits without the interpreter, and hears signals meanwhile.
+fn wait_in_slices(
+    py: Python<'_>,
+    timeout: Option<&Bound<'_, PyAny>>,
+    wait: impl Fn(Duration) -> Result<(), TransferError> + Sync,
+) -> PyResult<()> {
+    let limit = timeout.map(duration).transpose()?;
+    let start = Instant::now();
+    loop {
+        let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        match py.detach(|| wait(slice)) {
+            Err(TransferError::Timeout { id, .. }) => {
+                if let Some(timeout) = limit.filter(|&limit| start.elapsed() >= limit) {
+                    return Err(TransferError::Timeout { id, timeout }).or_raise(py);
+                }
+                py.check_signals()?;
+            }
+            result => return result.or_raise(py),
+        }
     }
 }
 
@@ -268,6 +276,12 @@ impl PyTransferEngine {
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyTransfer>> {
         let ended = py.detach(|| self.0.poll()).or_raise(py)?;
         Ok(ended.into_iter().map(PyTransfer).collect())
+    }
+
+    /// Waits until everything that was submitted so far has ended, well or not.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        wait_in_slices(py, timeout, |slice| self.0.wait_all(Some(slice)))
     }
 
     /// Measures the device, goes by what follows from now on, and returns it as JSON.
