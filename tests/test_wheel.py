@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -53,3 +54,18 @@ def test_the_kernels_are_inside(wheel: Path) -> None:
 def test_types_are_shipped(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         assert {"kvpool/py.typed", "kvpool/_core.pyi", "kvpool/transfer/ops.py"} <= set(files.namelist())
+
+
+def test_the_source_distribution_builds_the_same_kernels(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "maturin", "sdist", "--quiet", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        (name,) = [name for name in files.getnames() if name.endswith("/cuda/block_copy.fatbin")]
+        # Where the crate looks for it, from its own folder.
+        assert name.count("/") == 2
+        packed = files.extractfile(name)
+        assert packed is not None
+        assert packed.read() == (ROOT / "cuda" / "block_copy.fatbin").read_bytes()
+        assert any(name.endswith("/cuda/block_copy.cu") for name in files.getnames())
