@@ -57,7 +57,7 @@ def test_types_are_shipped(wheel: Path) -> None:
 
 
 def test_the_source_distribution_builds_the_same_kernels(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "maturin", "sdist", "--quiet", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "maturin", "sdist", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (archive,) = tmp_path.glob("*.tar.gz")
