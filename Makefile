@@ -23,7 +23,7 @@ $(BIN)/python:
 RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
 	cuda/block_copy.fatbin
 $(VENV)/.built: $(BIN)/python $(RUST_SOURCES)
-	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --quiet
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --quiet
 	@touch $@
 
 # The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none.
@@ -72,7 +72,7 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
-			$(VENV)-torch-$$version/bin/maturin develop --release --quiet && \
+			$(VENV)-torch-$$version/bin/maturin develop --release --locked --quiet && \
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py || exit 1; \
 	done
 
@@ -121,7 +121,7 @@ bench-report: bench ## All benches, and a dated table of them in benches/results
 	$(BIN)/python benches/summarize.py --python target/python-benches.json --memory target/memory-bench.txt
 
 wheel: $(BIN)/python ## An abi3 wheel in dist/
-	$(BIN)/maturin build --release --out dist
+	$(BIN)/maturin build --release --locked --out dist
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) $(VENV)-torch-* target dist

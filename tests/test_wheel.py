@@ -21,7 +21,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "maturin", "build", "--release", "--quiet", "--out", str(out)]
+    command = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--quiet", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = out.glob("*.whl")
