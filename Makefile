@@ -8,9 +8,12 @@ MODEL_OPERATIONS ?= 10000000
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
 TORCH ?= 2.11.0 2.13.0
 
+# Levels of KVPOOL_VLLM that vllm-conformance compares with stock.
+VLLM_LEVELS ?= stock
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check bench bench-rust bench-python bench-report vectors stubs-check wheel clean
+	fatbin-check vllm-env vllm-conformance bench bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,6 +94,12 @@ fatbin: $(VENV)/.cuda ## Build cuda/block_copy.fatbin from its source
 fatbin-check: $(VENV)/.cuda ## The committed fat binary is what its source builds to, byte by byte
 	$(BIN)/python cuda/build_fatbin.py --check
 
+vllm-env: ## .venv-vllm: a real vLLM for the CPU, its own tests, kvpool in place (minutes, 7 GB)
+	$(PYTHON) tools/vllm_env.py
+
+vllm-conformance: vllm-env ## vLLM's own tests of its KV-cache core, stock and with kvpool: VLLM_LEVELS="stock pool manager"
+	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS)
+
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -124,4 +133,4 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) $(VENV)-torch-* target dist
+	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-vllm target dist

@@ -1,0 +1,184 @@
+"""tools/vllm_conformance.py over a vLLM of three lines: what it counts, what it compares, what it does not let pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import vllm_conformance
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = """
+import os
+
+def load_general_plugins():
+    level = os.environ.get("KVPOOL_VLLM", "")
+    if level in ("same", "worse"):
+        import vllm.v1.core.block_pool as module
+        module.BlockPool = type("BlockPool", (), {"__module__": "kvpool.integrations.vllm", "level": level})
+"""
+TESTS = """
+import pytest
+from vllm.v1.core.block_pool import BlockPool
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_passes(n): pass
+
+def test_level(): assert BlockPool.level != "worse"
+
+def test_new(): assert BlockPool.level == "worse"
+
+def test_skipped(): pytest.skip("no GPU")
+
+def test_log(caplog_vllm):
+    import logging
+    logging.getLogger("vllm.x").info("seen")
+    assert caplog_vllm.messages == ["seen"]
+
+@pytest.fixture
+def broken():
+    yield
+    assert False
+
+def test_teardown(broken): pass
+"""
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    tests = tmp_path / "vllm-tests"
+    core = tests / "tests" / "v1" / "core"
+    (core / "prefix_cache").mkdir(parents=True)
+    (core / "test_all.py").write_text(TESTS)
+    (core / "test_cannot.py").write_text("import nothing_of_that_name")
+    (core / "test_dies.py").write_text("def test_dies():\n    import os\n    os._exit(9)")
+    (core / "test_hangs.py").write_text("def test_hangs():\n    import time\n    time.sleep(600)")
+    (core / "prefix_cache" / "test_more.py").write_text("def test_more(): pass")
+    (tests / "vllm").mkdir()
+    (tests / "vllm" / "__init__.py").touch()
+    (tests / "vllm" / "plugins.py").write_text(PLUGIN)
+    for name in ("v1", "v1/core", "v1/core/sched", "v1/engine"):
+        (tests / "vllm" / name).mkdir()
+        (tests / "vllm" / name / "__init__.py").touch()
+    for name in (
+        "core/kv_cache_utils",
+        "core/kv_cache_manager",
+        "core/kv_cache_coordinator",
+        "core/single_type_kv_cache_manager",
+        "core/sched/scheduler",
+        "engine/core",
+    ):
+        (tests / "vllm" / "v1" / f"{name}.py").touch()
+    (tests / "vllm" / "v1" / "core" / "block_pool.py").write_text("class BlockPool:\n    level = ''\n")
+    (tmp_path / "kvpool.json").write_text(
+        json.dumps({"python": sys.executable, "tests": str(tests), "environment": {"HF_HUB_OFFLINE": "1"}})
+    )
+    return tmp_path
+
+
+def run(venv: Path, *arguments: str | Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    report = venv / "report.json"
+    command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
+    command += ["--json", str(report), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return done, json.loads(report.read_text()) if report.exists() else {}
+
+
+def test_a_level_that_agrees(venv: Path) -> None:
+    files = ("--file", "test_all.py", "--file", "prefix_cache/*", "--file", "test_cannot.py")
+    done, report = run(venv, "same", *files, "--logs", venv / "logs")
+    assert done.returncode == 0, done.stderr
+    assert "every level passes exactly the tests that stock passes" in done.stderr
+    assert "5 / 3 / 1" in done.stdout  # test_teardown passes and then errs, test_cannot cannot be imported
+    assert list(report["levels"]) == ["stock", "same"]
+    for level in report["levels"].values():
+        assert list(level) == ["test_all.py", "prefix_cache/test_more.py", "test_cannot.py"]
+        assert [name.rpartition("::")[2] for name in level["test_all.py"]["passed"]] == [
+            "test_level",
+            "test_log",
+            "test_passes[1]",
+            "test_passes[2]",
+        ]
+        assert len(level["test_cannot.py"]["failed"]) == 1
+    assert report["levels"]["stock"]["test_all.py"]["replaced"] == []
+    assert report["levels"]["same"]["test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
+    assert (venv / "logs" / "same-test_all.py.log").is_file()
+
+
+def test_a_level_that_differs(venv: Path) -> None:
+    done, report = run(venv, "stock", "worse", "--file", "test_all.py")
+    assert done.returncode == 1
+    (problem,) = report["problems"]
+    assert problem.splitlines()[0].startswith("worse, test_all.py")
+    assert [line.strip().rpartition("::")[2] for line in problem.splitlines()[1:]] == ["test_level", "test_new"]
+    assert "- tests.v1.core.test_all::test_level" in done.stderr
+    assert "+ tests.v1.core.test_all::test_new" in done.stderr
+
+
+def test_a_level_that_does_nothing_is_no_agreement(venv: Path) -> None:
+    done, report = run(venv, "absent", "--file", "prefix_cache/*")
+    assert done.returncode == 1
+    assert report["problems"] == ["absent: kvpool left vLLM as it is: this compared stock with stock"]
+
+
+def test_processes_that_die_or_hang_are_problems(venv: Path) -> None:
+    done, report = run(venv, "--file", "test_dies.py", "--file", "test_hangs.py", "--timeout", "5", "--jobs", "2")
+    assert done.returncode == 1
+    dies, hangs, nothing = report["problems"]
+    assert "pytest exited with 9" in dies
+    assert "still running after 5 s" in hangs
+    assert nothing == "no test passed: nothing was compared"
+
+
+def test_ctrl_c_leaves_no_process(venv: Path) -> None:
+    mark = venv / "pid"
+    hangs = venv / "vllm-tests" / "tests" / "v1" / "core" / "test_hangs.py"
+    hangs.write_text(
+        "import os, pathlib, time\n"
+        f"def test(): pathlib.Path({str(mark)!r}).write_text(str(os.getpid()) + '.'); time.sleep(600)\n"
+    )
+    command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
+    command += ["--json", str(venv / "report.json"), "--file", "test_hangs.py", "--file", "test_all.py", "--jobs", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (mark.exists() and mark.read_text().endswith(".")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert "stopped" in process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()[:-1]), 0)
+
+
+def test_what_is_missing_is_said(venv: Path, tmp_path: Path) -> None:
+    done, _ = run(venv, "--file", "test_gone.py")
+    assert done.returncode == 1
+    assert "vLLM has no tests/v1/core/test_gone.py" in done.stderr
+    done, _ = run(tmp_path / "nowhere")
+    assert done.returncode == 1
+    assert "run tools/vllm_env.py" in done.stderr
+    (venv / "kvpool.json").write_text("{}")
+    done, _ = run(venv)
+    assert done.returncode == 1
+    assert "not whole" in done.stderr
+    assert run(venv, "--jobs", "0")[0].returncode == 2
+
+
+def test_levels_see_nothing_of_the_callers_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
+    settings = {"tests": "t", "environment": {"HF_HOME": "h"}}
+    stock = vllm_conformance.child_environment("stock", settings, tmp_path)
+    assert not {"KVPOOL_VLLM", "VLLM_PLUGINS", "PYTEST_ADDOPTS"} & set(stock)
+    assert stock["HF_HOME"] == "h"
+    assert vllm_conformance.child_environment("manager", settings, tmp_path)["KVPOOL_VLLM"] == "manager"

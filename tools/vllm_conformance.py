@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""Runs vLLM's own tests of its KV-cache core, stock and with kvpool inside, and compares the tests that pass.
+
+    python tools/vllm_conformance.py                         # stock alone
+    python tools/vllm_conformance.py stock pool manager      # stock, and KVPOOL_VLLM=pool and =manager
+    python tools/vllm_conformance.py stock pool --file test_prefix_caching.py -k touch
+
+Needs the environment of tools/vllm_env.py. Each file runs in a process of its own. ``stock`` is always run: it is what
+the levels are compared with. Exit code 0: every level passes the tests that stock passes, no more and no fewer. 1: a
+difference, or a level that leaves vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PLUGINS: Final = Path(__file__).resolve().parent / "vllm"
+STOCK: Final = "stock"
+FOLDER: Final = "tests/v1/core"
+# A whole folder's files are given as "folder/*".
+FILES: Final = (
+    "test_prefix_caching.py",
+    "test_kv_cache_utils.py",
+    "test_single_type_kv_cache_manager.py",
+    "test_kv_cache_metrics.py",
+    "prefix_cache/*",
+    "test_scheduler.py",
+    "test_prefix_replay.py",
+    "test_deferred_block_free.py",
+    "test_swa_inflight_window_free.py",
+    "test_async_scheduler.py",
+    "test_priority_preemption_bug.py",
+    "test_priority_scheduler_random.py",
+)
+# pytest's exit codes that still tell what passed: all passed, some failed, interrupted (a file that cannot be
+# imported), nothing collected.
+TELLING: Final = frozenset({0, 1, 2, 5})
+
+
+class ConformanceError(Exception):
+    """The run cannot go on; the message says what to do."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one file's tests did at one level."""
+
+    passed: set[str] = dataclasses.field(default_factory=set)
+    failed: set[str] = dataclasses.field(default_factory=set)
+    skipped: set[str] = dataclasses.field(default_factory=set)
+    seconds: float = 0.0
+    broken: str = ""
+    replaced: list[str] = dataclasses.field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        plain = dataclasses.asdict(self)
+        return {key: sorted(value) if isinstance(value, set) else value for key, value in plain.items()}
+
+
+Outcomes = dict[tuple[str, str], Outcome]  # by level and file
+RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a test process and those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read_junit(file: Path) -> Outcome:
+    """Sorts the tests of pytest's junit file; a test that fails and errs (in its teardown) is one that fails."""
+    outcome = Outcome()
+    for case in ET.parse(file).getroot().iter("testcase"):
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        tags = {child.tag for child in case}
+        if tags & {"failure", "error"}:
+            outcome.failed.add(name)
+        elif "skipped" in tags:
+            outcome.skipped.add(name)
+        else:
+            outcome.passed.add(name)
+    outcome.passed -= outcome.failed
+    return outcome
+
+
+def differences(stock: set[str], level: set[str]) -> list[str]:
+    """One line for each test that passes on one side only."""
+    return [f"- {name}" for name in sorted(stock - level)] + [f"+ {name}" for name in sorted(level - stock)]
+
+
+def read_settings(venv: Path) -> dict[str, Any]:
+    """What tools/vllm_env.py wrote about the environment."""
+    file = venv / "kvpool.json"
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConformanceError(f"{venv} holds no vLLM: run tools/vllm_env.py (make vllm-env) first") from None
+    except (OSError, ValueError) as error:
+        raise ConformanceError(f"{file}: {error}; run tools/vllm_env.py again") from error
+    missing = [key for key in ("python", "tests", "environment") if key not in settings]
+    if missing or not Path(settings["python"]).exists():
+        raise ConformanceError(f"{file}: not whole; run tools/vllm_env.py again")
+    return settings
+
+
+def find_files(tests: Path, patterns: Sequence[str]) -> list[str]:
+    """The test files that the patterns name, relative to vLLM's folder of core tests."""
+    core = tests / FOLDER
+    found: list[str] = []
+    for pattern in patterns:
+        folder, star, _ = pattern.partition("*")
+        names = sorted(f"{folder}{one.name}" for one in (core / folder).glob("test_*.py")) if star else [pattern]
+        if not names or not all((core / name).is_file() for name in names):
+            raise ConformanceError(f"vLLM has no {FOLDER}/{pattern} in {tests}")
+        found += [name for name in names if name not in found]
+    return found
+
+
+def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
+    """The environment of a test process: the caller's, without its settings of kvpool in vLLM."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "PYTEST_", "VLLM_"))}
+    kept.update(settings["environment"])
+    kept["PYTHONPATH"] = os.pathsep.join([str(PLUGINS), settings["tests"]])
+    kept["PYTHONHASHSEED"] = "0"
+    kept["KVPOOL_CONFORMANCE_REPLACED"] = str(replaced)
+    if level != STOCK:
+        kept["KVPOOL_VLLM"] = level
+    return kept
+
+
+def run_file(level: str, file: str, settings: Mapping[str, Any], options: argparse.Namespace) -> Outcome:
+    """Runs one file's tests in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="kvpool-conformance-") as scratch:
+        junit, replaced, log = (Path(scratch) / name for name in ("junit.xml", "replaced.json", "log"))
+        command = [settings["python"], "-m", "pytest", f"{FOLDER}/{file}", "-q", "--noconftest", "--tb=short"]
+        command += [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "load_plugins",
+            f"--junitxml={junit}",
+            "--rootdir=.",
+            f"--config-file={PLUGINS / 'pytest.ini'}",
+        ]
+        command += ["-k", options.k] if options.k else []
+        begun = time.monotonic()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=settings["tests"],
+                env=child_environment(level, settings, replaced),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            RUNNING.add(process)
+            try:
+                code = process.wait(timeout=options.timeout)
+                problem = "" if code in TELLING else f"pytest exited with {code}"
+            except subprocess.TimeoutExpired:
+                problem = f"still running after {options.timeout:g} s"
+            finally:
+                RUNNING.discard(process)
+                kill(process)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if options.logs:
+            (options.logs / f"{level}-{file.replace('/', '-')}.log").write_text(text, encoding="utf-8")
+        if junit.exists():
+            outcome = read_junit(junit)
+        else:
+            outcome = Outcome()
+            problem = problem or "pytest wrote no results"
+        if problem:
+            outcome.broken = problem + "\n" + "\n".join(text.splitlines()[-15:])
+        if replaced.exists():
+            outcome.replaced = json.loads(replaced.read_text(encoding="utf-8"))
+        outcome.seconds = time.monotonic() - begun
+        return outcome
+
+
+def run_all(
+    levels: Sequence[str],
+    files: Sequence[str],
+    settings: Mapping[str, Any],
+    options: argparse.Namespace,
+    console: Console,
+) -> Outcomes:
+    """Runs every file at every level, ``options.jobs`` at a time."""
+    outcomes: Outcomes = {}
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with (
+        Progress(*columns, console=console) as progress,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        task = progress.add_task("vLLM's tests", total=len(levels) * len(files))
+        runs = {
+            pool.submit(run_file, level, file, settings, options): (level, file) for file in files for level in levels
+        }
+        try:
+            for done in concurrent.futures.as_completed(runs):
+                level, file = runs[done]
+                outcome = outcomes[level, file] = done.result()
+                progress.advance(task)
+                progress.console.print(
+                    f"{level:8} {file}: {len(outcome.passed)} passed, {len(outcome.failed)} failed, "
+                    f"{len(outcome.skipped)} skipped, {outcome.seconds:.0f} s",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(RUNNING):
+                kill(process)
+            raise
+    return outcomes
+
+
+def print_table(levels: Sequence[str], files: Sequence[str], outcomes: Outcomes, console: Console) -> None:
+    """One row per file; for each level passed, failed, skipped and the seconds; the sums below."""
+    table = Table(title="vLLM's tests: passed / failed / skipped, seconds", show_footer=True)
+    table.add_column(FOLDER, footer="all", no_wrap=True)
+    for level in levels:
+        every = [outcomes[level, file] for file in files]
+        counts = [sum(len(getattr(one, kind)) for one in every) for kind in ("passed", "failed", "skipped")]
+        footer = f"{counts[0]} / {counts[1]} / {counts[2]}, {sum(one.seconds for one in every):.0f} s"
+        table.add_column(level, footer=footer, justify="right", no_wrap=True)
+    stock = levels[0]
+    for file in files:
+        cells = []
+        for level in levels:
+            one = outcomes[level, file]
+            cell = f"{len(one.passed)} / {len(one.failed)} / {len(one.skipped)}, {one.seconds:.0f} s"
+            differs = one.broken or one.passed != outcomes[stock, file].passed
+            cells.append(f"[red]{cell}[/red]" if differs else cell)
+        table.add_row(file, *cells)
+    console.print(table)
+
+
+def verdict(levels: Sequence[str], files: Sequence[str], outcomes: Outcomes) -> list[str]:
+    """What is wrong, one text for each; none: every level agrees with stock."""
+    problems = []
+    for level in levels:
+        for file in files:
+            one = outcomes[level, file]
+            if one.broken:
+                problems.append(f"{level}, {file}: {one.broken}")
+            changed = differences(outcomes[STOCK, file].passed, one.passed)
+            if changed:
+                lines = "\n".join("    " + line for line in changed)
+                problems.append(f"{level}, {file}: - passes in stock only, + passes at this level only\n{lines}")
+        replaced = {name for file in files for name in outcomes[level, file].replaced}
+        if level == STOCK and replaced:
+            problems.append(f"stock is not stock: kvpool has put itself at {', '.join(sorted(replaced))}")
+        if level != STOCK and not replaced:
+            problems.append(f"{level}: kvpool left vLLM as it is: this compared stock with stock")
+    if not any(outcomes[STOCK, file].passed for file in files):
+        problems.append("no test passed: nothing was compared")
+    return problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("levels", nargs="*", default=[STOCK], help="stock, and values of KVPOOL_VLLM (default: stock)")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
+    parser.add_argument(
+        "--file",
+        action="append",
+        help=f"a file of {FOLDER}, or folder/*; can be repeated (default: the {len(FILES)} of the suite)",
+    )
+    parser.add_argument("-k", help="only the tests whose names match: pytest's -k")
+    parser.add_argument(
+        "--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="files at a time (default: half the cores)"
+    )
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one file (default: 1800)")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=ROOT / "target" / "vllm-conformance.json",
+        help="where the sets of tests go (default: target/vllm-conformance.json)",
+    )
+    parser.add_argument("--logs", type=Path, help="a folder for what pytest prints, one file each")
+    options = parser.parse_args(argv)
+    levels = [STOCK, *dict.fromkeys(level for level in options.levels if level != STOCK)]
+    if options.jobs < 1 or options.timeout <= 0:
+        parser.error("--jobs and --timeout are above zero")
+    console = Console(stderr=True)
+    try:
+        settings = read_settings(options.venv.absolute())
+        files = find_files(Path(settings["tests"]), options.file or FILES)
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
+        outcomes = run_all(levels, files, settings, options, console)
+        seconds = time.monotonic() - begun
+    except ConformanceError as error:
+        console.print(f"vllm_conformance: {error}", style="red", markup=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("vllm_conformance: stopped")
+        return 130
+    out = Console()
+    if not out.is_terminal:  # a log has no width: nothing of the table is cut
+        out = Console(width=60 + 30 * len(levels))
+    print_table(levels, files, outcomes, out)
+    problems = verdict(levels, files, outcomes)
+    report = {
+        "vllm": settings.get("vllm"),
+        "torch": settings.get("torch"),
+        "seconds": round(seconds, 1),
+        "problems": problems,
+        "levels": {level: {file: outcomes[level, file].as_json() for file in files} for level in levels},
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for problem in problems:
+        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    agreed = "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"
+    console.print(
+        f"{seconds:.0f} s; sets of tests in {options.json}{agreed}", markup=False, highlight=False, soft_wrap=True
+    )
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
