@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PRELUDE = """
+PRELUDE = '''
+import ctypes
 import os
 import kvpool, numpy
 from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine, cuda_driver_version
-from tests.transfer.fake_cuda.driver import FakeCuda
+from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 def raises(error, call):
     try:
@@ -41,8 +42,15 @@ def stores(blocks=8):
     device = BlockStore.from_regions(cpu.regions, blocks, device="cuda:0", keep_alive=cpu)
     return cpu, device, BlockStore.host(blocks, like=device)
 
+def calls():
+    """The driver's own calls, with the device's context current; some engine has started the driver."""
+    driver = Driver(os.environ["KVPOOL_LIBCUDA"])
+    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
+    assert driver.call("cuCtxSetCurrent", context) == 0
+    return driver
+
 PAIRS = [(i, 7 - i) for i in range(6)]
-"""
+'''
 
 
 def run(script: str, fake: FakeCuda, /, **settings: int) -> None:

@@ -136,12 +136,8 @@ def test_after_a_transfer_that_failed(fake_library: FakeCuda) -> None:
 
 def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake_library: FakeCuda) -> None:
     script = """
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes
-    driver = Driver(os.environ["KVPOOL_LIBCUDA"])
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     a, b = plain(20000), plain(20000)
     class Event:
         cuda_event = driver.event()
@@ -158,12 +154,8 @@ def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake_library: FakeCu
 @pytest.mark.parametrize("what", ["copy", "submit"])
 def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
     script = f"""
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     a, b = plain(), plain()
     stream = driver.stream()
     assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
@@ -178,12 +170,8 @@ def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
 def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
     """The engine's stream must not become part of somebody's capture."""
     script = """
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     cpu, device, host = stores()
     class Event:
         cuda_event = driver.event()
@@ -200,12 +188,8 @@ def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
 
 def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
     script = """
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     cpu, device, host = stores()
     stream = driver.stream()
     driver.set(lazy=1)
@@ -220,12 +204,8 @@ def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
 
 def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake_library: FakeCuda) -> None:
     script = """
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     cpu, device, host = stores()
     before = cpu.read_block(1)
     stream = driver.stream()
@@ -267,12 +247,8 @@ def test_a_calibration_without_thread_blocks(tmp_path: Path, fake_library: FakeC
 def test_a_mapping_on_another_device(fake_library: FakeCuda) -> None:
     script = """
     import torch
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     cpu, device, host = stores()
     class Mapping:
         dtype, shape, device, is_cpu = torch.int64, torch.Size([1, 2]), torch.device("cuda:1"), False
@@ -349,12 +325,8 @@ def test_host_copies_of_a_device_engine_let_other_threads_run(fake_library: Fake
 
 def test_unordered_copies_and_another_store_over_a_pool(fake_library: FakeCuda) -> None:
     script = """
-    from tests.transfer.fake_cuda.driver import Driver
-    import ctypes, pathlib
-    driver = Driver(pathlib.Path(os.environ["KVPOOL_LIBCUDA"]))
     engine = TransferEngine("cuda:0")
-    context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
-    assert driver.call("cuCtxSetCurrent", context) == 0
+    driver = calls()
     cpu, device, host = stores()
     alias = BlockStore.from_regions(host.regions, 8, pinned=True, keep_alive=host)
     stream = driver.stream()

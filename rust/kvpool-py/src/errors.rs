@@ -185,7 +185,9 @@ impl ToPyErr for TransferError {
             Self::DuplicateDestination { .. } => "DuplicateDestinationError",
             Self::Overlap { .. } => "OverlappingCopyError",
             Self::Layout(_) => "LayoutError",
-            Self::LayoutMismatch(_) | Self::Devices { .. } => "LayoutMismatchError",
+            Self::LayoutMismatch(_) | Self::Devices { .. } | Self::MappingDevice { .. } => {
+                "LayoutMismatchError"
+            }
             Self::StoreClosed { .. }
             | Self::UnknownStore { .. }
             | Self::EngineClosed

@@ -9,8 +9,7 @@ use std::thread;
 
 use crate::mapping::Pair;
 use crate::memory::{Span, copy_spans};
-use crate::region::Region;
-use crate::runs::{Run, runs, singles};
+use crate::runs::spans;
 use crate::store::Store;
 
 /// Bytes per thread that are worth starting it.
@@ -21,44 +20,17 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// One region's copies.
-struct Lane<'a> {
-    src: Region,
-    dst: Region,
-    runs: &'a [Run],
-}
-
-impl Lane<'_> {
-    /// Copies of the runs in `range`; a run of neighbours is one copy where they are neighbours in memory, too.
-    fn spans(&self, range: Range<usize>) -> impl Iterator<Item = Span> + '_ {
-        self.runs[range].iter().map(|run| Span {
-            src: self.src.at(run.src.into()),
-            dst: self.dst.at(run.dst.into()),
-            nbytes: self.src.nbytes * u64::from(run.len),
-        })
-    }
-}
-
 /// Copies checked pairs between the regions `range` of two host stores. Returns the bytes copied.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(src: &Store, dst: &Store, pairs: &[Pair], range: Range<usize>, threads: usize) -> u64 {
     let (sources, targets) = (&src.regions()[range.clone()], &dst.regions()[range]);
-    let dense = |(src, dst): (&Region, &Region)| src.is_dense() && dst.is_dense();
-    let any_dense = sources.iter().zip(targets).any(dense);
-    let merged = if any_dense { runs(pairs) } else { Vec::new() };
-    let single = if sources.iter().zip(targets).all(dense) { Vec::new() } else { singles(pairs) };
-    let lanes: Vec<Lane<'_>> = sources
-        .iter()
-        .zip(targets)
-        .map(|(&src, &dst)| Lane { src, dst, runs: if dense((&src, &dst)) { &merged } else { &single } })
-        .collect();
+    let spans = spans(sources, targets, pairs, |runs| runs);
     let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
-    let spans = lanes.iter().flat_map(|lane| lane.spans(0..lane.runs.len()));
     if workers <= 1 {
         // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap;
         // stores vouch for their memory, and the caller holds both.
-        unsafe { copy_spans(spans) };
+        unsafe { copy_spans(spans.into_iter()) };
         return total;
     }
     // Equal shares of bytes, whole spans cut where a share ends.

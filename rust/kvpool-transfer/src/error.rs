@@ -193,6 +193,14 @@ pub enum TransferError {
         /// The destination's.
         dst: Device,
     },
+    /// A mapping on another device than the engine's.
+    #[error("the mapping is on {mapping}, the engine copies for {engine}")]
+    MappingDevice {
+        /// The mapping's.
+        mapping: Device,
+        /// The engine's.
+        engine: Device,
+    },
     /// A method that cannot do this copy.
     #[error("method {method} cannot do this copy: {reason}")]
     Method {

@@ -43,7 +43,8 @@ mod store;
 
 pub use driver::{StreamHandle, driver_version};
 pub use engine::{
-    After, Calibration, Card, EngineConfig, Measurement, Move, Options, Transfer, TransferEngine,
+    After, Calibration, Card, DeviceMapping, EngineConfig, Measurement, Move, Options, Transfer,
+    TransferEngine,
 };
 pub use error::{CudaError, End, TransferError, Unavailable};
 pub use mapping::Pair;

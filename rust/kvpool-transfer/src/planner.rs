@@ -186,6 +186,17 @@ impl Question {
         }
     }
 
+    /// The method that the caller forces, if it can do this copy, or the planner's.
+    ///
+    /// # Errors
+    /// As [`Self::answer`] and [`Self::obstacle`].
+    pub fn choose(&self, method: Method, thresholds: &Thresholds) -> Result<Method, TransferError> {
+        match method {
+            Method::Auto => self.answer(thresholds),
+            forced => self.obstacle(forced).map_or(Ok(forced), Err),
+        }
+    }
+
     /// The method for this copy.
     ///
     /// # Errors

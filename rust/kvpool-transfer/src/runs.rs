@@ -4,6 +4,8 @@
 //! 16, merged copies reached 54 GB/s where single ones reached 15.
 
 use crate::mapping::Pair;
+use crate::memory::Span;
+use crate::region::Region;
 
 /// Consecutive source blocks that go to consecutive destination blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,30 @@ fn merge(pairs: &[Pair]) -> Vec<Run> {
 #[must_use]
 pub fn singles(pairs: &[Pair]) -> Vec<Run> {
     pairs.iter().map(|&Pair { src, dst }| Run { src, dst, len: 1 }).collect()
+}
+
+/// The pieces of memory that pairs name in regions of two stores: neighbours are one piece where they are neighbours in
+/// memory, too. `refine` may cut the runs of blocks.
+pub(crate) fn spans(
+    sources: &[Region],
+    targets: &[Region],
+    pairs: &[Pair],
+    refine: impl Fn(Vec<Run>) -> Vec<Run>,
+) -> Vec<Span> {
+    let regions = || sources.iter().zip(targets);
+    let dense = |(src, dst): (&Region, &Region)| src.is_dense() && dst.is_dense();
+    let merged = if regions().any(dense) { refine(runs(pairs)) } else { Vec::new() };
+    let single = if regions().all(dense) { Vec::new() } else { refine(singles(pairs)) };
+    let mut spans = Vec::with_capacity(merged.len().max(single.len()) * sources.len());
+    for (src, dst) in regions() {
+        let runs = if dense((src, dst)) { &merged } else { &single };
+        spans.extend(runs.iter().map(|run| Span {
+            src: src.at(run.src.into()),
+            dst: dst.at(run.dst.into()),
+            nbytes: src.nbytes * u64::from(run.len),
+        }));
+    }
+    spans
 }
 
 /// The same runs, cut where a block of one side begins a new part of `every` blocks: no copy crosses the border of two

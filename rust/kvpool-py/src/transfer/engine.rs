@@ -332,16 +332,8 @@ fn copy(
     method: Method,
 ) -> PyResult<()> {
     match mapping {
-        Mapping::OnDevice { device, .. } if engine.device() != Device::Cpu && device != engine.device() => {
-            let message = format!("the mapping is on {device}, the engine copies for {}", engine.device());
-            Err(raise(py, "LayoutMismatchError", message))
-        }
-        Mapping::OnDevice { address, n, .. } => {
-            if !matches!(method, Method::Auto | Method::Kernel) {
-                let reason = "a mapping on a device takes the kernel";
-                return Err(TransferError::Method { method, reason }).or_raise(py);
-            }
-            py.detach(|| engine.copy_mapped(src, dst, address, n, handle)).or_raise(py)
+        Mapping::OnDevice(mapping) => {
+            py.detach(|| engine.copy_mapped(src, dst, mapping, handle, method)).or_raise(py)
         }
         Mapping::Pairs(pairs) => {
             // An engine of a device may have to wait for it.

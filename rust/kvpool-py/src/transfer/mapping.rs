@@ -1,6 +1,6 @@
 //! Mappings from Python: lists of pairs, buffers, tensors on the CPU or on a device.
 
-use kvpool_transfer::{Device, RawPairs};
+use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
 /// A mapping from Python.
 pub(super) enum Mapping {
     Pairs(Vec<(i64, i64)>),
-    OnDevice { device: Device, address: u64, n: u64 },
+    OnDevice(DeviceMapping),
 }
 
 /// torch's int64: known once a tensor was seen.
@@ -101,7 +101,7 @@ impl Mapping {
                 Ok(Self::Pairs(raw.iter().collect()))
             }
             Device::Cuda(_) if rows == 0 || (row, column) == (2, 1) => {
-                Ok(Self::OnDevice { device, address, n: rows as u64 })
+                Ok(Self::OnDevice(DeviceMapping { device, address, rows: rows as u64 }))
             }
             Device::Cuda(_) => Err(wrong_shape(py, "strides other than (2, 1): call contiguous() on it")),
         }

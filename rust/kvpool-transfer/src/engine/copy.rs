@@ -13,6 +13,17 @@ use crate::error::TransferError;
 use crate::planner::{Direction, Method};
 use crate::store::{Device, Store};
 
+/// A mapping in the memory of a device: rows of two 64-bit ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMapping {
+    /// Where it is.
+    pub device: Device,
+    /// The address of the first row.
+    pub address: u64,
+    /// How many.
+    pub rows: u64,
+}
+
 impl TransferEngine {
     /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on the CPU.
     ///
@@ -56,21 +67,16 @@ impl TransferEngine {
         context.check_alive()?;
         let capturing = context.is_capturing(stream)?;
         let question = cuda.question(job, direction, Some(stream), capturing);
-        let thresholds = self.thresholds();
-        let method = match method {
-            Method::Auto => question.answer(&thresholds)?,
-            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
-        };
+        let (method, link_ctas) = self.choose(question, method)?;
         if job.pairs.is_empty() {
             return Ok(());
         }
         self.check_tables(job, capturing, method)?;
-        let way =
-            Way { direction, method, inline: Some(stream), settled: false, link_ctas: thresholds.link_ctas };
+        let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
         self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
-    /// As [`Self::copy`], of `n` rows of two 64-bit ids on the device, which the host never reads. Rows with -1 are left
+    /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with -1 are left
     /// out; so are ids out of range, which the next [`Self::poll`] reports. Duplicates and overlaps are not looked for.
     ///
     /// # Errors
@@ -79,16 +85,23 @@ impl TransferEngine {
         &self,
         src: &Arc<Store>,
         dst: &Arc<Store>,
-        address: u64,
-        n: u64,
+        mapping: DeviceMapping,
         stream: StreamHandle,
+        method: Method,
     ) -> Result<(), TransferError> {
+        let n = mapping.rows;
+        if !matches!(method, Method::Auto | Method::Kernel) {
+            return Err(TransferError::Method { method, reason: "a mapping on a device takes the kernel" });
+        }
         self.check_open()?;
         let range = Self::check_stores(src, dst, None)?;
         let Some(direction) = self.direction(src, dst)? else {
             let reason = "the mapping is on a device, and both stores are on the cpu";
             return Err(TransferError::Method { method: Method::Kernel, reason });
         };
+        if mapping.device != self.device {
+            return Err(TransferError::MappingDevice { mapping: mapping.device, engine: self.device });
+        }
         if n > i32::MAX as u64 {
             return Err(TransferError::Argument {
                 name: "mapping",
@@ -102,15 +115,13 @@ impl TransferEngine {
         context.check_alive()?;
         let capturing = context.is_capturing(stream)?;
         let question = cuda.question(&job, direction, Some(stream), capturing);
-        question.obstacle(Method::Kernel).map_or(Ok(()), Err)?;
+        let (method, link_ctas) = self.choose(question, Method::Kernel)?;
         if n == 0 {
             return Ok(());
         }
-        self.check_tables(&job, capturing, Method::Kernel)?;
-        let link_ctas = self.thresholds().link_ctas;
-        self.hold(&context, &job, stream, capturing, || {
-            cuda.enqueue_mapped(&job, stream, link_ctas, address, n)
-        })
+        self.check_tables(&job, capturing, method)?;
+        let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
+        self.hold(&context, &job, stream, capturing, || cuda.enqueue_mapped(&job, way, stream, mapping))
     }
 
     /// Region tables are uploaded with a call that no capture allows.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 
+use super::copy::DeviceMapping;
 use super::job::{Job, Shape};
 use crate::driver::{Blocks, Context, DeviceMemory, Event, Grid, Side, Stream, StreamHandle, Table};
 use crate::error::{CudaError, TransferError};
@@ -16,7 +17,7 @@ use crate::mapping::Pair;
 use crate::memory::Span;
 use crate::planner::{Direction, Method, Question};
 use crate::runs::{cut, runs, singles};
-use crate::store::{Device, Pinning, Store};
+use crate::store::{Pinning, Store};
 
 /// A buffer on the device, and its last use.
 struct Slot {
@@ -102,6 +103,24 @@ pub(super) struct Way {
     pub(super) link_ctas: u32,
 }
 
+/// One launch per 480 pairs and length of pieces.
+fn launch(
+    context: &Context,
+    stream: StreamHandle,
+    grid: Grid,
+    sides: [Side<'_>; 2],
+    job: &Job,
+    blocks: Blocks<'_>,
+) -> Result<(), CudaError> {
+    for group in job.src.groups() {
+        let rows = job.src.rows(group, &job.range);
+        if !rows.is_empty() {
+            context.launch(stream, grid, sides, rows, group.nbytes, blocks)?;
+        }
+    }
+    Ok(())
+}
+
 impl Cuda {
     pub(super) fn new(context: Arc<Context>, staging_bytes: u64) -> Result<Self, CudaError> {
         Ok(Self {
@@ -145,7 +164,8 @@ impl Cuda {
         };
         Question {
             direction,
-            descriptors: job.num_spans(),
+            // Within a device nobody asks for them, and counting them may take a sort.
+            descriptors: if host.is_some() { job.num_spans() } else { job.pairs.len() as u64 },
             bytes: job.nbytes(),
             pinned: host.is_none_or(|host| host.is_pinned()),
             packed: host.is_some_and(packed),
@@ -177,15 +197,7 @@ impl Cuda {
         let stream = way.inline.unwrap_or_else(|| self.stream(way.direction));
         match way.method {
             Method::Staged => self.staged(job, way),
-            Method::Kernel => {
-                let (src, dst) = (job.src.table(&self.context)?, job.dst.table(&self.context)?);
-                let sides = [
-                    Side { table: &src, num_blocks: job.src.num_blocks() },
-                    Side { table: &dst, num_blocks: job.dst.num_blocks() },
-                ];
-                let grid = self.grid(way.direction, way.link_ctas);
-                self.kernel(stream, grid, sides, job, Blocks::Pairs(&job.pairs))
-            }
+            Method::Kernel => self.kernel(stream, job, way, Blocks::Pairs(&job.pairs)),
             Method::Batch => {
                 let ours = matches!(job.src.pinning(), Pinning::Registered { .. });
                 let any_order = way.direction == Direction::ToDevice
@@ -199,24 +211,16 @@ impl Cuda {
         }
     }
 
-    /// Enqueues a copy of the blocks that a mapping on the device names.
+    /// Enqueues a copy of the blocks that a mapping on the device names, on the caller's stream.
     pub(super) fn enqueue_mapped(
         &self,
         job: &Job,
+        way: Way,
         stream: StreamHandle,
-        link_ctas: u32,
-        address: u64,
-        n: u64,
+        mapping: DeviceMapping,
     ) -> Result<(), TransferError> {
-        self.context.check_alive()?;
-        let direction = job.direction(Device::Cuda(self.context.ordinal)).unwrap_or(Direction::OnDevice);
-        let (src, dst) = (job.src.table(&self.context)?, job.dst.table(&self.context)?);
-        let sides = [
-            Side { table: &src, num_blocks: job.src.num_blocks() },
-            Side { table: &dst, num_blocks: job.dst.num_blocks() },
-        ];
-        let grid = self.grid(direction, link_ctas);
-        self.kernel(stream, grid, sides, job, Blocks::OnDevice { address, n })
+        let DeviceMapping { address, rows, .. } = mapping;
+        self.kernel(stream, job, way, Blocks::OnDevice { address, n: rows })
     }
 
     /// Enough thread blocks to fill the device, or few of many threads to keep the link busy.
@@ -227,22 +231,21 @@ impl Cuda {
         }
     }
 
-    /// One launch per 480 pairs and length of pieces.
+    /// Copies between the stores of a job by kernels.
     fn kernel(
         &self,
         stream: StreamHandle,
-        grid: Grid,
-        sides: [Side<'_>; 2],
         job: &Job,
+        way: Way,
         blocks: Blocks<'_>,
     ) -> Result<(), TransferError> {
-        for group in job.src.groups() {
-            let rows = job.src.rows(group, &job.range);
-            if !rows.is_empty() {
-                self.context.launch(stream, grid, sides, rows, group.nbytes, blocks)?;
-            }
-        }
-        Ok(())
+        let (src, dst) = (job.src.table(&self.context)?, job.dst.table(&self.context)?);
+        let sides = [
+            Side { table: &src, num_blocks: job.src.num_blocks() },
+            Side { table: &dst, num_blocks: job.dst.num_blocks() },
+        ];
+        let grid = self.grid(way.direction, way.link_ctas);
+        Ok(launch(&self.context, stream, grid, sides, job, blocks)?)
     }
 
     /// Bytes of a staging buffer that holds blocks of this shape.
@@ -361,12 +364,7 @@ impl Cuda {
         let places: Vec<_> = places.collect();
         let sides = if to_host { [device_side, slot_side] } else { [slot_side, device_side] };
         let kernels = if to_host { first } else { second };
-        for group in job.src.groups() {
-            let rows = job.src.rows(group, &job.range);
-            if !rows.is_empty() {
-                context.launch(kernels, grid, sides, rows, group.nbytes, Blocks::Pairs(&places))?;
-            }
-        }
+        launch(&context, kernels, grid, sides, job, Blocks::Pairs(&places))?;
         if to_host {
             if first != second {
                 Event::record(&context, first)?.let_follow(second)?;

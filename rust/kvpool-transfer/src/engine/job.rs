@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crate::mapping::Pair;
 use crate::memory::Span;
-use crate::planner::Direction;
 use crate::region::Region;
-use crate::runs::{cut, runs, singles};
+use crate::runs::{cut, runs, spans};
 use crate::store::{Device, Packed, Pinning, Store};
 
 /// A checked copy.
@@ -25,16 +24,6 @@ impl Job {
         each * self.pairs.len() as u64
     }
 
-    /// Which way it goes between this device and the host.
-    pub(super) fn direction(&self, device: Device) -> Option<Direction> {
-        match (self.src.device(), self.dst.device()) {
-            (src, dst) if src == device && dst == device => Some(Direction::OnDevice),
-            (Device::Cpu, dst) if dst == device => Some(Direction::ToDevice),
-            (src, Device::Cpu) if src == device => Some(Direction::ToHost),
-            _ => None,
-        }
-    }
-
     /// The end that is not on the device.
     pub(super) fn host(&self) -> &Arc<Store> {
         if self.src.device() == Device::Cpu { &self.src } else { &self.dst }
@@ -42,30 +31,12 @@ impl Job {
 
     /// Copies of single pieces, neighbours merged, none across the border of two registrations.
     pub(super) fn spans(&self) -> Vec<Span> {
-        let parts = |merged: bool| {
-            let all = if merged { runs(&self.pairs) } else { singles(&self.pairs) };
-            match (self.src.pinning(), self.dst.pinning()) {
-                (Pinning::Registered { blocks }, _) => cut(&all, blocks, |run| run.src),
-                (_, Pinning::Registered { blocks }) => cut(&all, blocks, |run| run.dst),
-                _ => all,
-            }
-        };
-        let regions =
-            self.src.regions()[self.range.clone()].iter().zip(&self.dst.regions()[self.range.clone()]);
-        let dense = |(src, dst): &(&Region, &Region)| src.is_dense() && dst.is_dense();
-        let merged = if regions.clone().any(|both| dense(&both)) { parts(true) } else { Vec::new() };
-        let single = if regions.clone().all(|both| dense(&both)) { Vec::new() } else { parts(false) };
-        let mut spans = Vec::new();
-        for both in regions {
-            let (src, dst) = both;
-            let parts = if dense(&both) { &merged } else { &single };
-            spans.extend(parts.iter().map(|run| Span {
-                src: src.at(run.src.into()),
-                dst: dst.at(run.dst.into()),
-                nbytes: src.nbytes * u64::from(run.len),
-            }));
-        }
-        spans
+        let (src, dst) = (&self.src.regions()[self.range.clone()], &self.dst.regions()[self.range.clone()]);
+        spans(src, dst, &self.pairs, |all| match (self.src.pinning(), self.dst.pinning()) {
+            (Pinning::Registered { blocks }, _) => cut(&all, blocks, |run| run.src),
+            (_, Pinning::Registered { blocks }) => cut(&all, blocks, |run| run.dst),
+            _ => all,
+        })
     }
 
     /// Descriptors that `spans` would make, without those of borders.

@@ -29,6 +29,7 @@ use hashbrown::HashMap;
 
 use bounce::Bounce;
 pub use calibrate::{Calibration, Card, Measurement};
+pub use copy::DeviceMapping;
 use cuda::Cuda;
 use job::Job;
 pub use plan::Move;
@@ -40,7 +41,7 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::mapping;
-use crate::planner::{Direction, Method, Thresholds};
+use crate::planner::{Direction, Method, Question, Thresholds};
 use crate::store::{Device, Store};
 
 /// What a submitted copy waits for.
@@ -182,6 +183,16 @@ impl TransferEngine {
     #[must_use]
     pub fn thresholds(&self) -> Thresholds {
         self.thresholds.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The method for a copy, and the thread blocks of a kernel that crosses the link.
+    fn choose(&self, question: Question, method: Method) -> Result<(Method, u32), TransferError> {
+        let thresholds = self.thresholds.read().unwrap_or_else(PoisonError::into_inner);
+        Ok((question.choose(method, &thresholds)?, thresholds.link_ctas))
+    }
+
+    fn link_ctas(&self) -> u32 {
+        self.thresholds.read().unwrap_or_else(PoisonError::into_inner).link_ctas
     }
 
     /// Copies that have not ended, as far as anybody has looked.

@@ -76,11 +76,7 @@ impl TransferEngine {
         cuda.context.check_alive()?;
         Self::check_capture(&cuda.context, &options.after)?;
         let question = cuda.question(&job, direction, None, false);
-        let thresholds = self.thresholds();
-        let method = match options.method {
-            Method::Auto => question.answer(&thresholds)?,
-            forced => question.obstacle(forced).map_or(Ok(forced), Err)?,
-        };
+        let (method, link_ctas) = self.choose(question, options.method)?;
         if job.pairs.is_empty() {
             return Ok(self.empty(method));
         }
@@ -100,7 +96,7 @@ impl TransferEngine {
         }
         // Whoever names something to wait for may wait for the source to be written.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
-        let way = Way { direction, method, inline: None, settled, link_ctas: thresholds.link_ctas };
+        let way = Way { direction, method, inline: None, settled, link_ctas };
         let stream = cuda.stream(direction);
         Self::wait_now(&cuda.context, stream, &options.after)?;
         let held = Held::new(&job.src, &job.dst);
@@ -186,7 +182,7 @@ impl TransferEngine {
 
     /// The worker's part of a copy between the device and the host: has ended on return.
     fn cross(&self, job: &Job, direction: Direction, method: Method) -> Result<(), TransferError> {
-        let link_ctas = self.thresholds().link_ctas;
+        let link_ctas = self.link_ctas();
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
         let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
         if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
