@@ -186,7 +186,7 @@ class ManagerMachine(RuleBasedStateMachine):
         )
         self.hasher = kvpool.BlockHasher(algorithm, BLOCK_SIZE, verify=verify)
         pool = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
-        self.model = ReferenceManager(pool, int(watermark * (num_blocks - 1)))
+        self.model = ReferenceManager(pool, watermark)
         self.matchable: set[bytes] = set()
         self.counts = Counter[str]()
 

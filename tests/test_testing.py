@@ -60,6 +60,20 @@ def test_a_refused_call_leaves_the_model_as_it_was() -> None:
     assert list(manager.requests) == ["a"]
 
 
+def test_the_watermark_grows_with_the_pool() -> None:
+    manager = kvpool.CacheManager(num_blocks=4, block_size=2, watermark=0.2)
+    model = ReferenceManager(ReferencePool(4, 2), watermark=0.2)
+    assert model.watermark_blocks == 0
+    manager.resize(6)
+    model.pool.resize(6)
+    assert model.watermark_blocks == 1
+    manager.admit("a", [1, 1, 2, 2, 3])
+    model.admit("a", [1, 1, 2, 2, 3])
+    for each in (manager, model):
+        with pytest.raises(kvpool.OutOfBlocksError):
+            each.admit("b", [3, 3, 4])
+
+
 def test_observations_see_every_change() -> None:
     pool = kvpool.BlockPool(5, 2)
     seen = [observe_pool(pool)]

@@ -213,9 +213,14 @@ class ReferenceRequest:
 class ReferenceManager:
     """The model of ``CacheManager``; what it lacks is its ``pool``'s."""
 
-    def __init__(self, pool: ReferencePool, watermark_blocks: int = 0) -> None:
-        self.pool, self.watermark_blocks = pool, watermark_blocks
+    def __init__(self, pool: ReferencePool, watermark: float = 0.0) -> None:
+        self.pool, self.watermark = pool, watermark
         self.requests: dict[Hashable, ReferenceRequest] = {}
+
+    @property
+    def watermark_blocks(self) -> int:
+        """The share that is kept free while others run, of the pool as large as it is now; block 0 is not counted."""
+        return int(self.watermark * (len(self.pool.blocks) - 1))
 
     def find(self, request_id: Hashable, running: bool | None = True) -> ReferenceRequest:
         """A request in this state, any with None."""
