@@ -18,6 +18,7 @@ mod stats;
 mod step;
 mod tiers;
 mod transfer;
+mod vllm;
 
 use pyo3::prelude::*;
 
@@ -46,6 +47,8 @@ mod _core {
     use super::tiers::{PySwap, PyTieredPool, PyTransferPlan};
     #[pymodule_export]
     use super::transfer::{PyBlockStore, PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
+    #[pymodule_export]
+    use super::vllm::{PyVllmBlock, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids};
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {

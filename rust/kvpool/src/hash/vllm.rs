@@ -109,6 +109,42 @@ pub fn hash_block(
     })
 }
 
+/// The digests of a run of blocks without extra keys: [`hash_block`] for each whole block of `tokens`, every digest the
+/// parent of the next. Tokens behind the last whole block are left out.
+///
+/// ```
+/// use kvpool::hash::HashAlgorithm::VllmSha256;
+/// use kvpool::hash::vllm;
+/// let run = vllm::hash_text_blocks(VllmSha256, &[0; 32], &[1, 2, 3, 4, 5], 2)?;
+/// assert_eq!(run[1], vllm::hash_block(VllmSha256, run[0].digest(VllmSha256), &[3, 4], None)?);
+/// assert_eq!(run.len(), 2);
+/// # Ok::<(), kvpool::hash::HashError>(())
+/// ```
+///
+/// # Errors
+/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::BlockSize`] for a block size of 0.
+pub fn hash_text_blocks(
+    algorithm: HashAlgorithm,
+    parent: &[u8],
+    tokens: &[u32],
+    block_size: usize,
+) -> Result<Vec<BlockHash>, HashError> {
+    let method = Method::new(algorithm)?;
+    if block_size == 0 {
+        return Err(HashError::BlockSize { block_size, max: super::MAX_BLOCK_SIZE });
+    }
+    let mut scratch = Scratch::new();
+    let mut hashes: Vec<BlockHash> = Vec::with_capacity(tokens.len() / block_size);
+    for block in tokens.chunks_exact(block_size) {
+        let hash = match hashes.last() {
+            None => method.text_block(&mut scratch, parent, block),
+            Some(parent) => method.text_block(&mut scratch, parent.digest(algorithm), block),
+        };
+        hashes.push(hash);
+    }
+    Ok(hashes)
+}
+
 /// vLLM's `NONE_HASH`: the digest that stands for the empty prefix.
 ///
 /// `seed` is the value of `PYTHONHASHSEED` there, or `None` where it is not set.

@@ -1,0 +1,1 @@
+"""kvpool inside inference engines, one package per engine; each is imported only where its engine is installed."""

@@ -1,0 +1,263 @@
+"""Whether the vLLM that is installed is one that the plug-in was written for.
+
+Owns the comparison of the installed vLLM with the table of ``kvpool.integrations.vllm.signatures``: which versions are
+supported, and whether every class, function, parameter and attribute that a level of the plug-in relies on is there
+and has the form it had when the plug-in was written. Whatever is installed, nothing here raises: what cannot be
+compared is a difference.
+
+Signatures are compared without annotations and without the values of defaults: what counts are the names, kinds and
+order of the parameters, and which of them can be left out. What kvpool itself has put into vLLM passes.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib
+import inspect
+import re
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kvpool.integrations.vllm import signatures
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+__all__ = ["LEVELS", "SUPPORTED", "Difference", "canonical", "check", "differences", "installed_version", "series_of"]
+
+SUPPORTED: Final = signatures.VERSIONS
+LEVELS: Final[Mapping[str, tuple[signatures.Table, ...]]] = {
+    "pool": (signatures.POOL,),
+    "manager": (signatures.POOL, signatures.MANAGER),
+    "shadow": (signatures.POOL, signatures.MANAGER),
+}
+
+_NOTHING: Final = "nothing"
+_OURS: Final = "kvpool's own"
+_METHODS: Final = (FunctionType, classmethod, staticmethod, property, functools.cached_property)
+
+
+class Difference(NamedTuple):
+    """One thing that is not as the plug-in expects it."""
+
+    name: str  # "vllm.v1.core.block_pool.BlockPool.touch"
+    expected: str  # "(self, blocks)"
+    found: str  # "(self, blocks, *, weight)", "nothing"
+
+    def __str__(self) -> str:
+        return f"{self.name}: expected {self.expected}, found {self.found}"
+
+
+class _Default:
+    """Stands for any default."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def check(level: str) -> list[str]:
+    """What speaks against running a level with the vLLM that is installed, a line each; empty: nothing.
+
+    Imports the modules of vLLM that the level relies on, its engine core among them: seconds where they are not
+    imported yet.
+
+    Args:
+        level: A key of ``LEVELS``.
+    """
+    try:
+        if level not in LEVELS:
+            return [f"level {level!r}: levels are {_listed(LEVELS)}"]
+        version = installed_version()
+        if version is None:
+            module = _imported("vllm")
+            why = f"cannot be imported: {module}" if isinstance(module, str) else "tells no version"
+            why = "is not installed" if module == _NOTHING else why
+            return [f"vLLM {why}; supported are {_listed(SUPPORTED)}"]
+        series = series_of(version)
+        if series is None:
+            return [f"vLLM {version}: supported are {_listed(SUPPORTED)}"]
+        return [str(difference) for difference in differences(level, series)]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return [f"vLLM cannot be compared: {_told(error)}"]
+
+
+def installed_version() -> str | None:
+    """``vllm.__version__``, or None where vLLM cannot be imported or has none."""
+    module = _imported("vllm")
+    if isinstance(module, str):
+        return None
+    try:
+        version = module.__version__
+    except Exception:
+        return None
+    return version if isinstance(version, str) else None
+
+
+def series_of(version: str) -> str | None:
+    """The key of ``SUPPORTED`` that a version belongs to: "0.32" of "0.32.1+cpu"; None: not supported."""
+    found = re.match(r"(\d+\.\d+)(?!\d)", version)
+    return found[1] if found and found[1] in SUPPORTED else None
+
+
+def differences(level: str, series: str) -> list[Difference]:
+    """The differences between the installed vLLM and what the table has of a series, in the table's order.
+
+    Where a module or a class is missing, one difference tells it, not one for each thing in it.
+
+    Args:
+        level: A key of ``LEVELS``.
+        series: One of ``SUPPORTED``; the installed vLLM need not be of it.
+    """
+    found: list[Difference] = []
+    missing: list[str] = []
+    for table in LEVELS[level]:
+        for module_name, entries in table.items():
+            module = _imported(module_name)
+            if isinstance(module, str):
+                if module_name not in missing:
+                    missing.append(module_name)
+                    found.append(Difference(module_name, "a module", module))
+                continue
+            for name, values in entries.items():
+                expected = values if isinstance(values, str) else values.get(series)
+                path = f"{module_name}.{name}"
+                if expected is None or any(path.startswith(f"{gone}.") for gone in missing):
+                    continue
+                difference = _compared(module, name, path, expected)
+                if difference is not None:
+                    found.append(difference)
+                    if difference.found == _NOTHING:
+                        missing.append(path)
+    return found
+
+
+def canonical(signature: inspect.Signature) -> str:
+    """A signature as the table has it: "(self, blocks, weight=..., *, block_size)"."""
+    empty = inspect.Parameter.empty
+    parameters = [
+        one.replace(annotation=empty, default=empty if one.default is empty else _Default())
+        for one in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _listed(names: Any) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else str(last)
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line, also where the error cannot tell itself."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _imported(name: str) -> ModuleType | str:
+    """The module, or why there is none."""
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and panics of extensions, are none of Exception
+        # A folder of it may be what is missing.
+        missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        return _NOTHING if missing else _told(error)
+
+
+def _compared(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
+    """What differs in one entry."""
+    try:
+        if name.endswith(".*"):
+            return _other_methods(module, name.removesuffix(".*"), path.removesuffix(".*"), expected)
+        found = _described(module, name, expected)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        found = f"what cannot be looked at ({_told(error)})"
+    # To who reads it, an attribute may as well be a property.
+    same = found in (expected, _OURS) or (expected == "attribute" and found == "property")
+    return None if same else Difference(path, expected, found)
+
+
+def _other_methods(module: ModuleType, name: str, path: str, expected: str) -> Difference | None:
+    """The public methods of a class that the plug-in does not know, and so does not provide."""
+    owner = _looked_up(module, name)
+    if owner is None or _is_ours(owner):
+        return None  # the class has an entry of its own
+    public = [one for one in dir(owner) if not one.startswith("_")]
+    methods = [one for one in public if isinstance(inspect.getattr_static(owner, one), _METHODS)]
+    others = sorted(set(methods) - set(expected.split()))
+    return Difference(path, "no other public methods than kvpool knows", ", ".join(others)) if others else None
+
+
+def _described(module: ModuleType, name: str, expected: str) -> str:
+    """What is under a name, in the form of the table."""
+    if expected.startswith("is "):
+        return _described_import(module, name, expected)
+    owner_name, _, attribute = name.rpartition(".")
+    found = _looked_up(module, name)
+    owner = _looked_up(module, owner_name) if owner_name else None
+    if _is_ours(found) or _is_ours(owner):
+        return _OURS
+    if found is None:
+        return "attribute" if owner is not None and _is_stored(owner, attribute) else _NOTHING
+    if isinstance(found, (property, functools.cached_property)):
+        return "property"
+    if isinstance(found, (classmethod, staticmethod)):
+        return f"{type(found).__name__} {_signature(found.__func__)}"
+    return _signature(found) if callable(found) else "attribute"
+
+
+def _described_import(module: ModuleType, name: str, expected: str) -> str:
+    """What a module has under a name that it imports from another: "is vllm.v1.core.block_pool.BlockPool"."""
+    found = _looked_up(module, name)
+    if found is None:
+        return _NOTHING
+    home, _, original = expected.removeprefix("is ").rpartition(".")
+    source = _imported(home)
+    if _is_ours(found) or (not isinstance(source, str) and _looked_up(source, original) is found):
+        return expected
+    return f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', type(found).__qualname__)}"
+
+
+def _looked_up(module: ModuleType, name: str) -> Any:
+    """What is under a dotted name, descriptors unevaluated; None where there is nothing."""
+    first, *others = name.split(".")
+    found = getattr(module, first, None)
+    for one in others:
+        if found is None:
+            return None
+        found = inspect.getattr_static(found, one, None)
+    return found
+
+
+def _is_ours(found: Any) -> bool:
+    """Whether it is of kvpool: what a level that is installed already has put there."""
+    function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    module = getattr(function, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] == "kvpool"
+
+
+def _is_stored(owner: Any, attribute: str) -> bool:
+    """Whether a method of the class, or of one it derives from, stores the attribute."""
+    functions = (one for owner in inspect.getmro(owner) for one in vars(owner).values() if inspect.isfunction(one))
+    return any(
+        step.opname == "STORE_ATTR" and step.argval == attribute
+        for function in functions
+        if attribute in inspect.unwrap(function).__code__.co_names
+        for step in dis.get_instructions(inspect.unwrap(function))
+    )
+
+
+def _signature(function: Any) -> str:
+    try:
+        return canonical(inspect.signature(function))
+    except (TypeError, ValueError):
+        return "a callable without a signature"

@@ -1,0 +1,40 @@
+"""``get_request_block_hasher``: the hashes of a request's blocks, computed in Rust, bit for bit vLLM's.
+
+The digest of a block is what vLLM's four hash functions make of it, pickled or in CBOR; text is hashed without Python,
+extra keys (adapters, images, salts, embeddings) are vLLM's own. Which algorithm it is, is read off vLLM's function, and
+with any other function, or with lookahead hashing (vLLM 0.33), the hasher is vLLM's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.utils import hashing as vllm_hashing
+from vllm.v1.core import kv_cache_utils
+
+from kvpool import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: kvpool's names of vLLM's hash functions.
+ALGORITHMS = {
+    "sha256": "vllm-sha256",
+    "sha256_cbor": "vllm-sha256-cbor",
+    "xxhash": "vllm-xxhash",
+    "xxhash_cbor": "vllm-xxhash-cbor",
+}
+
+#: vLLM's own, kept before it is replaced.
+stock_get_request_block_hasher = kv_cache_utils.get_request_block_hasher
+
+
+def get_request_block_hasher(
+    hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], num_hash_lookahead_tokens: int = 0
+) -> Callable[[Any], list[bytes]]:
+    """What computes the block hashes that a request has not yet, ``hash_block_size`` tokens each."""
+    for name, algorithm in ALGORITHMS.items():
+        if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
+            return _core.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)
+    more = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
+    return stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more)

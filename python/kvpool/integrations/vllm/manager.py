@@ -1,0 +1,205 @@
+"""``KVCacheManager``: vLLM's KV-cache manager, whose calls per request and step are one call into Rust each.
+
+vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
+``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request work
+on that state from Rust (:class:`kvpool._core.VllmSlots`); a call with anything out of the ordinary, such as tokens from a
+connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's, over kvpool's pool
+and lookups.
+
+A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
+key has been removed from the index.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from vllm.v1.core import kv_cache_manager as stock
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.request import RequestStatus
+
+from kvpool import _core
+
+from .pool import BlockPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
+    """vLLM's ``KVCacheBlocks``, whose ids are read in one call."""
+
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """The ids of the blocks of each group; ``None`` with ``allow_none`` if there are none."""
+        groups = self.blocks if group_ids is None else tuple(self.blocks[group] for group in group_ids)
+        if allow_none and not any(groups):
+            return None
+        return _core.vllm_block_ids(groups)
+
+    def __add__(self, other: Any) -> Any:
+        """Both, group by group."""
+        return KVCacheBlocks(tuple([*ours, *theirs] for ours, theirs in zip(self.blocks, other.blocks, strict=False)))
+
+
+class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
+    """vLLM's ``KVCacheManager`` over kvpool's pool."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
+        #: What the calls of the group go to, or ``None`` where they are vLLM's.
+        self.slots: _core.VllmSlots | None = _slots_of(self)
+        if self.slots is not None:
+            self._take_over(self.slots)
+
+    def _take_over(self, slots: _core.VllmSlots) -> None:
+        """Puts what needs no decision of this class in front of vLLM's methods."""
+        nothing: list[Any] = []
+        # One group of full attention copies no blocks, hands over no states and zeroes nothing.
+        self.take_new_block_ids = lambda: []
+        self.take_kv_cache_block_copies = lambda: ([], [])
+        self.take_boundary_state_offloads = dict
+        self.new_step_starts = nothing.clear
+        self._allocate = slots.allocate
+        self._lookup = slots.lookup
+
+    def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
+        """These blocks as vLLM passes them on."""
+        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+
+    def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
+        """The cached blocks of a request, the tokens they hold, and 0: no group lags behind another.
+
+        All blocks of a request hit but for the last token, which has to be computed; vLLM 0.33 may pass another limit.
+        """
+        if self.slots is None:
+            return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))
+        if not self.enable_caching or request.skip_reading_prefix_cache:
+            return self.empty_kv_cache_blocks, 0, 0
+        limit = max_cache_hit_length[0] if max_cache_hit_length else None
+        blocks, tokens = self._lookup(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
+        if tokens and self.enable_kv_cache_events and _reports_hits(request):
+            self.coordinator.emit_cached_block_events(request, blocks.blocks)
+        return blocks, tokens, 0
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: tuple[int, ...] = (),
+    ) -> Any | None:
+        """Blocks for the next tokens of a request, or ``None`` if there is no room: then nothing has changed."""
+        if (
+            self.slots is not None
+            and not num_external_computed_tokens
+            and not num_encoder_tokens
+            and (num_new_tokens or num_new_computed_tokens)
+            and reserved_blocks >= 0
+        ):
+            result = self._allocate(
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                new_computed_blocks,
+                num_lookahead_tokens,
+                delay_cache_blocks,
+                full_sequence_must_fit,
+                reserved_blocks,
+                has_scheduled_reqs,
+            )
+            if result is not NotImplemented:
+                return result
+        return super().allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens,
+            new_computed_blocks,
+            num_lookahead_tokens,
+            num_external_computed_tokens,
+            delay_cache_blocks,
+            num_encoder_tokens,
+            full_sequence_must_fit,
+            reserved_blocks,
+            has_scheduled_reqs,
+            skip_zeroing_group_ids,
+        )
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Caches what is full of a request's first ``num_computed_tokens`` tokens."""
+        if self.slots is None:
+            super().cache_blocks(request, num_computed_tokens)
+        elif self.enable_caching:
+            self.slots.cache(request, max(num_computed_tokens, 0))
+
+    def free(self, request: Any) -> None:
+        """Gives a request's blocks back, the last first."""
+        if self.slots is None or not self.slots.free(request.request_id):
+            super().free(request)
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """The ids of the blocks of a request, one list per group."""
+        return _core.vllm_block_ids(self.coordinator.get_blocks(request_id))
+
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Tokens of a request that are cached."""
+        if self.slots is None:
+            return cast("int", super().estimate_cached_tokens(request))
+        return self.slots.cached_tokens(request.request_id)
+
+
+def _reports_hits(request: Any) -> bool:
+    return getattr(request, "kv_cache_report_mode", "incremental") == "full"
+
+
+def _slots_of(manager: KVCacheManager) -> _core.VllmSlots | None:
+    """The Rust calls for this configuration, if it is one group of full attention over kvpool's pool."""
+    coordinator = manager.coordinator
+    pool = manager.block_pool
+    if len(coordinator.single_type_managers) != 1 or type(pool) is not BlockPool:
+        return None
+    group = coordinator.single_type_managers[0]
+    ordinary = (
+        type(group) is FullAttentionManager
+        and group.block_pool is pool
+        and group.dcp_world_size == 1
+        and group.pcp_world_size == 1
+        and not group.records_new_block_ids
+        and group.kv_cache_spec.prefix_cacheable
+        and not manager.retained_hit_group_ids
+        and (not manager.enable_caching or pool.hash_block_size == group.block_size)
+        # Metrics want to be told of every block, in order.
+        and manager.metrics_collector is None
+    )
+    if not ordinary:
+        return None
+    # vLLM 0.33 drops a block only for those speculations that still need it.
+    dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
+    listening = pool.enable_kv_cache_events
+    return _core.VllmSlots(
+        pool.core,
+        block_size=group.block_size,
+        max_model_len=manager.max_model_len,
+        group=group.kv_cache_group_id,
+        caching=manager.enable_caching,
+        drop_last=group.kv_cache_group_id in dropping,
+        recomputed=coordinator.num_reprefillable_tokens,
+        watermark=manager.watermark_blocks,
+        waiting=[int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)],
+        tables=group.req_to_blocks,
+        num_cached=group.num_cached_block,
+        blocks_class=KVCacheBlocks,
+        empty=manager.empty_kv_cache_blocks,
+        on_removed=pool.events.removed if listening else None,
+        on_cached=pool.cache_full_blocks if listening else None,
+    )

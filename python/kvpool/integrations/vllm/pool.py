@@ -1,0 +1,418 @@
+"""``BlockPool``: vLLM's block pool, its state and its loops in Rust.
+
+Owns what vLLM reaches for by name on a pool, and the order in which hooks and events are told of a change. Which block
+is handed out next, which blocks a hash leads to, what is evicted: that is :class:`kvpool._core.VllmPool`'s. Its blocks
+are one object each for the life of the pool, with the attributes of vLLM's ``KVCacheBlock``.
+
+Blocks of vLLM's own class, which belong to no pool or to another one, are taken where vLLM's pool takes them: they keep
+their own counts and hashes, and are found through :attr:`BlockPool.loose`.
+
+Costs: one call into Rust per call, about 5 to 100 ns per block there; what events and metrics cost comes on top.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vllm.v1.core import kv_cache_utils
+
+from kvpool import _core, errors
+
+from . import LOGGER_NAME
+from .events import ExactEvents, StockEvents
+from .views import FreeBlockQueue, HashToBlockMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+logger = logging.getLogger(LOGGER_NAME)
+
+_GPU = "GPU"
+
+
+class BlockPool:
+    """The block pool of one vLLM engine. Takes and gives what ``vllm.v1.core.block_pool.BlockPool`` does.
+
+    Where the two differ: a block that is freed more often than it was taken is refused (:class:`InvalidBlockError`,
+    nothing changed) instead of handed out twice later; the null block has no references; events are exact unless
+    ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`).
+    """
+
+    #: What the plug-in's settings say; ``install`` writes them.
+    events_class: ClassVar[type[StockEvents]] = ExactEvents
+    eviction: ClassVar[str] = "lru"
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        enable_caching: bool,
+        hash_block_size: int,
+        enable_kv_cache_events: bool = False,
+        metrics_collector: Any | None = None,
+        *version_dependent: Any,
+        num_hash_lookahead_tokens: int = 0,
+        medium: str = _GPU,
+    ) -> None:
+        # The sixth argument is the medium in vLLM 0.32, and the lookahead, with the medium behind it, in 0.33.
+        for value in version_dependent:
+            if isinstance(value, str):
+                medium = value
+            else:
+                num_hash_lookahead_tokens = value
+        assert isinstance(num_gpu_blocks, int) and num_gpu_blocks > 0
+        self.num_gpu_blocks = num_gpu_blocks
+        self.medium = medium
+        self.enable_caching = enable_caching
+        self.hash_block_size = hash_block_size
+        self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
+        self.core = _core.VllmPool(num_gpu_blocks, enable_caching, self.eviction)
+        self.core.bind(self)
+        self.blocks: list[Any] = self.core.blocks
+        self.null_block = self.blocks[0]
+        self.free_block_queue = FreeBlockQueue(self)
+        self.cached_block_hash_to_block = HashToBlockMap(self)
+        #: Blocks that are not this pool's, by key and id.
+        self.loose: dict[bytes, dict[int, Any]] = {}
+        self.enable_kv_cache_events = enable_kv_cache_events
+        #: vLLM replaces and appends to it.
+        self.kv_event_queue: list[Any] = []
+        self.events = self.events_class(self)
+        self.metrics_collector = metrics_collector
+        self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
+
+    # What is where.
+
+    @property
+    def cached_block_hashes_by_block(self) -> dict[int, set[bytes]]:
+        """The keys of blocks beyond their hash, by block id: a copy."""
+        return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
+
+    def get_num_free_blocks(self) -> int:
+        """Blocks that can be handed out, cached ones included."""
+        return self.core.num_free
+
+    def get_usage(self) -> float:
+        """The share of the blocks that is in use, 0.0 to 1.0."""
+        usable = self.num_gpu_blocks - 1
+        return 1.0 - self.core.num_free / usable if usable else 0
+
+    def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> list[Any] | None:
+        """For each of the groups the block that was cached first for this hash, or ``None`` if one has none."""
+        found = self.core.find(block_hash, kv_cache_group_ids)
+        if found is not None or not self.loose:
+            return found
+        make_key = kv_cache_utils.make_block_hash_with_group_id
+        copies = [self.blocks_of(make_key(block_hash, group)) for group in kv_cache_group_ids]
+        return [blocks[0] for blocks in copies] if all(copies) else None
+
+    def blocks_of(self, key: bytes) -> list[Any]:
+        """The blocks under ``key``, the oldest first; those of others behind the pool's."""
+        own = [self.blocks[block] for block in self.core.copies(key)]
+        return [*own, *self.loose.get(key, {}).values()] if self.loose else own
+
+    def index_insert(self, key: bytes, block: Any) -> None:
+        """Puts ``block`` under ``key`` in the index alone."""
+        if self.core.owns(block):
+            self.core.index_insert(key, block.block_id)
+        else:
+            self.loose.setdefault(key, {})[block.block_id] = block
+
+    def index_pop(self, key: bytes, block_id: int) -> Any | None:
+        """Takes a block from ``key`` in the index alone."""
+        if 0 <= block_id < self.num_gpu_blocks and self.core.index_remove(key, block_id):
+            return self.blocks[block_id]
+        block = self.loose.get(key, {}).pop(block_id, None)
+        if not self.loose.get(key, True):
+            del self.loose[key]
+        return block
+
+    # Caching.
+
+    def cache_full_blocks(
+        self,
+        request: Any,
+        blocks: Sequence[Any],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int,
+        block_mask: list[bool] | None = None,
+    ) -> None:
+        """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request, which must be full and hashed.
+
+        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left out. A block that is
+        cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError` for one that is cached for as many.
+        """
+        if num_cached_blocks >= num_full_blocks:
+            return
+        assert block_mask is None or len(block_mask) == num_full_blocks - num_cached_blocks
+        block_hashes = request.block_hashes
+        scale = 1
+        if isinstance(block_hashes, list):
+            scale = block_size // self.hash_block_size
+            assert block_size == scale * self.hash_block_size
+        result = self.core.cache_full(
+            blocks,
+            block_hashes,
+            num_cached_blocks,
+            num_full_blocks,
+            block_size,
+            kv_cache_group_id,
+            block_mask,
+            scale,
+            self.enable_kv_cache_events,
+        )
+        coarse = kv_cache_utils.resolve_block_hashes
+        if result is None:
+            block_hashes = coarse(block_hashes, self.hash_block_size, block_size)
+            result = self._cache_loose(
+                blocks, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
+            )
+        if not self.enable_kv_cache_events:
+            return
+        removed, new = result
+        self.events.removed(removed)
+        block_hashes = coarse(request.block_hashes, self.hash_block_size, block_size)
+        self.events.stored(
+            request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, new
+        )
+
+    def _cache_loose(
+        self,
+        blocks: Sequence[Any],
+        block_hashes: Any,
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        mask: list[bool] | None,
+    ) -> tuple[list[tuple[bytes, bool]], list[bool | None]]:
+        """:meth:`cache_full_blocks` where some blocks are not the pool's."""
+        removed: list[tuple[bytes, bool]] = []
+        new: list[bool | None] = []
+        for at in range(first, end):
+            block = blocks[at]
+            if block.is_null or (mask is not None and not mask[at - first]):
+                new.append(None)
+                continue
+            num_tokens = (at + 1) * block_size
+            if block.block_hash is not None:
+                assert block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens
+                removed += self._take_keys(block)
+            key = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at], group)
+            new.append(bool(self._give_key(key, block, num_tokens)))
+        return removed, new
+
+    def _give_key(self, key: bytes, block: Any, num_tokens: int | None) -> bool | None:
+        """Caches ``block`` under ``key``: whether the key is new; ``None`` if the block had it."""
+        if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
+            return None
+        if self.core.owns(block):
+            return self.core.insert_hash(key, block.block_id, num_tokens) and key not in self.loose
+        is_new = not self.blocks_of(key)
+        if block.block_hash is None:
+            block.set_block_hash(key, num_tokens=num_tokens)
+        self.index_insert(key, block)
+        return is_new
+
+    def _take_keys(self, block: Any) -> list[tuple[bytes, bool]]:
+        """Takes all keys from ``block``: each with whether no other block has it."""
+        if self.core.owns(block):
+            return self.core.remove_hashes(block.block_id)
+        keys = [key for key, copies in self.loose.items() if block.block_id in copies]
+        removed = []
+        for key in keys:
+            self.index_pop(key, block.block_id)
+            removed.append((key, not self.blocks_of(key)))
+        block.reset_hash()
+        return removed
+
+    def emit_cached_block_events(
+        self, request: Any, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
+    ) -> None:
+        """Tells of the blocks that a request reuses. Changes nothing."""
+        if not self.enable_kv_cache_events or num_cached_blocks == 0:
+            return
+        hashes = kv_cache_utils.resolve_block_hashes(request.block_hashes, self.hash_block_size, block_size)
+        self.events.stored_run(
+            request,
+            [hashes[block] for block in range(num_cached_blocks)],
+            None,
+            (0, num_cached_blocks * block_size),
+            block_size,
+            kv_cache_group_id,
+            [(block * block_size, (block + 1) * block_size) for block in range(num_cached_blocks)],
+        )
+
+    def cache_partial_block(
+        self,
+        request: Any,
+        block: Any,
+        num_tokens: int,
+        kv_cache_group_id: int,
+        block_size: int,
+        replace_existing_hashes: bool = False,
+    ) -> bytes | None:
+        """Makes ``block`` reachable for the first ``num_tokens`` tokens of a request, which end inside of it.
+
+        ``num_tokens`` is a positive multiple of the hash block size, and hashed. A key for fewer tokens gives way, all
+        keys do with ``replace_existing_hashes``. Returns the key, or ``None`` for the null block.
+        """
+        if block.is_null:
+            return None
+        unit = self.hash_block_size
+        assert block_size % unit == 0 and num_tokens % unit == 0
+        num_hashes = num_tokens // unit
+        assert 0 < num_hashes <= len(request.block_hashes)
+        block_hash = request.block_hashes[num_hashes - 1]
+        key = kv_cache_utils.make_block_hash_with_group_id(block_hash, kv_cache_group_id)
+        known = block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id)
+        tokens_before = block.block_hash_num_tokens
+        is_shorter = block.block_hash is not None and tokens_before is not None and tokens_before < num_tokens
+        if replace_existing_hashes or (not known and is_shorter):
+            self._tell_removed(self._take_keys(block))
+        is_new = self._give_key(key, block, num_tokens)
+        if self.enable_kv_cache_events and self.events.stored_part(is_new):
+            start = num_tokens - unit
+            parent = request.block_hashes[num_hashes - 2] if num_hashes > 1 else None
+            self.events.stored_run(
+                request, [block_hash], parent, (start, num_tokens), unit, kv_cache_group_id, [(start, num_tokens)]
+            )
+        return key
+
+    def move_block_hashes(self, src_block: Any, dst_block: Any) -> None:
+        """Gives the keys of one block to another that has none. No event: what is cached stays the same."""
+        self.core.move_hashes(src_block.block_id, dst_block.block_id)
+
+    # Names that parts of vLLM use although they are private.
+
+    def _insert_block_hash(self, block_hash_with_group_id: bytes, block: Any, num_tokens: int | None) -> None:
+        self._give_key(block_hash_with_group_id, block, num_tokens)
+
+    def _remove_cached_block_hashes(self, block: Any) -> list[bytes]:
+        return [key for key, _ in self._take_keys(block)]
+
+    def _emit_block_removed_events(self, block_hashes: list[bytes]) -> None:
+        self._tell_removed([(key, not self.blocks_of(key)) for key in block_hashes])
+
+    def _maybe_evict_cached_block(self, block: Any) -> bool:
+        if self.metrics_collector:
+            self.metrics_collector.on_block_evicted(block)
+        removed = self._take_keys(block)
+        self._tell_removed(removed)
+        return bool(removed)
+
+    def _tell_removed(self, removed: list[tuple[bytes, bool]]) -> None:
+        if removed and self.enable_kv_cache_events:
+            self.events.removed(removed)
+
+    # References.
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        """Takes the next ``num_blocks`` free blocks, each with one reference; what they were cached for is evicted.
+
+        Raises ``ValueError`` if fewer are free; nothing has changed then.
+        """
+        if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
+            return self.core.allocate(num_blocks)[0]
+        if self._reuse_watchers and num_blocks <= self.core.num_free:
+            self._notify_reuse(self.core.peek(num_blocks))
+        blocks, removed = self.core.allocate(num_blocks, True)
+        if self.metrics_collector:
+            for block in blocks:
+                if self.enable_caching:
+                    self.metrics_collector.on_block_evicted(block)
+                self.metrics_collector.on_block_allocated(block)
+        self._tell_removed(removed)
+        return blocks
+
+    def touch(self, blocks: Sequence[Any]) -> None:
+        """Adds a reference to each block; those that were free are so no longer. Null blocks have none."""
+        try:
+            self.core.touch(blocks)
+        except TypeError:
+            self.core.touch([block for block in blocks if self.core.owns(block)])
+            for block in blocks:
+                if not self.core.owns(block):
+                    block.ref_cnt += 1
+        if self.metrics_collector:
+            for block in blocks:
+                if not block.is_null:
+                    self.metrics_collector.on_block_accessed(block)
+
+    def is_block_writable(self, block: Any) -> bool:
+        """Whether its one holder may write to it: nobody else holds it, and it is not cached."""
+        return not block.is_null and block.ref_cnt == 1 and block.block_hash is None
+
+    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
+        """Drops a reference of each block, in the order in which they shall be evicted.
+
+        Without further references, blocks that are not cached are reused next, the others last. Blocks of another pool
+        go there. Raises :class:`InvalidBlockError` for a block without references; then none has been freed.
+        """
+        others = self.core.free(ordered_blocks)
+        if others is None:
+            return
+        by_pool: dict[Any, list[Any]] = {}
+        for block in others:
+            if block.pool is not None:
+                by_pool.setdefault(block.pool, []).append(block)
+            else:
+                block.ref_cnt -= 1
+        for pool, blocks in by_pool.items():
+            pool.free_blocks(blocks)
+
+    def unpin_blocks(self, blocks: Iterable[Any], on_reuse: Callable[[Any], None]) -> None:
+        """Drops a reference of each block; those without further ones are reused last, cached or not.
+
+        ``on_reuse`` is called with a block when it is handed out again, or the cache is reset.
+        """
+        blocks = list(blocks)
+        self.core.unpin(blocks)
+        for block in blocks:
+            self._reuse_watchers[block.block_id] = on_reuse
+
+    def _notify_reuse(self, blocks: Iterable[Any]) -> None:
+        for block in blocks:
+            watcher = self._reuse_watchers.pop(block.block_id, None)
+            if watcher is not None:
+                watcher(block)
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        """Takes blocks out of the cache, in use or not. A free one is reused next (with exact events)."""
+        unknown = [block for block in block_ids if not 0 <= block < self.num_gpu_blocks]
+        if unknown:
+            raise errors.InvalidBlockError(
+                f"block {unknown[0]} is not of this pool: it has blocks 0 to {self.num_gpu_blocks - 1}; "
+                "a connector may only report blocks that the scheduler gave it"
+            )
+        exact = self.events.reuses_evicted_first
+        for block_id in block_ids:
+            block = self.blocks[block_id]
+            if self.metrics_collector and not (exact and block.ref_cnt > 0):
+                self.metrics_collector.on_block_evicted(block)
+            self._tell_removed(self.core.evict(block_id, exact))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets everything that is cached. Refused, with ``False``, while a block is in use."""
+        if not self.core.reset():
+            in_use = self.num_gpu_blocks - 1 - self.core.num_free
+            logger.warning("Failed to reset prefix cache because some blocks (%d) are not freed yet", in_use)
+            return False
+        self.loose.clear()
+        if self._reuse_watchers:
+            self._notify_reuse([self.blocks[block] for block in list(self._reuse_watchers)])
+        if self.metrics_collector:
+            self.metrics_collector.reset()
+        logger.info("Successfully reset prefix cache")
+        if self.enable_kv_cache_events:
+            self.events.cleared()
+        return True
+
+    def take_events(self) -> list[Any]:
+        """The events since the last call; none if events are off."""
+        if not self.enable_kv_cache_events:
+            return []
+        events, self.kv_event_queue = self.kv_event_queue, []
+        return events

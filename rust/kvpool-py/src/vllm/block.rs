@@ -1,0 +1,203 @@
+//! `VllmBlock`: the one Python object that stands for a block of a `VllmPool`.
+//!
+//! It has the attributes of vLLM's `KVCacheBlock`, read from the pool at the moment of the call. There is one per block
+//! for the life of the pool, so that `is` and `==` agree; like vLLM's it can't be hashed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvpool_vllm::{Key, Pool};
+use pyo3::exceptions::{PyAssertionError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
+
+/// What the blocks of a pool share.
+pub(crate) struct Shared {
+    pool: Mutex<Pool>,
+    /// The Python object that vLLM knows as the pool: a block must not keep it alive.
+    pub(crate) owner: PyOnceLock<Py<PyWeakrefReference>>,
+}
+
+impl Shared {
+    pub(crate) fn new(pool: Pool) -> Arc<Self> {
+        Arc::new(Self { pool: Mutex::new(pool), owner: PyOnceLock::new() })
+    }
+
+    /// The pool. No Python code may run, and no Python object be made, while it is held: a collection could call back.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A block of a [`PyVllmPool`](super::PyVllmPool).
+#[pyclass(frozen, module = "kvpool._core", name = "VllmBlock")]
+pub(crate) struct PyVllmBlock {
+    /// A member of the object, not a call: vLLM reads it for every block of every table it sends.
+    #[pyo3(get)]
+    block_id: Py<PyInt>,
+    pub(crate) id: u32,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl PyVllmBlock {
+    pub(crate) fn new(py: Python<'_>, id: u32, shared: Arc<Shared>) -> PyResult<Self> {
+        Ok(Self { block_id: id.into_pyobject(py)?.unbind(), id, shared })
+    }
+
+    fn set_key(&self, key: Option<&[u8]>, num_tokens: Option<u32>) {
+        let mut pool = self.shared.lock();
+        match key {
+            Some(key) => pool.set_hash(self.id, Key::from_bytes(key), num_tokens),
+            None => pool.reset_hash(self.id),
+        }
+    }
+
+    /// The block before or behind this one among the free ones, for those who look at vLLM's links. O(free).
+    fn neighbour<'py>(&self, py: Python<'py>, step: isize) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let order: Vec<u32> = self.shared.lock().order().collect();
+        let Some(at) = order.iter().position(|&block| block == self.id) else { return Ok(None) };
+        let Some(owner) = self.pool(py) else { return Ok(None) };
+        let at = at.checked_add_signed(step).and_then(|at| order.get(at));
+        match at {
+            Some(&id) => owner.getattr("blocks")?.get_item(id).map(Some),
+            None => {
+                let end = if step < 0 { "fake_free_list_head" } else { "fake_free_list_tail" };
+                owner.getattr("free_block_queue")?.getattr(end).map(Some)
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl PyVllmBlock {
+    #[getter]
+    fn ref_cnt(&self) -> i32 {
+        self.shared.lock().ref_count(self.id)
+    }
+
+    #[setter]
+    fn set_ref_cnt(&self, count: i32) {
+        self.shared.lock().set_ref_count(self.id, count);
+    }
+
+    #[getter]
+    fn pool<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.shared.owner.get(py).and_then(|owner| owner.bind(py).upgrade())
+    }
+
+    #[getter]
+    const fn is_null(&self) -> bool {
+        self.id == 0
+    }
+
+    #[getter]
+    fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let key = self.shared.lock().hash_of(self.id).map(|(key, _)| key.clone());
+        key.map(|key| PyBytes::new(py, key.as_bytes()))
+    }
+
+    #[getter(_block_hash)]
+    fn private_block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.block_hash(py)
+    }
+
+    #[setter(_block_hash)]
+    fn set_private_block_hash(&self, key: Option<&[u8]>) {
+        let num_tokens = self.block_hash_num_tokens();
+        self.set_key(key, num_tokens);
+    }
+
+    #[getter]
+    fn block_hash_num_tokens(&self) -> Option<u32> {
+        self.shared.lock().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
+    }
+
+    #[getter(_block_hash_num_tokens)]
+    fn private_block_hash_num_tokens(&self) -> Option<u32> {
+        self.block_hash_num_tokens()
+    }
+
+    #[getter]
+    fn prev_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.neighbour(py, -1)
+    }
+
+    #[getter]
+    fn next_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.neighbour(py, 1)
+    }
+
+    #[pyo3(signature = (block_hash, num_tokens=None))]
+    fn set_block_hash(&self, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
+        if self.shared.lock().hash_of(self.id).is_some() {
+            let message = "The block already has a hash. This should not happen.";
+            return Err(PyAssertionError::new_err(message));
+        }
+        self.set_key(Some(block_hash), num_tokens);
+        Ok(())
+    }
+
+    fn reset_hash(&self) {
+        self.set_key(None, None);
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| {
+            let other = other.get();
+            other.id == self.id && Arc::ptr_eq(&other.shared, &self.shared)
+        })
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let hash = self.block_hash(py).map_or_else(|| Ok("None".into()), |hash| hash.repr().map(|text| text.to_string()));
+        Ok(format!("VllmBlock(block_id={}, ref_cnt={}, block_hash={})", self.id, self.ref_cnt(), hash?))
+    }
+}
+
+/// Whether `object` is a block of the pool behind `shared`.
+#[inline]
+pub(crate) fn own<'a>(object: &'a Bound<'_, PyAny>, shared: &Arc<Shared>) -> Option<&'a PyVllmBlock> {
+    let block = object.cast::<PyVllmBlock>().ok()?.get();
+    Arc::ptr_eq(&block.shared, shared).then_some(block)
+}
+
+/// The ids of blocks of one pool.
+pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResult<Vec<u32>> {
+    let id = |block: &Bound<'_, PyAny>| match own(block, shared) {
+        Some(own) => Ok(own.id),
+        None => Err(PyTypeError::new_err(format!("{} is not a block of this pool", block.repr()?))),
+    };
+    if let Ok(list) = blocks.cast::<PyList>() {
+        return list.iter().map(|block| id(&block)).collect();
+    }
+    blocks.try_iter()?.map(|block| id(&block?)).collect()
+}
+
+/// For each of the groups, the ids of its blocks: `KVCacheBlocks.get_block_ids` in one call.
+#[pyfunction]
+#[pyo3(name = "vllm_block_ids")]
+pub(crate) fn block_ids<'py>(groups: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = groups.py();
+    let mut out = Vec::with_capacity(groups.len());
+    for group in groups.iter() {
+        let ids = PyList::empty(py);
+        if let Ok(list) = group.cast::<PyList>() {
+            for block in list.iter() {
+                append_id(&ids, &block)?;
+            }
+        } else {
+            for block in group.try_iter()? {
+                append_id(&ids, &block?)?;
+            }
+        }
+        out.push(ids);
+    }
+    PyTuple::new(py, out)
+}
+
+fn append_id(ids: &Bound<'_, PyList>, block: &Bound<'_, PyAny>) -> PyResult<()> {
+    match block.cast::<PyVllmBlock>() {
+        Ok(own) => ids.append(&own.get().block_id),
+        Err(_) => ids.append(block.getattr("block_id")?),
+    }
+}

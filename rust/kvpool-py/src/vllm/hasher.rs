@@ -1,0 +1,226 @@
+//! `VllmHasher`: what `get_request_block_hasher` returns: a request's block hashes that are not there yet.
+//!
+//! Called for every request when it arrives, from vLLM's input thread, and for every running request at every token, so
+//! the way out for "no block has become full" comes first. Blocks without extra keys are hashed in one go, detached from
+//! the interpreter; those with extra keys take vLLM's own keys and the core's encoding of them, object identities
+//! included, and whatever that can't represent is vLLM's to hash.
+
+use kvpool::hash::vllm::{Atom, ExtraTuple, ObjectId, hash_block, hash_text_blocks};
+use kvpool::{BlockHash, HashAlgorithm};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyModule, PyString, PyTuple};
+
+use crate::errors::OrRaise;
+use crate::hashing::named;
+
+/// Tokens from which on hashing detaches.
+const LONG: usize = 1024;
+
+/// The new block hashes of a request.
+#[pyclass(frozen, module = "kvpool._core", name = "VllmHasher")]
+pub(crate) struct PyVllmHasher {
+    algorithm: HashAlgorithm,
+    block_size: usize,
+    /// `vllm.v1.core.kv_cache_utils`: the seed and the extra keys are read from it at the moment of the call.
+    utils: Py<PyModule>,
+    /// vLLM's hash function, for what the core can't encode.
+    hash_fn: Py<PyAny>,
+}
+
+/// What a request is hashed from.
+struct Source<'py> {
+    request: Bound<'py, PyAny>,
+    tokens: Bound<'py, PyList>,
+    start: usize,
+    parent: Option<Bound<'py, PyBytes>>,
+    /// Whether its blocks may have extra keys; `Some(1)`: the first only.
+    with_extra: Option<usize>,
+}
+
+#[pymethods]
+impl PyVllmHasher {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        algorithm: &str,
+        block_size: usize,
+        utils: Py<PyModule>,
+        hash_fn: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let algorithm: HashAlgorithm = named(py, algorithm)?;
+        // Refuses what is none of vLLM's algorithms, and a block size of 0.
+        hash_text_blocks(algorithm, &[0; 32], &[], block_size).or_raise(py)?;
+        Ok(Self { algorithm, block_size, utils, hash_fn })
+    }
+
+    fn __call__<'py>(&self, py: Python<'py>, request: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let hashes = request.getattr(intern!(py, "block_hashes"))?;
+        let tokens = request.getattr(intern!(py, "_all_token_ids"))?.cast_into::<PyList>()?;
+        let known = match hashes.cast::<PyList>() {
+            Ok(list) => list.len(),
+            Err(_) => hashes.len()?,
+        };
+        let start = known * self.block_size;
+        let out = PyList::empty(py);
+        if start + self.block_size > tokens.len() {
+            return Ok(out);
+        }
+        let parent = if known == 0 { None } else { Some(hashes.get_item(known - 1)?.cast_into()?) };
+        let with_extra = extra_blocks(&request, start)?;
+        let mut source = Source { request, tokens, start, parent, with_extra };
+        if source.with_extra.is_some() {
+            self.hash_with_extra(py, &mut source, &out)?;
+        }
+        self.hash_text(py, &source, &out)?;
+        Ok(out)
+    }
+}
+
+/// How many of the next blocks may have extra keys: all that have something in the request's lifetime, or the first
+/// alone for a salt.
+fn extra_blocks(request: &Bound<'_, PyAny>, start: usize) -> PyResult<Option<usize>> {
+    let py = request.py();
+    let always = request.getattr(intern!(py, "mm_features"))?.is_truthy()?
+        || request.getattr(intern!(py, "lora_request"))?.is_truthy()?
+        || !request.getattr(intern!(py, "prompt_embeds"))?.is_none();
+    if always {
+        return Ok(Some(usize::MAX));
+    }
+    let salted = start == 0 && request.getattr(intern!(py, "cache_salt"))?.is_truthy()?;
+    Ok(salted.then_some(1))
+}
+
+impl PyVllmHasher {
+    fn parent<'py>(&self, py: Python<'py>, source: &Source<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        match &source.parent {
+            Some(parent) => Ok(parent.clone()),
+            None => Ok(self.utils.bind(py).getattr(intern!(py, "NONE_HASH"))?.cast_into()?),
+        }
+    }
+
+    fn digest<'py>(&self, py: Python<'py>, hash: &BlockHash) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, hash.digest(self.algorithm))
+    }
+
+    /// The rest of the blocks, none of which has extra keys.
+    fn hash_text<'py>(&self, py: Python<'py>, source: &Source<'py>, out: &Bound<'py, PyList>) -> PyResult<()> {
+        let whole = (source.tokens.len() - source.start) / self.block_size * self.block_size;
+        if whole == 0 {
+            return Ok(());
+        }
+        let Some(tokens) = numbers(&source.tokens, source.start, source.start + whole) else {
+            // A token id that is no 32-bit number: vLLM hashes it as whatever it is.
+            for block in 0..whole / self.block_size {
+                let parent = self.parent_behind(py, source, out)?;
+                out.append(self.foreign(py, source, block, parent, None)?)?;
+            }
+            return Ok(());
+        };
+        let parent = self.parent_behind(py, source, out)?;
+        let parent = parent.as_bytes();
+        let hash = || hash_text_blocks(self.algorithm, parent, &tokens, self.block_size);
+        let hashes = if tokens.len() < LONG { hash() } else { py.detach(hash) };
+        for hash in hashes.or_raise(py)? {
+            out.append(self.digest(py, &hash))?;
+        }
+        Ok(())
+    }
+
+    /// The parent of the block after `out`'s last, where `out` holds the blocks hashed by this call.
+    fn parent_behind<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source<'py>,
+        out: &Bound<'py, PyList>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        match out.len() {
+            0 => self.parent(py, source),
+            done => Ok(out.get_item(done - 1)?.cast_into()?),
+        }
+    }
+
+    /// Blocks with extra keys, up to where none can have any; moves `source` behind them.
+    fn hash_with_extra<'py>(
+        &self,
+        py: Python<'py>,
+        source: &mut Source<'py>,
+        out: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let utils = self.utils.bind(py);
+        let extra_keys = utils.getattr(intern!(py, "generate_block_hash_extra_keys"))?;
+        let mut next_item = 0usize;
+        let mut left = source.with_extra.unwrap_or(0);
+        while left > 0 && source.start + self.block_size <= source.tokens.len() {
+            let end = source.start + self.block_size;
+            let (extra, item): (Bound<'py, PyAny>, usize) =
+                extra_keys.call1((&source.request, source.start, end, next_item))?.extract()?;
+            next_item = item;
+            let parent = self.parent_behind(py, source, out)?;
+            let tokens = numbers(&source.tokens, source.start, end);
+            let known = match (&tokens, extra.is_none()) {
+                (None, _) => None,
+                (Some(tokens), true) => Some(hash_block(self.algorithm, parent.as_bytes(), tokens, None)),
+                (Some(tokens), false) => atoms(&extra)
+                    .map(|extra| hash_block(self.algorithm, parent.as_bytes(), tokens, Some(&extra))),
+            };
+            let hash = match known {
+                Some(hash) => self.digest(py, &hash.or_raise(py)?).into_any(),
+                None => self.foreign(py, source, 0, parent, Some(extra))?,
+            };
+            out.append(hash)?;
+            source.start = end;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// A block that vLLM hashes itself.
+    fn foreign<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source<'py>,
+        block: usize,
+        parent: Bound<'py, PyBytes>,
+        extra: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let start = source.start + block * self.block_size;
+        let tokens = source.tokens.get_slice(start, start + self.block_size);
+        let hash = self.utils.bind(py).getattr(intern!(py, "hash_block_tokens"))?;
+        hash.call1((self.hash_fn.bind(py), parent, tokens, extra))
+    }
+}
+
+/// Tokens as 32-bit numbers, unless one is something else.
+fn numbers(tokens: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
+    let mut out = Vec::with_capacity(end - start);
+    for at in start..end {
+        let token = tokens.get_item(at).ok()?;
+        out.push(token.cast_exact::<PyInt>().ok()?.extract().ok()?);
+    }
+    Some(out)
+}
+
+/// Extra keys as data: a tuple of tuples of texts, bytes, numbers and None; anything else is vLLM's to encode.
+fn atoms(extra: &Bound<'_, PyAny>) -> Option<Vec<ExtraTuple>> {
+    extra.cast_exact::<PyTuple>().ok()?.iter().map(|tuple| tuple_atoms(&tuple)).collect()
+}
+
+fn tuple_atoms(tuple: &Bound<'_, PyAny>) -> Option<ExtraTuple> {
+    tuple.cast_exact::<PyTuple>().ok()?.iter().map(|value| atom(&value)).collect()
+}
+
+fn atom(value: &Bound<'_, PyAny>) -> Option<Atom> {
+    let object = ObjectId(value.as_ptr() as u64);
+    if value.is_none() {
+        Some(Atom::None)
+    } else if let Ok(text) = value.cast_exact::<PyString>() {
+        Some(Atom::str(&text.to_cow().ok()?, object))
+    } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
+        Some(Atom::bytes(bytes.as_bytes(), object))
+    } else if value.is_instance_of::<PyBool>() {
+        None
+    } else {
+        value.cast_exact::<PyInt>().ok()?.extract().ok().map(Atom::Int)
+    }
+}

@@ -1,0 +1,12 @@
+//! What `kvpool.integrations.vllm` is made of: blocks as vLLM sees them, its pool, its request hasher, and its manager's
+//! calls for one group of full attention.
+
+mod block;
+mod hasher;
+mod pool;
+mod slots;
+
+pub(crate) use block::{PyVllmBlock, block_ids};
+pub(crate) use hasher::PyVllmHasher;
+pub(crate) use pool::PyVllmPool;
+pub(crate) use slots::PyVllmSlots;

@@ -1,0 +1,382 @@
+//! `VllmPool`: the state behind `kvpool.integrations.vllm.BlockPool`.
+//!
+//! Whole lists of blocks go in and out. What vLLM wants to be told about (evicted keys, newly stored ones) comes back as
+//! data, if asked for; the Python class makes events of it.
+
+use std::sync::Arc;
+
+use kvpool::EvictionPolicy;
+use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
+
+use super::block::{PyVllmBlock, Shared, own, own_ids};
+use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::hashing::named;
+
+impl ToPyErr for VllmError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::NotHeld { .. } | Self::UnknownBlock { .. } | Self::AlreadyCached { .. } => "InvalidBlockError",
+            Self::Pool(error) => return error.to_py_err(py),
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+/// vLLM's block pool.
+#[pyclass(frozen, module = "kvpool._core", name = "VllmPool")]
+pub(crate) struct PyVllmPool {
+    pub(crate) shared: Arc<Shared>,
+    /// One object per block, by id.
+    pub(crate) blocks: Py<PyList>,
+}
+
+impl PyVllmPool {
+    pub(crate) fn handles<'py>(&self, py: Python<'py>, ids: &[u32]) -> PyResult<Bound<'py, PyList>> {
+        let blocks = self.blocks.bind(py);
+        let found: Vec<_> = ids.iter().map(|&id| blocks.get_item(id as usize)).collect::<PyResult<_>>()?;
+        PyList::new(py, found)
+    }
+}
+
+/// Keys that were removed, as vLLM writes them, each with whether it leads nowhere now.
+pub(crate) fn removed_keys<'py>(py: Python<'py>, removed: &[Removed]) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, removed.iter().map(|removed| (PyBytes::new(py, removed.key.as_bytes()), removed.last_copy)))
+}
+
+/// The digest of the block `at` in a request's hashes, which may be finer than its blocks by `scale`.
+pub(crate) fn digest<'py>(hashes: &Bound<'py, PyAny>, at: usize, scale: usize) -> PyResult<Bound<'py, PyBytes>> {
+    let at = (at + 1) * scale - 1;
+    let digest = match hashes.cast::<PyList>() {
+        Ok(list) => list.get_item(at)?,
+        Err(_) => hashes.get_item(at)?,
+    };
+    Ok(digest.cast_into::<PyBytes>()?)
+}
+
+/// The keys of blocks `first..` of a request, one per entry of `wanted` that is true, and none for the others.
+pub(crate) fn keys_of(
+    hashes: &Bound<'_, PyAny>,
+    first: usize,
+    scale: usize,
+    group: u32,
+    wanted: &[bool],
+) -> PyResult<Vec<Option<Key>>> {
+    let key = |(i, &wanted): (usize, &bool)| {
+        if !wanted {
+            return Ok(None);
+        }
+        digest(hashes, first + i, scale).map(|digest| Some(Key::new(digest.as_bytes(), group)))
+    };
+    wanted.iter().enumerate().map(key).collect()
+}
+
+#[pymethods]
+impl PyVllmPool {
+    #[new]
+    #[pyo3(signature = (num_blocks, caching, policy="lru"))]
+    fn new(py: Python<'_>, num_blocks: usize, caching: bool, policy: &str) -> PyResult<Self> {
+        let policy: EvictionPolicy = named(py, policy)?;
+        let shared = Shared::new(Pool::with_policy(num_blocks, caching, policy).or_raise(py)?);
+        let handles = (0..num_blocks as u32)
+            .map(|id| Bound::new(py, PyVllmBlock::new(py, id, shared.clone())?))
+            .collect::<PyResult<Vec<_>>>()?;
+        Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
+    }
+
+    /// Names the object that blocks give as their pool. Once.
+    fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
+        let reference = PyWeakrefReference::new(owner)?.unbind();
+        // A second owner is not taken.
+        let _ = self.shared.owner.set(py, reference);
+        Ok(())
+    }
+
+    #[getter]
+    fn blocks(&self, py: Python<'_>) -> Py<PyList> {
+        self.blocks.clone_ref(py)
+    }
+
+    #[getter]
+    fn num_free(&self) -> usize {
+        self.shared.lock().num_free()
+    }
+
+    /// Whether `block` is one of this pool.
+    fn owns(&self, block: &Bound<'_, PyAny>) -> bool {
+        own(block, &self.shared).is_some()
+    }
+
+    /// The next `n` blocks, and the keys that led to them if `observed`.
+    #[pyo3(signature = (n, observed=false))]
+    fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        n: usize,
+        observed: bool,
+    ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
+        let (mut ids, mut removed) = (Vec::new(), Vec::new());
+        self.shared.lock().allocate(n, &mut ids, observed.then_some(&mut removed)).or_raise(py)?;
+        let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
+        Ok((self.handles(py, &ids)?, removed))
+    }
+
+    fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
+        let ids = own_ids(blocks, &self.shared)?;
+        self.shared.lock().touch(&ids).or_raise(py)
+    }
+
+    /// Drops a reference of each block that is this pool's; returns the others, or `None`.
+    fn free<'py>(&self, py: Python<'py>, blocks: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let (mut ids, mut others) = (Vec::new(), Vec::new());
+        for block in blocks.try_iter()? {
+            let block = block?;
+            match own(&block, &self.shared) {
+                Some(own) => ids.push(own.id),
+                None => others.push(block),
+            }
+        }
+        self.shared.lock().free(ids).or_raise(py)?;
+        if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
+    }
+
+    fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
+        let ids = own_ids(blocks, &self.shared)?;
+        self.shared.lock().unpin(&ids).or_raise(py)
+    }
+
+    /// The blocks cached for `digest` in every one of the groups, or `None`.
+    fn find<'py>(&self, py: Python<'py>, digest: &[u8], groups: Vec<u32>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let found: Option<Vec<u32>> = {
+            let pool = self.shared.lock();
+            groups.iter().map(|&group| pool.find(&Key::new(digest, group))).collect()
+        };
+        found.map(|ids| self.handles(py, &ids)).transpose()
+    }
+
+    /// The longest run of cached blocks from the first, at most `max_blocks`: a list per group.
+    #[pyo3(signature = (hashes, max_blocks, groups, scale=1))]
+    fn find_run<'py>(
+        &self,
+        py: Python<'py>,
+        hashes: &Bound<'py, PyAny>,
+        max_blocks: usize,
+        groups: Vec<u32>,
+        scale: usize,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let max_blocks = max_blocks.min(hashes.len()? / scale.max(1));
+        let mut found = vec![Vec::new(); groups.len()];
+        for at in 0..max_blocks {
+            let digest = digest(hashes, at, scale)?;
+            let ids: Option<Vec<u32>> = {
+                let pool = self.shared.lock();
+                groups.iter().map(|&group| pool.find(&Key::new(digest.as_bytes(), group))).collect()
+            };
+            let Some(ids) = ids else { break };
+            found.iter_mut().zip(ids).for_each(|(found, id)| found.push(id));
+        }
+        self.tables(py, &found)
+    }
+
+    /// The rightmost run of `need` cached blocks among the first `max_blocks` that ends where `(end - shift) * block_size`
+    /// is a multiple of `alignment`, null blocks before it; or the run from the first block. A list per group, and
+    /// whether the run is as long as needed.
+    #[pyo3(signature = (hashes, max_blocks, groups, need, block_size, alignment, shift, scale=1))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's lookup")]
+    fn find_window<'py>(
+        &self,
+        py: Python<'py>,
+        hashes: &Bound<'py, PyAny>,
+        max_blocks: usize,
+        groups: Vec<u32>,
+        need: usize,
+        block_size: usize,
+        alignment: usize,
+        shift: usize,
+        scale: usize,
+    ) -> PyResult<(Bound<'py, PyTuple>, bool)> {
+        let digests =
+            (0..max_blocks).map(|at| digest(hashes, at, scale)).collect::<PyResult<Vec<Bound<'_, PyBytes>>>>()?;
+        let may_end = |end: usize| {
+            block_size == alignment || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
+        };
+        let (window, found) = {
+            let pool = self.shared.lock();
+            let find = |at: usize, group| pool.find(&Key::new(digests[at].as_bytes(), group));
+            let cached = |at: usize| groups.iter().all(|&group| find(at, group).is_some());
+            let window = find_window(max_blocks, need, cached, may_end);
+            let found: Vec<Vec<u32>> = groups
+                .iter()
+                .map(|&group| {
+                    let run = (window.first..window.end).map(|at| find(at, group).unwrap_or(0));
+                    std::iter::repeat_n(0, window.first).chain(run).collect()
+                })
+                .collect();
+            (window, found)
+        };
+        Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
+    }
+
+    /// Caches the blocks `first..end` of a request's table that are no null blocks and that `mask` leaves in.
+    ///
+    /// If `observed`, returns the keys that gave way, and for each block whether its key is new to the index, or `None`
+    /// for one that was left out. Returns `None` before anything is changed if a block is not this pool's.
+    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
+    fn cache_full<'py>(
+        &self,
+        py: Python<'py>,
+        blocks: &Bound<'py, PyAny>,
+        hashes: &Bound<'py, PyAny>,
+        first: usize,
+        end: usize,
+        block_size: usize,
+        group: u32,
+        mask: Option<Vec<bool>>,
+        scale: usize,
+        observed: bool,
+    ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
+        let mut ids = Vec::with_capacity(end.saturating_sub(first));
+        for at in first..end {
+            let block = match blocks.cast::<PyList>() {
+                Ok(list) => list.get_item(at)?,
+                Err(_) => blocks.get_item(at)?,
+            };
+            match own(&block, &self.shared) {
+                Some(own) => ids.push(own.id),
+                None => return Ok(None),
+            }
+        }
+        let wanted: Vec<bool> = ids
+            .iter()
+            .enumerate()
+            .map(|(i, &id)| id != 0 && mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true)))
+            .collect();
+        let keys = keys_of(hashes, first, scale, group, &wanted)?;
+        let (mut removed, mut stored) = (Vec::new(), Vec::new());
+        let observed = observed.then_some(&mut stored);
+        self.shared.lock().cache_full(first, &ids, keys, block_size, &mut removed, observed).or_raise(py)?;
+        Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
+    }
+
+    /// Caches `block` under `key`; whether the key is new to the index.
+    #[pyo3(signature = (key, block, num_tokens=None))]
+    fn insert_hash(&self, key: &[u8], block: u32, num_tokens: Option<u32>) -> bool {
+        self.shared.lock().insert_hash(Key::from_bytes(key), block, num_tokens)
+    }
+
+    fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
+        let removed = self.shared.lock().remove_hashes(block);
+        removed_keys(py, &removed)
+    }
+
+    fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
+        self.shared.lock().move_hashes(from_block, to_block).or_raise(py)
+    }
+
+    fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
+        let removed = self.shared.lock().evict(block, reuse_first).or_raise(py)?;
+        removed_keys(py, &removed)
+    }
+
+    fn reset(&self) -> bool {
+        self.shared.lock().reset()
+    }
+
+    /// The next `n` blocks, without taking them.
+    fn peek<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Bound<'py, PyList>> {
+        let ids = self.shared.lock().peek(n);
+        self.handles(py, &ids)
+    }
+
+    /// Takes the next `n` blocks out of the queue, and nothing else.
+    fn queue_pop<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Bound<'py, PyList>> {
+        let mut ids = Vec::new();
+        self.shared.lock().queue_mut().pop_front_n(n, &mut ids);
+        self.handles(py, &ids)
+    }
+
+    /// Takes a block out of the queue; whether it was there.
+    fn queue_remove(&self, block: u32) -> bool {
+        self.shared.lock().queue_mut().remove(block)
+    }
+
+    /// Puts blocks into the queue, at its front or its back.
+    fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
+        let ids = own_ids(blocks, &self.shared)?;
+        let mut pool = self.shared.lock();
+        if front { pool.queue_mut().push_front_n(&ids) } else { pool.queue_mut().push_back_n(&ids) }
+        Ok(())
+    }
+
+    /// Ids of the free blocks in the order of reuse.
+    fn order(&self) -> Vec<u32> {
+        self.shared.lock().order().collect()
+    }
+
+    /// Ids of the blocks under `key`, the oldest first.
+    fn copies(&self, key: &[u8]) -> Vec<u32> {
+        self.shared.lock().index().copies(key).to_vec()
+    }
+
+    /// Whether more than one block was under `key` at once.
+    fn was_shared(&self, key: &[u8]) -> bool {
+        self.shared.lock().index().was_shared(key)
+    }
+
+    /// Every key of the index.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let keys: Vec<Key> = self.shared.lock().index().iter().map(|(key, _)| key.clone()).collect();
+        PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
+    }
+
+    fn num_keys(&self) -> usize {
+        self.shared.lock().index().len()
+    }
+
+    fn index_insert(&self, key: &[u8], block: u32) {
+        self.shared.lock().insert_in_index(Key::from_bytes(key), block);
+    }
+
+    fn index_remove(&self, key: &[u8], block: u32) -> bool {
+        self.shared.lock().remove_from_index(key, block)
+    }
+
+    fn index_clear(&self) {
+        self.shared.lock().clear_index();
+    }
+
+    /// The keys of `block` beyond its hash.
+    fn further_keys<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
+        let keys = self.shared.lock().further_keys(block).to_vec();
+        PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
+    }
+
+    /// Ids of the blocks that have further keys, ascending.
+    fn blocks_with_further_keys(&self) -> Vec<u32> {
+        let mut blocks: Vec<u32> = self.shared.lock().blocks_with_further_keys().collect();
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// How many of these blocks are free.
+    fn num_evictable(&self, blocks: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let ids = own_ids(blocks, &self.shared)?;
+        Ok(self.shared.lock().num_evictable(&ids))
+    }
+
+    /// Recounts everything; raises for the first broken invariant.
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
+        let checked = self.shared.lock().check_invariants();
+        checked.or_raise(py)
+    }
+}
+
+impl PyVllmPool {
+    fn tables<'py>(&self, py: Python<'py>, ids: &[Vec<u32>]) -> PyResult<Bound<'py, PyTuple>> {
+        let tables = ids.iter().map(|ids| self.handles(py, ids)).collect::<PyResult<Vec<_>>>()?;
+        PyTuple::new(py, tables)
+    }
+}

@@ -1,0 +1,352 @@
+//! `VllmSlots`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for one
+//! group of full attention: lookup, `allocate_slots`, `cache_blocks`, `free`.
+//!
+//! It keeps no state of requests. Their tables are vLLM's own lists, in vLLM's own dictionaries; a call that is anything
+//! but ordinary goes to vLLM's method, before anything has changed, and finds everything where it belongs.
+
+use std::sync::Mutex;
+
+use kvpool_vllm::{Demand, Key, Removed, Slots};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+use super::block::{Shared, own, own_ids};
+use super::pool::{PyVllmPool, digest, keys_of, removed_keys};
+use crate::errors::OrRaise;
+
+/// The result of the last lookup: true for every request whose hashes go on from there, while no key is removed.
+#[derive(Default)]
+struct Memo {
+    removals: u64,
+    /// The digest of the last block of the hit; a digest stands for everything before it.
+    last: Vec<u8>,
+    blocks: Vec<u32>,
+}
+
+/// vLLM's calls for one group of full attention.
+#[pyclass(frozen, module = "kvpool._core", name = "VllmSlots")]
+pub(crate) struct PyVllmSlots {
+    core: Py<PyVllmPool>,
+    shared: std::sync::Arc<Shared>,
+    slots: Slots,
+    group: u32,
+    caching: bool,
+    /// Whether the last block of a hit is dropped, as speculation with EAGLE needs.
+    drop_last: bool,
+    /// Tokens at the end that a later step may compute again.
+    recomputed: usize,
+    watermark: usize,
+    /// The values of `RequestStatus` that the watermark is for.
+    waiting: Vec<i64>,
+    /// `req_to_blocks` and `num_cached_block` of vLLM's manager of the group.
+    tables: Py<PyDict>,
+    num_cached: Py<PyDict>,
+    /// `KVCacheBlocks`, and its empty one.
+    blocks_class: Py<PyAny>,
+    empty: Py<PyAny>,
+    /// The pool's `emit_removed` and `cache_full_blocks`, if anybody listens.
+    on_removed: Option<Py<PyAny>>,
+    on_cached: Option<Py<PyAny>>,
+    memo: Mutex<Memo>,
+}
+
+fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
+    request.getattr(name)?.extract()
+}
+
+/// How many tokens a request has: the length of the list that vLLM's `num_tokens` takes it of.
+fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
+    match tokens.cast::<PyList>() {
+        Ok(list) => Ok(list.len()),
+        Err(_) => tokens.len(),
+    }
+}
+
+#[pymethods]
+impl PyVllmSlots {
+    #[new]
+    #[pyo3(signature = (core, *, block_size, max_model_len, group, caching, drop_last, recomputed, watermark, waiting,
+        tables, num_cached, blocks_class, empty, on_removed=None, on_cached=None))]
+    #[expect(clippy::too_many_arguments, reason = "the configuration of one manager, by name")]
+    fn new(
+        py: Python<'_>,
+        core: Py<PyVllmPool>,
+        block_size: usize,
+        max_model_len: usize,
+        group: u32,
+        caching: bool,
+        drop_last: bool,
+        recomputed: usize,
+        watermark: usize,
+        waiting: Vec<i64>,
+        tables: Py<PyDict>,
+        num_cached: Py<PyDict>,
+        blocks_class: Py<PyAny>,
+        empty: Py<PyAny>,
+        on_removed: Option<Py<PyAny>>,
+        on_cached: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        if block_size == 0 {
+            return Err(crate::errors::raise(py, "InvalidArgumentError", "block_size is 0: must be at least 1"));
+        }
+        Ok(Self {
+            shared: core.get().shared.clone(),
+            core,
+            slots: Slots { block_size, max_model_len },
+            group,
+            caching,
+            drop_last,
+            recomputed,
+            watermark,
+            waiting,
+            tables,
+            num_cached,
+            blocks_class,
+            empty,
+            on_removed,
+            on_cached,
+            memo: Mutex::default(),
+        })
+    }
+
+    /// The cached blocks of a request and the tokens they hold. `hashes` are the request's, for its blocks in order.
+    fn lookup<'py>(
+        &self,
+        py: Python<'py>,
+        hashes: &Bound<'py, PyAny>,
+        max_length: usize,
+    ) -> PyResult<(Bound<'py, PyAny>, usize)> {
+        let max_blocks = (max_length / self.slots.block_size).min(hashes.len()?);
+        let mut memo = self.memo.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let removals = self.shared.lock().removals();
+        let known = memo.blocks.len();
+        let stands = memo.removals == removals
+            && (1..=max_blocks).contains(&known)
+            && digest(hashes, known - 1, 1)?.as_bytes() == memo.last;
+        if !stands {
+            *memo = Memo { removals, ..Memo::default() };
+        }
+        for at in memo.blocks.len()..max_blocks {
+            let digest = digest(hashes, at, 1)?;
+            let found = self.shared.lock().find(&Key::new(digest.as_bytes(), self.group));
+            let Some(block) = found else { break };
+            memo.blocks.push(block);
+            memo.last.clear();
+            memo.last.extend_from_slice(digest.as_bytes());
+        }
+        let hits = memo.blocks.len().saturating_sub(usize::from(self.drop_last));
+        let ids = memo.blocks[..hits].to_vec();
+        drop(memo);
+        let blocks = self.core.get().handles(py, &ids)?;
+        Ok((self.result(py, blocks)?, hits * self.slots.block_size))
+    }
+
+    /// `allocate_slots` of vLLM's manager; `NotImplemented`, and nothing changed, for a call that is vLLM's to make.
+    #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
+        num_lookahead_tokens=0, delay_cache_blocks=false, full_sequence_must_fit=false, reserved_blocks=0,
+        has_scheduled_reqs=true))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
+    fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        num_new_tokens: usize,
+        num_new_computed_tokens: usize,
+        new_computed_blocks: Option<&Bound<'py, PyAny>>,
+        num_lookahead_tokens: usize,
+        delay_cache_blocks: bool,
+        full_sequence_must_fit: bool,
+        reserved_blocks: usize,
+        has_scheduled_reqs: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let ours = self.tables.bind(py);
+        let cached = self.num_cached.bind(py);
+        let id = request.getattr(intern!(py, "request_id"))?;
+        let table = ours.get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
+        let running = cached.get_item(&id)?;
+        let hits = self.hits(py, new_computed_blocks)?;
+        let held = table.as_ref().map_or(0, |table| table.len());
+        if let Some(hits) = &hits
+            && (running.is_some() && !hits.is_empty() || held > 0)
+        {
+            return Ok(py.NotImplemented().into_bound(py));
+        }
+        let demand = Demand {
+            computed: attr(request, intern!(py, "num_computed_tokens"))? + num_new_computed_tokens,
+            new: num_new_tokens,
+            lookahead: num_lookahead_tokens,
+            num_tokens: num_tokens(request)?,
+            table: held,
+            hits: hits.as_ref().map_or(0, Vec::len),
+            evictable: 0,
+            watermark: self.watermark_for(request, has_scheduled_reqs)?,
+            reserved: reserved_blocks,
+            whole: full_sequence_must_fit,
+        };
+        let (mut new, mut removed) = (Vec::new(), Vec::new());
+        {
+            let mut pool = self.shared.lock();
+            let evictable = hits.as_ref().map_or(0, |hits| pool.num_evictable(hits));
+            let demand = Demand { evictable, ..demand };
+            let Some(missing) = self.slots.plan(&demand, pool.num_free()) else {
+                return Ok(py.None().into_bound(py));
+            };
+            if let Some(hits) = &hits {
+                pool.touch(hits).or_raise(py)?;
+            }
+            let removed = self.on_removed.is_some().then_some(&mut removed);
+            pool.allocate(missing, &mut new, removed).or_raise(py)?;
+        }
+        let new = self.core.get().handles(py, &new)?;
+        let table = self.extend(py, &id, table, hits.as_deref(), &new)?;
+        self.tell_removed(py, &removed)?;
+        if !delay_cache_blocks && self.caching {
+            let known = match (&hits, running) {
+                (Some(hits), _) => hits.len(),
+                (None, Some(known)) => known.extract()?,
+                (None, None) => 0,
+            };
+            let full = self.slots.full_blocks(&demand, self.recomputed);
+            self.cache_up_to(py, request, &id, &table, known, full)?;
+        }
+        self.result(py, new)
+    }
+
+    /// `cache_blocks` of vLLM's manager.
+    fn cache<'py>(&self, py: Python<'py>, request: &Bound<'py, PyAny>, num_computed_tokens: usize) -> PyResult<()> {
+        let id = request.getattr(intern!(py, "request_id"))?;
+        let known = self.num_cached.bind(py).get_item(&id)?.map_or(Ok(0), |known| known.extract())?;
+        let full = num_computed_tokens.saturating_sub(self.recomputed) / self.slots.block_size;
+        if known >= full {
+            return Ok(());
+        }
+        let table = self.tables.bind(py).get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
+        let table = table.unwrap_or_else(|| PyList::empty(py));
+        self.cache_up_to(py, request, &id, &table, known, full)
+    }
+
+    /// Frees a request's blocks, the last first; false, and nothing done, if one of them is not the pool's.
+    fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let (tables, cached) = (self.tables.bind(py), self.num_cached.bind(py));
+        if let Some(table) = tables.get_item(id)? {
+            let mut ids = Vec::new();
+            for block in table.cast::<PyList>()?.iter() {
+                match own(&block, &self.shared) {
+                    Some(own) => ids.push(own.id),
+                    None => return Ok(false),
+                }
+            }
+            self.shared.lock().free(ids.into_iter().rev()).or_raise(py)?;
+            tables.del_item(id)?;
+        }
+        if cached.contains(id)? {
+            cached.del_item(id)?;
+        }
+        Ok(true)
+    }
+
+    /// The most tokens that a block of a request's table is cached for.
+    fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
+        let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
+        let ids = own_ids(&table, &self.shared)?;
+        let pool = self.shared.lock();
+        let tokens = ids.iter().filter_map(|&block| pool.hash_of(block).and_then(|(_, tokens)| tokens));
+        Ok(tokens.max().unwrap_or(0))
+    }
+}
+
+impl PyVllmSlots {
+    /// The blocks of a hit; `None` where vLLM passes none, or its empty result.
+    fn hits(&self, py: Python<'_>, blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<u32>>> {
+        match blocks {
+            None => Ok(None),
+            Some(blocks) if blocks.is(self.empty.bind(py)) => Ok(None),
+            Some(blocks) => {
+                let groups = blocks.getattr(intern!(py, "blocks"))?;
+                own_ids(&groups.get_item(0)?, &self.shared).map(Some)
+            }
+        }
+    }
+
+    fn watermark_for(&self, request: &Bound<'_, PyAny>, has_scheduled_reqs: bool) -> PyResult<usize> {
+        if self.watermark == 0 || !has_scheduled_reqs {
+            return Ok(0);
+        }
+        let status: i64 = request.getattr(intern!(request.py(), "status"))?.extract()?;
+        Ok(if self.waiting.contains(&status) { self.watermark } else { 0 })
+    }
+
+    /// Puts what was taken into the request's table.
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        id: &Bound<'py, PyAny>,
+        table: Option<Bound<'py, PyList>>,
+        hits: Option<&[u32]>,
+        new: &Bound<'py, PyList>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let table = match table {
+            Some(table) => table,
+            None => {
+                let table = PyList::empty(py);
+                self.tables.bind(py).set_item(id, &table)?;
+                table
+            }
+        };
+        if let Some(hits) = hits {
+            for block in self.core.get().handles(py, hits)?.iter() {
+                table.append(block)?;
+            }
+            self.num_cached.bind(py).set_item(id, hits.len())?;
+        }
+        for block in new.iter() {
+            table.append(block)?;
+        }
+        Ok(table)
+    }
+
+    fn tell_removed(&self, py: Python<'_>, removed: &[Removed]) -> PyResult<()> {
+        if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
+            tell.call1(py, (removed_keys(py, removed)?,))?;
+        }
+        Ok(())
+    }
+
+    /// Caches the blocks `known..full` of a table.
+    fn cache_up_to<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        table: &Bound<'py, PyList>,
+        known: usize,
+        full: usize,
+    ) -> PyResult<()> {
+        // Blocks that are not hashed yet are cached by a later call (vLLM 0.33).
+        let hashes = request.getattr(intern!(py, "block_hashes"))?;
+        let full = full.min(hashes.len()?);
+        if known >= full {
+            return Ok(());
+        }
+        if let Some(cache) = &self.on_cached {
+            cache.call1(py, (request, table, known, full, self.slots.block_size, self.group))?;
+        } else {
+            let blocks = table.get_slice(known, full);
+            let ids = own_ids(&blocks, &self.shared)?;
+            let wanted: Vec<bool> = ids.iter().map(|&id| id != 0).collect();
+            let keys = keys_of(&hashes, known, 1, self.group, &wanted)?;
+            let mut removed = Vec::new();
+            self.shared.lock().cache_full(known, &ids, keys, self.slots.block_size, &mut removed, None).or_raise(py)?;
+        }
+        self.num_cached.bind(py).set_item(id, full)
+    }
+
+    fn result<'py>(&self, py: Python<'py>, blocks: Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+        if blocks.is_empty() {
+            return Ok(self.empty.bind(py).clone());
+        }
+        self.blocks_class.bind(py).call1((PyTuple::new(py, [blocks])?,))
+    }
+}

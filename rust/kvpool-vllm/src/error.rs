@@ -1,0 +1,45 @@
+//! What the pool refuses. A refused call has changed nothing.
+
+use thiserror::Error;
+
+/// A refusal of [`Pool`](crate::Pool).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum VllmError {
+    /// Fewer blocks are free than were asked for. The text is vLLM's.
+    #[error("Cannot get {wanted} free blocks from the pool ({free} are free)")]
+    OutOfBlocks {
+        /// Blocks asked for.
+        wanted: usize,
+        /// Blocks that are free.
+        free: usize,
+    },
+    /// A block is freed more often than it has references. vLLM's own pool counts below zero here and hands the block
+    /// out twice later.
+    #[error("block {block} has no references: it is freed more often than it was taken")]
+    NotHeld {
+        /// The block.
+        block: u32,
+    },
+    /// An id that is no block of the pool.
+    #[error("block {block} is not of this pool: it has blocks 0 to {last}")]
+    UnknownBlock {
+        /// The id.
+        block: u32,
+        /// The highest id of the pool.
+        last: u32,
+    },
+    /// A block that is to be cached carries a hash of as many tokens, or more, already.
+    #[error("block {block} is cached already, for {cached} tokens: it can't be cached for {wanted}")]
+    AlreadyCached {
+        /// The block.
+        block: u32,
+        /// Tokens of the prefix it is cached for; 0 if that is not known.
+        cached: u32,
+        /// Tokens of the prefix it should be cached for.
+        wanted: u32,
+    },
+    /// The pool can't be made.
+    #[error(transparent)]
+    Pool(#[from] kvpool::PoolError),
+}

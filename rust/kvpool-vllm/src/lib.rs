@@ -1,0 +1,47 @@
+//! vLLM's contract for a block pool, over kvpool's parts.
+//!
+//! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by one, set reference
+//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate holds that
+//! contract and nothing else: what a block's state is, which block is handed out next, which keys lead to it. It knows
+//! no Python; the bindings convert, and `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
+//!
+//! - [`Pool`]: reference counts, hash keys, the queue, eviction.
+//! - [`KeyIndex`]: key -> blocks, in the order in which they were cached.
+//! - [`Queue`]: the free blocks in the order of reuse: kvpool's free list, then its evictor.
+//! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
+//! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
+//!
+//! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or kvpool departs
+//! from both, the item says so.
+//!
+//! ```
+//! use kvpool_vllm::{Key, Pool};
+//! let mut pool = Pool::new(8, true)?;
+//! let mut blocks = Vec::new();
+//! pool.allocate(2, &mut blocks, None)?;
+//! assert_eq!(blocks, [1, 2]); // block 0 is the null block
+//! let key = Key::new(&[7; 32], 0);
+//! pool.insert_hash(key.clone(), 1, Some(16));
+//! pool.free([2, 1])?;
+//! // Block 2 carries no hash and is reused first; block 1 can be hit until everything else is in use.
+//! assert_eq!(pool.order().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 1]);
+//! assert_eq!(pool.find(&key), Some(1));
+//! # Ok::<(), kvpool_vllm::VllmError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod index;
+mod key;
+mod pool;
+mod queue;
+mod slots;
+mod window;
+
+pub use error::VllmError;
+pub use index::KeyIndex;
+pub use key::Key;
+pub use pool::{Pool, Removed};
+pub use queue::Queue;
+pub use slots::{Demand, Slots};
+pub use window::{Window, find_window};

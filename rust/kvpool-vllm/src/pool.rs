@@ -1,0 +1,459 @@
+//! `Pool`: reference counts, hash keys and the queue of one vLLM block pool.
+//!
+//! Invariants, recounted by [`Pool::check_invariants`]:
+//! - V1: a free block is in exactly one part of the queue.
+//! - V2: a block is in the queue exactly if it has no references; the null block never is.
+//! - V3: the index leads to a block under a key exactly if the block carries it, as its hash or as a further one.
+//!
+//! V2 and V3 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
+//! ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM.
+//!
+//! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
+
+use hashbrown::HashMap;
+use kvpool::{EvictionPolicy, InvariantViolation};
+
+use crate::error::VllmError;
+use crate::index::KeyIndex;
+use crate::key::Key;
+use crate::queue::Queue;
+
+/// A key that led to a block and does no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The block.
+    pub block: u32,
+    /// The key.
+    pub key: Key,
+    /// Whether no other block is left under the key.
+    pub last_copy: bool,
+}
+
+/// What a block is cached for.
+#[derive(Clone, Debug)]
+struct Hash {
+    key: Key,
+    /// Tokens of the prefix that the key stands for; vLLM may leave it out.
+    num_tokens: Option<u32>,
+}
+
+/// One vLLM block pool. Block 0 is the null block.
+#[derive(Debug)]
+pub struct Pool {
+    caching: bool,
+    ref_counts: Vec<i32>,
+    queue: Queue,
+    index: KeyIndex,
+    hashes: Vec<Option<Hash>>,
+    /// Keys beyond a block's hash: prefixes that end inside of it.
+    further: HashMap<u32, Vec<Key>>,
+    /// How often a key was removed: a lookup's result stands while this does.
+    removals: u64,
+}
+
+impl Pool {
+    /// A pool of blocks `0..num_blocks`, all but the null block free. Without `caching` nothing keeps its hash.
+    ///
+    /// # Errors
+    /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
+    pub fn new(num_blocks: usize, caching: bool) -> Result<Self, VllmError> {
+        Self::with_policy(num_blocks, caching, EvictionPolicy::Lru)
+    }
+
+    /// As [`Self::new`], with another order of eviction than vLLM's.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_policy(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Result<Self, VllmError> {
+        if num_blocks == 0 {
+            return Err(VllmError::Pool(kvpool::PoolError::InvalidConfig {
+                field: "num_gpu_blocks",
+                value: "0".into(),
+                expected: "at least 1, the null block".into(),
+            }));
+        }
+        Ok(Self {
+            caching,
+            queue: Queue::new(num_blocks, policy)?,
+            ref_counts: vec![0; num_blocks],
+            index: KeyIndex::default(),
+            hashes: vec![None; num_blocks],
+            further: HashMap::new(),
+            removals: 0,
+        })
+    }
+
+    /// Blocks of the pool, the null block included.
+    #[must_use]
+    pub const fn num_blocks(&self) -> usize {
+        self.ref_counts.len()
+    }
+
+    /// Blocks that can be handed out, cached ones included.
+    #[must_use]
+    pub fn num_free(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How often a key was removed so far: while it stays, every block that a lookup returned would be returned again.
+    #[must_use]
+    pub const fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// What leads to which block.
+    #[must_use]
+    pub const fn index(&self) -> &KeyIndex {
+        &self.index
+    }
+
+    /// The free blocks in the order of reuse.
+    pub fn order(&self) -> impl Iterator<Item = u32> {
+        self.queue.order().into_iter()
+    }
+
+    /// The queue itself, for those who move blocks by hand. Reference counts do not follow.
+    pub fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// The next `n` blocks, without taking them.
+    #[must_use]
+    pub fn peek(&self, n: usize) -> Vec<u32> {
+        self.queue.peek(n)
+    }
+
+    /// References of `block`.
+    #[must_use]
+    pub fn ref_count(&self, block: u32) -> i32 {
+        self.ref_counts.get(block as usize).copied().unwrap_or(0)
+    }
+
+    /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
+    pub fn set_ref_count(&mut self, block: u32, count: i32) {
+        if let Some(place) = self.ref_counts.get_mut(block as usize) {
+            *place = count;
+        }
+    }
+
+    /// The hash of `block`, with the number of tokens it stands for.
+    #[must_use]
+    pub fn hash_of(&self, block: u32) -> Option<(&Key, Option<u32>)> {
+        self.hashes.get(block as usize)?.as_ref().map(|hash| (&hash.key, hash.num_tokens))
+    }
+
+    /// The keys of `block` beyond its hash, in the order in which they were added.
+    #[must_use]
+    pub fn further_keys(&self, block: u32) -> &[Key] {
+        self.further.get(&block).map_or(&[], Vec::as_slice)
+    }
+
+    /// The blocks that carry further keys, in no order that means anything.
+    pub fn blocks_with_further_keys(&self) -> impl Iterator<Item = u32> + '_ {
+        self.further.keys().copied()
+    }
+
+    /// Writes the hash of `block` without telling the index.
+    pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
+        if let Some(place) = self.hashes.get_mut(block as usize) {
+            *place = Some(Hash { key, num_tokens });
+        }
+    }
+
+    /// Forgets the hash of `block` without telling the index.
+    pub fn reset_hash(&mut self, block: u32) {
+        if let Some(place) = self.hashes.get_mut(block as usize) {
+            *place = None;
+        }
+    }
+
+    fn check(&self, block: u32) -> Result<(), VllmError> {
+        if (block as usize) < self.ref_counts.len() {
+            return Ok(());
+        }
+        Err(VllmError::UnknownBlock { block, last: (self.ref_counts.len() - 1) as u32 })
+    }
+
+    /// Takes the next `n` free blocks, each with one reference, and what they were cached for away from them; the keys
+    /// go to `removed`, block by block.
+    ///
+    /// # Errors
+    /// [`VllmError::OutOfBlocks`] if fewer are free.
+    pub fn allocate(
+        &mut self,
+        n: usize,
+        out: &mut Vec<u32>,
+        mut removed: Option<&mut Vec<Removed>>,
+    ) -> Result<(), VllmError> {
+        if n > self.queue.len() {
+            return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
+        }
+        let first = out.len();
+        self.queue.pop_front_n(n, out);
+        for &block in &out[first..] {
+            if self.caching {
+                self.remove_hashes_into(block, removed.as_deref_mut());
+            }
+            self.ref_counts[block as usize] = 1;
+        }
+        Ok(())
+    }
+
+    /// Adds one reference to each block, the null block excepted; those that were free are so no longer.
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`].
+    pub fn touch(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
+        blocks.iter().try_for_each(|&block| self.check(block))?;
+        for &block in blocks.iter().filter(|&&block| block != 0) {
+            let count = &mut self.ref_counts[block as usize];
+            if *count == 0 {
+                self.queue.remove(block);
+            }
+            *count += 1;
+        }
+        Ok(())
+    }
+
+    /// Drops one reference of each block, the null block excepted. Blocks without further ones become free in the order
+    /// given: those without a hash to be reused at once, the first of them first; the others after everything that is
+    /// free by now.
+    ///
+    /// # Errors
+    /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
+    pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
+        let blocks: Vec<u32> = blocks.into_iter().filter(|&block| block != 0).collect();
+        let (mut first, mut last) = (Vec::new(), Vec::with_capacity(blocks.len()));
+        for (position, &block) in blocks.iter().enumerate() {
+            match self.ref_counts.get_mut(block as usize) {
+                Some(count) if *count > 0 => *count -= 1,
+                found => {
+                    let unknown = found.is_none();
+                    for &undo in &blocks[..position] {
+                        self.ref_counts[undo as usize] += 1;
+                    }
+                    return Err(self.check(block).err().filter(|_| unknown).unwrap_or(VllmError::NotHeld { block }));
+                }
+            }
+            if self.ref_counts[block as usize] == 0 {
+                let hashed = self.caching && self.hashes[block as usize].is_some();
+                if hashed { last.push(block) } else { first.push(block) }
+            }
+        }
+        self.queue.push_front_n(&first);
+        self.queue.push_back_n(&last);
+        Ok(())
+    }
+
+    /// Drops one reference of each block; those without further ones go to the end of the queue, hash or not.
+    ///
+    /// # Errors
+    /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
+    pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
+        for (position, &block) in blocks.iter().enumerate() {
+            let named_before = blocks[..position].iter().filter(|&&other| other == block).count() as i32;
+            self.check(block)?;
+            if block == 0 || self.ref_counts[block as usize] <= named_before {
+                return Err(VllmError::NotHeld { block });
+            }
+        }
+        for &block in blocks {
+            self.ref_counts[block as usize] -= 1;
+            if self.ref_counts[block as usize] == 0 {
+                self.queue.push_back_n(&[block]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The block that was cached first under `key` and is still there.
+    #[must_use]
+    #[inline]
+    pub fn find(&self, key: &Key) -> Option<u32> {
+        self.index.first(key.as_bytes())
+    }
+
+    /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
+    /// cached so already. Returns whether the key is new to the index, as opposed to known by another block, or by this.
+    pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
+        let Some(place) = self.hashes.get_mut(block as usize) else { return false };
+        if place.as_ref().is_some_and(|hash| hash.key == key) || self.index.contains(key.as_bytes(), block) {
+            return false;
+        }
+        if place.is_none() {
+            *place = Some(Hash { key: key.clone(), num_tokens });
+        } else {
+            let keys = self.further.entry(block).or_default();
+            if !keys.contains(&key) {
+                keys.push(key.clone());
+            }
+        }
+        self.index.insert(key, block) == 0
+    }
+
+    /// Caches full blocks of one table, from its block `first` on: each under its key, those without a key left out. A
+    /// hash of fewer tokens gives way; its keys go to `removed`. If `stored` is given, it learns for each block whether
+    /// its key is new to the index, or `None` for one that was left out.
+    ///
+    /// # Errors
+    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
+    pub fn cache_full(
+        &mut self,
+        first: usize,
+        blocks: &[u32],
+        keys: Vec<Option<Key>>,
+        block_size: usize,
+        removed: &mut Vec<Removed>,
+        mut stored: Option<&mut Vec<Option<bool>>>,
+    ) -> Result<(), VllmError> {
+        let tokens_of = |position: usize| ((first + position + 1) * block_size) as u32;
+        for (position, (&block, _)) in blocks.iter().zip(&keys).enumerate().filter(|(_, (_, key))| key.is_some()) {
+            self.check(block)?;
+            if let Some(hash) = &self.hashes[block as usize]
+                && hash.num_tokens.is_none_or(|cached| cached >= tokens_of(position))
+            {
+                let cached = hash.num_tokens.unwrap_or(0);
+                return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
+            }
+        }
+        for (position, (&block, key)) in blocks.iter().zip(keys).enumerate() {
+            let new = key.map(|key| {
+                if self.hashes[block as usize].is_some() {
+                    self.remove_hashes_into(block, Some(removed));
+                }
+                self.insert_hash(key, block, Some(tokens_of(position)))
+            });
+            if let Some(stored) = stored.as_deref_mut() {
+                stored.push(new);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `block` under `key` in the index alone.
+    pub fn insert_in_index(&mut self, key: Key, block: u32) {
+        self.index.insert(key, block);
+    }
+
+    /// Takes `block` from `key` in the index alone. Returns whether it was there.
+    pub fn remove_from_index(&mut self, key: &[u8], block: u32) -> bool {
+        let removed = self.index.remove(key, block).is_some();
+        self.removals += u64::from(removed);
+        removed
+    }
+
+    /// Empties the index alone.
+    pub fn clear_index(&mut self) {
+        self.removals += 1;
+        self.index.clear();
+    }
+
+    /// Takes all keys away from `block`: its hash first, then the further ones.
+    pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
+        let mut removed = Vec::new();
+        self.remove_hashes_into(block, Some(&mut removed));
+        removed
+    }
+
+    fn remove_hashes_into(&mut self, block: u32, mut removed: Option<&mut Vec<Removed>>) {
+        let Some(hash) = self.hashes.get_mut(block as usize).and_then(Option::take) else { return };
+        let further = if self.further.is_empty() { None } else { self.further.remove(&block) };
+        for key in std::iter::once(hash.key).chain(further.into_iter().flatten()) {
+            if let Some(left) = self.index.remove(key.as_bytes(), block) {
+                self.removals += 1;
+                if let Some(removed) = removed.as_deref_mut() {
+                    removed.push(Removed { block, key, last_copy: left == 0 });
+                }
+            }
+        }
+    }
+
+    /// Gives the keys of `from` to `to`, which must carry none. Lookups then find `to`.
+    ///
+    /// # Errors
+    /// [`VllmError::AlreadyCached`] if `to` carries a hash; [`VllmError::UnknownBlock`].
+    pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
+        self.check(from)?;
+        self.check(to)?;
+        let num_tokens = self.hash_of(from).and_then(|(_, num_tokens)| num_tokens);
+        if let Some((_, cached)) = self.hash_of(to) {
+            let (cached, wanted) = (cached.unwrap_or(0), num_tokens.unwrap_or(0));
+            return Err(VllmError::AlreadyCached { block: to, cached, wanted });
+        }
+        for removed in self.remove_hashes(from) {
+            self.insert_hash(removed.key, to, num_tokens);
+        }
+        Ok(())
+    }
+
+    /// Takes all keys away from `block`, in use or not. With `reuse_first` a free one is also the next to be handed out,
+    /// for nothing can hit it any more; vLLM's own pool leaves it among the cached ones, which it outlives.
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`].
+    pub fn evict(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
+        self.check(block)?;
+        let removed = self.remove_hashes(block);
+        if reuse_first && !removed.is_empty() && self.ref_counts[block as usize] == 0 && self.queue.remove(block) {
+            self.queue.push_front_n(&[block]);
+        }
+        Ok(removed)
+    }
+
+    /// Forgets everything that is cached, if no block but the null block is in use. The order of the queue stays.
+    pub fn reset(&mut self) -> bool {
+        if self.num_free() + 1 != self.num_blocks() {
+            return false;
+        }
+        self.removals += 1;
+        self.index.clear();
+        self.further.clear();
+        self.hashes.fill(None);
+        true
+    }
+
+    /// How many of these blocks are free, that is, would leave the queue when touched.
+    #[must_use]
+    pub fn num_evictable(&self, blocks: &[u32]) -> usize {
+        blocks.iter().filter(|&&block| block != 0 && self.ref_count(block) == 0).count()
+    }
+
+    /// Recounts everything from scratch.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.queue.check_invariants()?;
+        for block in 0..self.num_blocks() as u32 {
+            let held = self.ref_count(block) > 0 || block == 0;
+            if held == self.queue.contains(block) {
+                return Err(InvariantViolation::new(
+                    "V2 (a block is queued exactly if it has no references)",
+                    format!("block {block} has {} references", self.ref_count(block)),
+                ));
+            }
+            let keys = self.hash_of(block).map(|(key, _)| key).into_iter().chain(self.further_keys(block));
+            for key in keys {
+                if !self.index.contains(key.as_bytes(), block) {
+                    return Err(InvariantViolation::new(
+                        "V3 (the index leads to what a block carries)",
+                        format!("block {block} carries {key:?}, which does not lead to it"),
+                    ));
+                }
+            }
+        }
+        for (key, copies) in self.index.iter() {
+            for &block in copies {
+                let carried = self.hash_of(block).is_some_and(|(hash, _)| hash == key)
+                    || self.further_keys(block).contains(key);
+                if !carried {
+                    return Err(InvariantViolation::new(
+                        "V3 (the index leads to what a block carries)",
+                        format!("{key:?} leads to block {block}, which does not carry it"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
