@@ -10,8 +10,10 @@ use std::ffi::CStr;
 use kvpool::{BlockId, RequestId, RequestRef};
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{
     PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString,
 };
@@ -29,6 +31,34 @@ struct Kind {
 const TOKENS: Kind = Kind { what: "token", error: "TokenError", max: u32::MAX as u64 };
 const BLOCKS: Kind = Kind { what: "block id", error: "InvalidBlockError", max: u32::MAX as u64 };
 const COUNTS: Kind = Kind { what: "count", error: "InvalidArgumentError", max: u32::MAX as u64 };
+
+/// The items `start..end` of a list as 32-bit numbers, if every one is an exact `int` in range.
+///
+/// The limited API counts a reference up and down, in two calls, for every item that is looked at safely; prompts are
+/// lists of tens of thousands, so this looks at items that the list lends.
+pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
+    let mut out = Vec::with_capacity(end.checked_sub(start)?);
+    // Without a global lock, nobody else changes the list meanwhile; with one, this costs nothing.
+    with_critical_section(list, || {
+        if end > list.len() {
+            return None;
+        }
+        for at in start..end {
+            let mut overflow = 0;
+            // SAFETY: `list` is a list and `at` is inside of it, so it lends an item; nothing below runs Python code or
+            // lets go of the list, so the item stays alive. An exact int's conversion raises nothing.
+            let value = unsafe {
+                let item = ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t);
+                if item.is_null() || ffi::PyLong_CheckExact(item) == 0 {
+                    return None;
+                }
+                ffi::PyLong_AsLongAndOverflow(item, &raw mut overflow)
+            };
+            out.push(u32::try_from(value).ok().filter(|_| overflow == 0)?);
+        }
+        Some(out)
+    })
+}
 
 impl Kind {
     fn out_of_range(self, py: Python<'_>, position: usize, value: impl std::fmt::Display) -> PyErr {
@@ -67,15 +97,11 @@ impl Kind {
     }
 
     fn list(self, list: &Bound<'_, PyList>) -> PyResult<Vec<u32>> {
-        let mut out = Vec::with_capacity(list.len());
-        for (position, item) in list.iter().enumerate() {
-            // The fast path of an exact int in range; everything else is sorted out, or refused, by `item`.
-            match item.cast_exact::<PyInt>().ok().and_then(|int| int.extract().ok()) {
-                Some(value) => out.push(value),
-                None => out.push(self.item(position, &item)?),
-            }
+        // Exact ints in range; everything else is sorted out, or refused, by `item`.
+        if let Some(out) = exact_ints(list, 0, list.len()) {
+            return Ok(out);
         }
-        Ok(out)
+        list.iter().enumerate().map(|(position, item)| self.item(position, &item)).collect()
     }
 
     fn buffer(self, buffer: &PyUntypedBuffer, object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {

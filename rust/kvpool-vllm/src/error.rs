@@ -39,6 +39,14 @@ pub enum VllmError {
         /// Tokens of the prefix it should be cached for.
         wanted: u32,
     },
+    /// A digest or key with more bytes than any of vLLM's.
+    #[error("{len} bytes are too many for a key: at most {max}")]
+    KeyTooLong {
+        /// Bytes that were given.
+        len: usize,
+        /// The most there may be.
+        max: usize,
+    },
     /// The pool can't be made.
     #[error(transparent)]
     Pool(#[from] kvpool::PoolError),

@@ -1,54 +1,97 @@
 //! `Key`: a block hash with the number of its KV-cache group, as vLLM writes it: the digest's bytes, then the group as
 //! four bytes, big endian.
 
-use std::borrow::Borrow;
+use std::fmt;
 
-use smallvec::SmallVec;
+use crate::error::VllmError;
 
 /// Bytes of a group number.
 const GROUP: usize = 4;
+/// The most bytes of a key. Digests of vLLM's hash functions have 16 or 32.
+const MAX: usize = 39;
 
-/// A block hash and the KV-cache group it was cached for. Digests of up to 32 bytes need no memory of their own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(SmallVec<[u8; 36]>);
+/// A block hash and the KV-cache group it was cached for. 40 bytes, copied as they are.
+#[derive(Clone, Copy)]
+pub struct Key {
+    len: u8,
+    bytes: [u8; MAX],
+}
 
 impl Key {
     /// The key of `digest` in `group`.
-    #[must_use]
-    pub fn new(digest: &[u8], group: u32) -> Self {
-        let mut bytes = SmallVec::from_slice(digest);
-        bytes.extend_from_slice(&group.to_be_bytes());
-        Self(bytes)
+    ///
+    /// # Errors
+    /// [`VllmError::KeyTooLong`] for a digest of more than 35 bytes.
+    #[inline]
+    pub fn new(digest: &[u8], group: u32) -> Result<Self, VllmError> {
+        let len = digest.len() + GROUP;
+        if len > MAX {
+            return Err(VllmError::KeyTooLong { len: digest.len(), max: MAX - GROUP });
+        }
+        let mut bytes = [0; MAX];
+        bytes[..digest.len()].copy_from_slice(digest);
+        bytes[digest.len()..len].copy_from_slice(&group.to_be_bytes());
+        Ok(Self { len: len as u8, bytes })
     }
 
     /// A key that is written already.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(SmallVec::from_slice(bytes))
+    ///
+    /// # Errors
+    /// [`VllmError::KeyTooLong`] for one of more than 39 bytes.
+    pub fn from_bytes(key: &[u8]) -> Result<Self, VllmError> {
+        if key.len() > MAX {
+            return Err(VllmError::KeyTooLong { len: key.len(), max: MAX });
+        }
+        let mut bytes = [0; MAX];
+        bytes[..key.len()].copy_from_slice(key);
+        Ok(Self { len: key.len() as u8, bytes })
     }
 
     /// The whole key.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes[..usize::from(self.len)]
     }
 
     /// The digest without the group.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
-        &self.0[..self.0.len().saturating_sub(GROUP)]
+        &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
     /// The group: the last four bytes.
     #[must_use]
     pub fn group(&self) -> u32 {
-        let tail = &self.0[self.0.len().saturating_sub(GROUP)..];
+        let tail = &self.as_bytes()[self.digest().len()..];
         tail.iter().fold(0, |group, &byte| (group << 8) | u32::from(byte))
     }
 }
 
-impl Borrow<[u8]> for Key {
-    fn borrow(&self) -> &[u8] {
-        &self.0
+impl PartialEq for Key {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        // What is behind the length is zero in both.
+        self.len == other.len && self.bytes == other.bytes
+    }
+}
+
+impl Eq for Key {}
+
+impl std::hash::Hash for Key {
+    #[inline]
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        // Nearly all of a digest; the group tells apart what is left. Digests are uniform or chosen by nobody who knows
+        // the hasher's key.
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
+        state.write_u64(word(0) ^ word(16));
+        state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.digest().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{}", self.group())
     }
 }

@@ -6,7 +6,7 @@
 //! no Python; the bindings convert, and `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
 //!
 //! - [`Pool`]: reference counts, hash keys, the queue, eviction.
-//! - [`KeyIndex`]: key -> blocks, in the order in which they were cached.
+//! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`Queue`]: the free blocks in the order of reuse: kvpool's free list, then its evictor.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
 //! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
@@ -20,8 +20,8 @@
 //! let mut blocks = Vec::new();
 //! pool.allocate(2, &mut blocks, None)?;
 //! assert_eq!(blocks, [1, 2]); // block 0 is the null block
-//! let key = Key::new(&[7; 32], 0);
-//! pool.insert_hash(key.clone(), 1, Some(16));
+//! let key = Key::new(&[7; 32], 0)?;
+//! pool.insert_hash(key, 1, Some(16));
 //! pool.free([2, 1])?;
 //! // Block 2 carries no hash and is reused first; block 1 can be hit until everything else is in use.
 //! assert_eq!(pool.order().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 1]);
@@ -31,16 +31,16 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod index;
 mod key;
+mod keys;
 mod pool;
 mod queue;
 mod slots;
 mod window;
 
 pub use error::VllmError;
-pub use index::KeyIndex;
 pub use key::Key;
+pub use keys::Keys;
 pub use pool::{Pool, Removed};
 pub use queue::Queue;
 pub use slots::{Demand, Slots};

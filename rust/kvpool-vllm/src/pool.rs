@@ -3,19 +3,18 @@
 //! Invariants, recounted by [`Pool::check_invariants`]:
 //! - V1: a free block is in exactly one part of the queue.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
-//! - V3: the index leads to a block under a key exactly if the block carries it, as its hash or as a further one.
+//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one ([`Keys`]).
 //!
 //! V2 and V3 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
 //! ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM.
 //!
 //! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
 
-use hashbrown::HashMap;
 use kvpool::{EvictionPolicy, InvariantViolation};
 
 use crate::error::VllmError;
-use crate::index::KeyIndex;
 use crate::key::Key;
+use crate::keys::Keys;
 use crate::queue::Queue;
 
 /// A key that led to a block and does no longer.
@@ -29,24 +28,13 @@ pub struct Removed {
     pub last_copy: bool,
 }
 
-/// What a block is cached for.
-#[derive(Clone, Debug)]
-struct Hash {
-    key: Key,
-    /// Tokens of the prefix that the key stands for; vLLM may leave it out.
-    num_tokens: Option<u32>,
-}
-
 /// One vLLM block pool. Block 0 is the null block.
 #[derive(Debug)]
 pub struct Pool {
     caching: bool,
     ref_counts: Vec<i32>,
     queue: Queue,
-    index: KeyIndex,
-    hashes: Vec<Option<Hash>>,
-    /// Keys beyond a block's hash: prefixes that end inside of it.
-    further: HashMap<u32, Vec<Key>>,
+    keys: Keys,
     /// How often a key was removed: a lookup's result stands while this does.
     removals: u64,
 }
@@ -76,9 +64,7 @@ impl Pool {
             caching,
             queue: Queue::new(num_blocks, policy)?,
             ref_counts: vec![0; num_blocks],
-            index: KeyIndex::default(),
-            hashes: vec![None; num_blocks],
-            further: HashMap::new(),
+            keys: Keys::new(num_blocks),
             removals: 0,
         })
     }
@@ -103,8 +89,8 @@ impl Pool {
 
     /// What leads to which block.
     #[must_use]
-    pub const fn index(&self) -> &KeyIndex {
-        &self.index
+    pub const fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// The free blocks in the order of reuse.
@@ -136,35 +122,14 @@ impl Pool {
         }
     }
 
-    /// The hash of `block`, with the number of tokens it stands for.
-    #[must_use]
-    pub fn hash_of(&self, block: u32) -> Option<(&Key, Option<u32>)> {
-        self.hashes.get(block as usize)?.as_ref().map(|hash| (&hash.key, hash.num_tokens))
-    }
-
-    /// The keys of `block` beyond its hash, in the order in which they were added.
-    #[must_use]
-    pub fn further_keys(&self, block: u32) -> &[Key] {
-        self.further.get(&block).map_or(&[], Vec::as_slice)
-    }
-
-    /// The blocks that carry further keys, in no order that means anything.
-    pub fn blocks_with_further_keys(&self) -> impl Iterator<Item = u32> + '_ {
-        self.further.keys().copied()
-    }
-
-    /// Writes the hash of `block` without telling the index.
+    /// Writes the hash of `block`; what leads to it stays.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        if let Some(place) = self.hashes.get_mut(block as usize) {
-            *place = Some(Hash { key, num_tokens });
-        }
+        self.keys.set_hash(block, key, num_tokens);
     }
 
-    /// Forgets the hash of `block` without telling the index.
+    /// Forgets the hash of `block`; what leads to it stays.
     pub fn reset_hash(&mut self, block: u32) {
-        if let Some(place) = self.hashes.get_mut(block as usize) {
-            *place = None;
-        }
+        self.keys.reset_hash(block);
     }
 
     fn check(&self, block: u32) -> Result<(), VllmError> {
@@ -236,7 +201,7 @@ impl Pool {
                 }
             }
             if self.ref_counts[block as usize] == 0 {
-                let hashed = self.caching && self.hashes[block as usize].is_some();
+                let hashed = self.caching && self.keys.hash_of(block).is_some();
                 if hashed { last.push(block) } else { first.push(block) }
             }
         }
@@ -270,25 +235,13 @@ impl Pool {
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
-        self.index.first(key.as_bytes())
+        self.keys.first(key)
     }
 
     /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
     /// cached so already. Returns whether the key is new to the index, as opposed to known by another block, or by this.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
-        let Some(place) = self.hashes.get_mut(block as usize) else { return false };
-        if place.as_ref().is_some_and(|hash| hash.key == key) || self.index.contains(key.as_bytes(), block) {
-            return false;
-        }
-        if place.is_none() {
-            *place = Some(Hash { key: key.clone(), num_tokens });
-        } else {
-            let keys = self.further.entry(block).or_default();
-            if !keys.contains(&key) {
-                keys.push(key.clone());
-            }
-        }
-        self.index.insert(key, block) == 0
+        self.keys.give(key, block, num_tokens) == Some(0)
     }
 
     /// Caches full blocks of one table, from its block `first` on: each under its key, those without a key left out. A
@@ -301,26 +254,25 @@ impl Pool {
         &mut self,
         first: usize,
         blocks: &[u32],
-        keys: Vec<Option<Key>>,
+        keys: &[Option<Key>],
         block_size: usize,
         removed: &mut Vec<Removed>,
         mut stored: Option<&mut Vec<Option<bool>>>,
     ) -> Result<(), VllmError> {
         let tokens_of = |position: usize| ((first + position + 1) * block_size) as u32;
-        for (position, (&block, _)) in blocks.iter().zip(&keys).enumerate().filter(|(_, (_, key))| key.is_some()) {
+        for (position, (&block, key)) in blocks.iter().zip(keys).enumerate() {
             self.check(block)?;
-            if let Some(hash) = &self.hashes[block as usize]
-                && hash.num_tokens.is_none_or(|cached| cached >= tokens_of(position))
+            if let Some((_, cached)) = self.keys.hash_of(block)
+                && cached.is_none_or(|cached| cached >= tokens_of(position))
+                && key.is_some()
             {
-                let cached = hash.num_tokens.unwrap_or(0);
+                let cached = cached.unwrap_or(0);
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
         for (position, (&block, key)) in blocks.iter().zip(keys).enumerate() {
             let new = key.map(|key| {
-                if self.hashes[block as usize].is_some() {
-                    self.remove_hashes_into(block, Some(removed));
-                }
+                self.remove_hashes_into(block, Some(removed));
                 self.insert_hash(key, block, Some(tokens_of(position)))
             });
             if let Some(stored) = stored.as_deref_mut() {
@@ -332,12 +284,12 @@ impl Pool {
 
     /// Puts `block` under `key` in the index alone.
     pub fn insert_in_index(&mut self, key: Key, block: u32) {
-        self.index.insert(key, block);
+        self.keys.insert(key, block);
     }
 
     /// Takes `block` from `key` in the index alone. Returns whether it was there.
-    pub fn remove_from_index(&mut self, key: &[u8], block: u32) -> bool {
-        let removed = self.index.remove(key, block).is_some();
+    pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
+        let removed = self.keys.remove(key, block).is_some();
         self.removals += u64::from(removed);
         removed
     }
@@ -345,7 +297,7 @@ impl Pool {
     /// Empties the index alone.
     pub fn clear_index(&mut self) {
         self.removals += 1;
-        self.index.clear();
+        self.keys.clear_index();
     }
 
     /// Takes all keys away from `block`: its hash first, then the further ones.
@@ -356,16 +308,13 @@ impl Pool {
     }
 
     fn remove_hashes_into(&mut self, block: u32, mut removed: Option<&mut Vec<Removed>>) {
-        let Some(hash) = self.hashes.get_mut(block as usize).and_then(Option::take) else { return };
-        let further = if self.further.is_empty() { None } else { self.further.remove(&block) };
-        for key in std::iter::once(hash.key).chain(further.into_iter().flatten()) {
-            if let Some(left) = self.index.remove(key.as_bytes(), block) {
-                self.removals += 1;
-                if let Some(removed) = removed.as_deref_mut() {
-                    removed.push(Removed { block, key, last_copy: left == 0 });
-                }
+        let removals = &mut self.removals;
+        self.keys.take(block, |key, left| {
+            *removals += 1;
+            if let Some(removed) = removed.as_deref_mut() {
+                removed.push(Removed { block, key, last_copy: left == 0 });
             }
-        }
+        });
     }
 
     /// Gives the keys of `from` to `to`, which must carry none. Lookups then find `to`.
@@ -375,8 +324,8 @@ impl Pool {
     pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
         self.check(from)?;
         self.check(to)?;
-        let num_tokens = self.hash_of(from).and_then(|(_, num_tokens)| num_tokens);
-        if let Some((_, cached)) = self.hash_of(to) {
+        let num_tokens = self.keys.hash_of(from).and_then(|(_, num_tokens)| num_tokens);
+        if let Some((_, cached)) = self.keys.hash_of(to) {
             let (cached, wanted) = (cached.unwrap_or(0), num_tokens.unwrap_or(0));
             return Err(VllmError::AlreadyCached { block: to, cached, wanted });
         }
@@ -406,9 +355,7 @@ impl Pool {
             return false;
         }
         self.removals += 1;
-        self.index.clear();
-        self.further.clear();
-        self.hashes.fill(None);
+        self.keys.clear();
         true
     }
 
@@ -432,23 +379,23 @@ impl Pool {
                     format!("block {block} has {} references", self.ref_count(block)),
                 ));
             }
-            let keys = self.hash_of(block).map(|(key, _)| key).into_iter().chain(self.further_keys(block));
+            let keys = self.keys.hash_of(block).map(|(key, _)| key).into_iter().chain(self.keys.further_keys(block));
             for key in keys {
-                if !self.index.contains(key.as_bytes(), block) {
+                if !self.keys.leads_to(key, block) {
                     return Err(InvariantViolation::new(
-                        "V3 (the index leads to what a block carries)",
+                        "V3 (a key leads to what carries it)",
                         format!("block {block} carries {key:?}, which does not lead to it"),
                     ));
                 }
             }
         }
-        for (key, copies) in self.index.iter() {
-            for &block in copies {
-                let carried = self.hash_of(block).is_some_and(|(hash, _)| hash == key)
-                    || self.further_keys(block).contains(key);
+        for key in self.keys.iter() {
+            for block in self.keys.copies(key) {
+                let carried = self.keys.hash_of(block).is_some_and(|(hash, _)| hash == key)
+                    || self.keys.further_keys(block).contains(key);
                 if !carried {
                     return Err(InvariantViolation::new(
-                        "V3 (the index leads to what a block carries)",
+                        "V3 (a key leads to what carries it)",
                         format!("{key:?} leads to block {block}, which does not carry it"),
                     ));
                 }

@@ -55,15 +55,14 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
             self._take_over(self.slots)
 
     def _take_over(self, slots: _core.VllmSlots) -> None:
-        """Puts what needs no decision of this class in front of vLLM's methods."""
-        nothing: list[Any] = []
-        # One group of full attention copies no blocks, hands over no states and zeroes nothing.
+        """Puts the Rust calls, and what one group of full attention has nothing to say to, in front of the methods."""
+        self.allocate_slots = slots.allocate_slots
+        self.cache_blocks = slots.cache_blocks
+        # It copies no blocks, hands over no states and zeroes nothing.
         self.take_new_block_ids = lambda: []
         self.take_kv_cache_block_copies = lambda: ([], [])
         self.take_boundary_state_offloads = dict
-        self.new_step_starts = nothing.clear
-        self._allocate = slots.allocate
-        self._lookup = slots.lookup
+        self.new_step_starts = lambda: None
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""
@@ -79,68 +78,10 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, 0
         limit = max_cache_hit_length[0] if max_cache_hit_length else None
-        blocks, tokens = self._lookup(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
+        blocks, tokens = self.slots.lookup(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
         if tokens and self.enable_kv_cache_events and _reports_hits(request):
             self.coordinator.emit_cached_block_events(request, blocks.blocks)
         return blocks, tokens, 0
-
-    def allocate_slots(
-        self,
-        request: Any,
-        num_new_tokens: int,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: Any | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
-        skip_zeroing_group_ids: tuple[int, ...] = (),
-    ) -> Any | None:
-        """Blocks for the next tokens of a request, or ``None`` if there is no room: then nothing has changed."""
-        if (
-            self.slots is not None
-            and not num_external_computed_tokens
-            and not num_encoder_tokens
-            and (num_new_tokens or num_new_computed_tokens)
-            and reserved_blocks >= 0
-        ):
-            result = self._allocate(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens,
-                new_computed_blocks,
-                num_lookahead_tokens,
-                delay_cache_blocks,
-                full_sequence_must_fit,
-                reserved_blocks,
-                has_scheduled_reqs,
-            )
-            if result is not NotImplemented:
-                return result
-        return super().allocate_slots(
-            request,
-            num_new_tokens,
-            num_new_computed_tokens,
-            new_computed_blocks,
-            num_lookahead_tokens,
-            num_external_computed_tokens,
-            delay_cache_blocks,
-            num_encoder_tokens,
-            full_sequence_must_fit,
-            reserved_blocks,
-            has_scheduled_reqs,
-            skip_zeroing_group_ids,
-        )
-
-    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Caches what is full of a request's first ``num_computed_tokens`` tokens."""
-        if self.slots is None:
-            super().cache_blocks(request, num_computed_tokens)
-        elif self.enable_caching:
-            self.slots.cache(request, max(num_computed_tokens, 0))
 
     def free(self, request: Any) -> None:
         """Gives a request's blocks back, the last first."""
@@ -200,6 +141,7 @@ def _slots_of(manager: KVCacheManager) -> _core.VllmSlots | None:
         num_cached=group.num_cached_block,
         blocks_class=KVCacheBlocks,
         empty=manager.empty_kv_cache_blocks,
+        fallback=super(KVCacheManager, manager).allocate_slots,
         on_removed=pool.events.removed if listening else None,
         on_cached=pool.cache_full_blocks if listening else None,
     )

@@ -11,6 +11,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
+use crate::errors::OrRaise;
+
 /// What the blocks of a pool share.
 pub(crate) struct Shared {
     pool: Mutex<Pool>,
@@ -44,12 +46,14 @@ impl PyVllmBlock {
         Ok(Self { block_id: id.into_pyobject(py)?.unbind(), id, shared })
     }
 
-    fn set_key(&self, key: Option<&[u8]>, num_tokens: Option<u32>) {
+    fn set_key(&self, py: Python<'_>, key: Option<&[u8]>, num_tokens: Option<u32>) -> PyResult<()> {
+        let key = key.map(Key::from_bytes).transpose().or_raise(py)?;
         let mut pool = self.shared.lock();
         match key {
-            Some(key) => pool.set_hash(self.id, Key::from_bytes(key), num_tokens),
+            Some(key) => pool.set_hash(self.id, key, num_tokens),
             None => pool.reset_hash(self.id),
         }
+        Ok(())
     }
 
     /// The block before or behind this one among the free ones, for those who look at vLLM's links. O(free).
@@ -92,7 +96,7 @@ impl PyVllmBlock {
 
     #[getter]
     fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let key = self.shared.lock().hash_of(self.id).map(|(key, _)| key.clone());
+        let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| *key);
         key.map(|key| PyBytes::new(py, key.as_bytes()))
     }
 
@@ -102,14 +106,14 @@ impl PyVllmBlock {
     }
 
     #[setter(_block_hash)]
-    fn set_private_block_hash(&self, key: Option<&[u8]>) {
+    fn set_private_block_hash(&self, py: Python<'_>, key: Option<&[u8]>) -> PyResult<()> {
         let num_tokens = self.block_hash_num_tokens();
-        self.set_key(key, num_tokens);
+        self.set_key(py, key, num_tokens)
     }
 
     #[getter]
     fn block_hash_num_tokens(&self) -> Option<u32> {
-        self.shared.lock().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
+        self.shared.lock().keys().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
     }
 
     #[getter(_block_hash_num_tokens)]
@@ -128,17 +132,16 @@ impl PyVllmBlock {
     }
 
     #[pyo3(signature = (block_hash, num_tokens=None))]
-    fn set_block_hash(&self, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
-        if self.shared.lock().hash_of(self.id).is_some() {
+    fn set_block_hash(&self, py: Python<'_>, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
+        if self.shared.lock().keys().hash_of(self.id).is_some() {
             let message = "The block already has a hash. This should not happen.";
             return Err(PyAssertionError::new_err(message));
         }
-        self.set_key(Some(block_hash), num_tokens);
-        Ok(())
+        self.set_key(py, Some(block_hash), num_tokens)
     }
 
     fn reset_hash(&self) {
-        self.set_key(None, None);
+        self.shared.lock().reset_hash(self.id);
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

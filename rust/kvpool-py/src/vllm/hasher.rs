@@ -11,6 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyModule, PyString, PyTuple};
 
+use crate::convert::exact_ints;
 use crate::errors::OrRaise;
 use crate::hashing::named;
 
@@ -109,7 +110,7 @@ impl PyVllmHasher {
         if whole == 0 {
             return Ok(());
         }
-        let Some(tokens) = numbers(&source.tokens, source.start, source.start + whole) else {
+        let Some(tokens) = exact_ints(&source.tokens, source.start, source.start + whole) else {
             // A token id that is no 32-bit number: vLLM hashes it as whatever it is.
             for block in 0..whole / self.block_size {
                 let parent = self.parent_behind(py, source, out)?;
@@ -157,7 +158,7 @@ impl PyVllmHasher {
                 extra_keys.call1((&source.request, source.start, end, next_item))?.extract()?;
             next_item = item;
             let parent = self.parent_behind(py, source, out)?;
-            let tokens = numbers(&source.tokens, source.start, end);
+            let tokens = exact_ints(&source.tokens, source.start, end);
             let known = match (&tokens, extra.is_none()) {
                 (None, _) => None,
                 (Some(tokens), true) => Some(hash_block(self.algorithm, parent.as_bytes(), tokens, None)),
@@ -189,16 +190,6 @@ impl PyVllmHasher {
         let hash = self.utils.bind(py).getattr(intern!(py, "hash_block_tokens"))?;
         hash.call1((self.hash_fn.bind(py), parent, tokens, extra))
     }
-}
-
-/// Tokens as 32-bit numbers, unless one is something else.
-fn numbers(tokens: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
-    let mut out = Vec::with_capacity(end - start);
-    for at in start..end {
-        let token = tokens.get_item(at).ok()?;
-        out.push(token.cast_exact::<PyInt>().ok()?.extract().ok()?);
-    }
-    Some(out)
 }
 
 /// Extra keys as data: a tuple of tuples of texts, bytes, numbers and None; anything else is vLLM's to encode.

@@ -19,6 +19,7 @@ impl ToPyErr for VllmError {
         let class = match self {
             Self::NotHeld { .. } | Self::UnknownBlock { .. } | Self::AlreadyCached { .. } => "InvalidBlockError",
             Self::Pool(error) => return error.to_py_err(py),
+            // Too few blocks, a key that is too long.
             _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())
@@ -56,21 +57,21 @@ pub(crate) fn digest<'py>(hashes: &Bound<'py, PyAny>, at: usize, scale: usize) -
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// The keys of blocks `first..` of a request, one per entry of `wanted` that is true, and none for the others.
+/// The keys of blocks `first..` of a request, one per block that is wanted, and none for the others.
 pub(crate) fn keys_of(
     hashes: &Bound<'_, PyAny>,
     first: usize,
     scale: usize,
     group: u32,
-    wanted: &[bool],
+    wanted: impl Iterator<Item = bool>,
 ) -> PyResult<Vec<Option<Key>>> {
-    let key = |(i, &wanted): (usize, &bool)| {
-        if !wanted {
-            return Ok(None);
-        }
-        digest(hashes, first + i, scale).map(|digest| Some(Key::new(digest.as_bytes(), group)))
-    };
-    wanted.iter().enumerate().map(key).collect()
+    let key = |at| Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(hashes.py());
+    wanted.enumerate().map(|(i, wanted)| wanted.then(|| key(first + i)).transpose()).collect()
+}
+
+/// The keys of a digest in several groups.
+fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
+    groups.iter().map(|&group| Key::new(digest, group).or_raise(py)).collect()
 }
 
 #[pymethods]
@@ -149,9 +150,10 @@ impl PyVllmPool {
 
     /// The blocks cached for `digest` in every one of the groups, or `None`.
     fn find<'py>(&self, py: Python<'py>, digest: &[u8], groups: Vec<u32>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let keys = keys(py, digest, &groups)?;
         let found: Option<Vec<u32>> = {
             let pool = self.shared.lock();
-            groups.iter().map(|&group| pool.find(&Key::new(digest, group))).collect()
+            keys.iter().map(|key| pool.find(key)).collect()
         };
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
@@ -169,10 +171,10 @@ impl PyVllmPool {
         let max_blocks = max_blocks.min(hashes.len()? / scale.max(1));
         let mut found = vec![Vec::new(); groups.len()];
         for at in 0..max_blocks {
-            let digest = digest(hashes, at, scale)?;
+            let keys = keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)?;
             let ids: Option<Vec<u32>> = {
                 let pool = self.shared.lock();
-                groups.iter().map(|&group| pool.find(&Key::new(digest.as_bytes(), group))).collect()
+                keys.iter().map(|key| pool.find(key)).collect()
             };
             let Some(ids) = ids else { break };
             found.iter_mut().zip(ids).for_each(|(found, id)| found.push(id));
@@ -197,20 +199,18 @@ impl PyVllmPool {
         shift: usize,
         scale: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, bool)> {
-        let digests =
-            (0..max_blocks).map(|at| digest(hashes, at, scale)).collect::<PyResult<Vec<Bound<'_, PyBytes>>>>()?;
+        let all = (0..max_blocks).map(|at| keys(py, digest(hashes, at, scale)?.as_bytes(), &groups));
+        let all = all.collect::<PyResult<Vec<Vec<Key>>>>()?;
         let may_end = |end: usize| {
             block_size == alignment || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
         };
         let (window, found) = {
             let pool = self.shared.lock();
-            let find = |at: usize, group| pool.find(&Key::new(digests[at].as_bytes(), group));
-            let cached = |at: usize| groups.iter().all(|&group| find(at, group).is_some());
+            let cached = |at: usize| all[at].iter().all(|key| pool.find(key).is_some());
             let window = find_window(max_blocks, need, cached, may_end);
-            let found: Vec<Vec<u32>> = groups
-                .iter()
-                .map(|&group| {
-                    let run = (window.first..window.end).map(|at| find(at, group).unwrap_or(0));
+            let found: Vec<Vec<u32>> = (0..groups.len())
+                .map(|group| {
+                    let run = all[window.first..window.end].iter().map(|keys| pool.find(&keys[group]).unwrap_or(0));
                     std::iter::repeat_n(0, window.first).chain(run).collect()
                 })
                 .collect();
@@ -249,22 +249,20 @@ impl PyVllmPool {
                 None => return Ok(None),
             }
         }
-        let wanted: Vec<bool> = ids
-            .iter()
-            .enumerate()
-            .map(|(i, &id)| id != 0 && mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true)))
-            .collect();
-        let keys = keys_of(hashes, first, scale, group, &wanted)?;
+        let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
+        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
+        let keys = keys_of(hashes, first, scale, group, wanted)?;
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let observed = observed.then_some(&mut stored);
-        self.shared.lock().cache_full(first, &ids, keys, block_size, &mut removed, observed).or_raise(py)?;
+        self.shared.lock().cache_full(first, &ids, &keys, block_size, &mut removed, observed).or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
     /// Caches `block` under `key`; whether the key is new to the index.
     #[pyo3(signature = (key, block, num_tokens=None))]
-    fn insert_hash(&self, key: &[u8], block: u32, num_tokens: Option<u32>) -> bool {
-        self.shared.lock().insert_hash(Key::from_bytes(key), block, num_tokens)
+    fn insert_hash(&self, py: Python<'_>, key: &[u8], block: u32, num_tokens: Option<u32>) -> PyResult<bool> {
+        let key = Key::from_bytes(key).or_raise(py)?;
+        Ok(self.shared.lock().insert_hash(key, block, num_tokens))
     }
 
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
@@ -318,30 +316,33 @@ impl PyVllmPool {
 
     /// Ids of the blocks under `key`, the oldest first.
     fn copies(&self, key: &[u8]) -> Vec<u32> {
-        self.shared.lock().index().copies(key).to_vec()
+        // No block is under a key that is too long to be one.
+        Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 
     /// Whether more than one block was under `key` at once.
     fn was_shared(&self, key: &[u8]) -> bool {
-        self.shared.lock().index().was_shared(key)
+        Key::from_bytes(key).is_ok_and(|key| self.shared.lock().keys().was_shared(&key))
     }
 
     /// Every key of the index.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let keys: Vec<Key> = self.shared.lock().index().iter().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<Key> = self.shared.lock().keys().iter().copied().collect();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
     fn num_keys(&self) -> usize {
-        self.shared.lock().index().len()
+        self.shared.lock().keys().len()
     }
 
-    fn index_insert(&self, key: &[u8], block: u32) {
-        self.shared.lock().insert_in_index(Key::from_bytes(key), block);
+    fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
+        let key = Key::from_bytes(key).or_raise(py)?;
+        self.shared.lock().insert_in_index(key, block);
+        Ok(())
     }
 
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
-        self.shared.lock().remove_from_index(key, block)
+        Key::from_bytes(key).is_ok_and(|key| self.shared.lock().remove_from_index(&key, block))
     }
 
     fn index_clear(&self) {
@@ -350,13 +351,13 @@ impl PyVllmPool {
 
     /// The keys of `block` beyond its hash.
     fn further_keys<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
-        let keys = self.shared.lock().further_keys(block).to_vec();
+        let keys = self.shared.lock().keys().further_keys(block).to_vec();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
     /// Ids of the blocks that have further keys, ascending.
     fn blocks_with_further_keys(&self) -> Vec<u32> {
-        let mut blocks: Vec<u32> = self.shared.lock().blocks_with_further_keys().collect();
+        let mut blocks: Vec<u32> = self.shared.lock().keys().blocks_with_further_keys().collect();
         blocks.sort_unstable();
         blocks
     }

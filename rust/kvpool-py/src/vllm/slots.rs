@@ -2,11 +2,13 @@
 //! group of full attention: lookup, `allocate_slots`, `cache_blocks`, `free`.
 //!
 //! It keeps no state of requests. Their tables are vLLM's own lists, in vLLM's own dictionaries; a call that is anything
-//! but ordinary goes to vLLM's method, before anything has changed, and finds everything where it belongs.
+//! but ordinary goes to vLLM's method, before anything has changed, and finds everything where it belongs. vLLM's objects
+//! and this one refer to each other: `__traverse__` lets the collector see it.
 
 use std::sync::Mutex;
 
 use kvpool_vllm::{Demand, Key, Removed, Slots};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -48,6 +50,8 @@ pub(crate) struct PyVllmSlots {
     /// The pool's `emit_removed` and `cache_full_blocks`, if anybody listens.
     on_removed: Option<Py<PyAny>>,
     on_cached: Option<Py<PyAny>>,
+    /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
+    fallback: Py<PyAny>,
     memo: Mutex<Memo>,
 }
 
@@ -68,7 +72,7 @@ fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
 impl PyVllmSlots {
     #[new]
     #[pyo3(signature = (core, *, block_size, max_model_len, group, caching, drop_last, recomputed, watermark, waiting,
-        tables, num_cached, blocks_class, empty, on_removed=None, on_cached=None))]
+        tables, num_cached, blocks_class, empty, fallback, on_removed=None, on_cached=None))]
     #[expect(clippy::too_many_arguments, reason = "the configuration of one manager, by name")]
     fn new(
         py: Python<'_>,
@@ -85,6 +89,7 @@ impl PyVllmSlots {
         num_cached: Py<PyDict>,
         blocks_class: Py<PyAny>,
         empty: Py<PyAny>,
+        fallback: Py<PyAny>,
         on_removed: Option<Py<PyAny>>,
         on_cached: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
@@ -107,6 +112,7 @@ impl PyVllmSlots {
             empty,
             on_removed,
             on_cached,
+            fallback,
             memo: Mutex::default(),
         })
     }
@@ -130,7 +136,8 @@ impl PyVllmSlots {
         }
         for at in memo.blocks.len()..max_blocks {
             let digest = digest(hashes, at, 1)?;
-            let found = self.shared.lock().find(&Key::new(digest.as_bytes(), self.group));
+            let key = Key::new(digest.as_bytes(), self.group).or_raise(py)?;
+            let found = self.shared.lock().find(&key);
             let Some(block) = found else { break };
             memo.blocks.push(block);
             memo.last.clear();
@@ -143,12 +150,12 @@ impl PyVllmSlots {
         Ok((self.result(py, blocks)?, hits * self.slots.block_size))
     }
 
-    /// `allocate_slots` of vLLM's manager; `NotImplemented`, and nothing changed, for a call that is vLLM's to make.
+    /// `allocate_slots` of vLLM's manager.
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
-        num_lookahead_tokens=0, delay_cache_blocks=false, full_sequence_must_fit=false, reserved_blocks=0,
-        has_scheduled_reqs=true))]
+        num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
+        full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
-    fn allocate<'py>(
+    fn allocate_slots<'py>(
         &self,
         py: Python<'py>,
         request: &Bound<'py, PyAny>,
@@ -156,22 +163,32 @@ impl PyVllmSlots {
         num_new_computed_tokens: usize,
         new_computed_blocks: Option<&Bound<'py, PyAny>>,
         num_lookahead_tokens: usize,
+        num_external_computed_tokens: usize,
         delay_cache_blocks: bool,
+        num_encoder_tokens: usize,
         full_sequence_must_fit: bool,
         reserved_blocks: usize,
         has_scheduled_reqs: bool,
+        skip_zeroing_group_ids: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let ours = self.tables.bind(py);
-        let cached = self.num_cached.bind(py);
         let id = request.getattr(intern!(py, "request_id"))?;
-        let table = ours.get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
-        let running = cached.get_item(&id)?;
+        let table = self.tables.bind(py).get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
+        let running = self.num_cached.bind(py).get_item(&id)?;
         let hits = self.hits(py, new_computed_blocks)?;
         let held = table.as_ref().map_or(0, |table| table.len());
-        if let Some(hits) = &hits
-            && (running.is_some() && !hits.is_empty() || held > 0)
-        {
-            return Ok(py.NotImplemented().into_bound(py));
+        let hits_of_a_running_request = hits.is_some() && (running.is_some() || held > 0);
+        let nothing_to_do = num_new_tokens == 0 && num_new_computed_tokens == 0;
+        if num_external_computed_tokens > 0 || num_encoder_tokens > 0 || nothing_to_do || hits_of_a_running_request {
+            let skip = skip_zeroing_group_ids.unwrap_or_else(|| PyTuple::empty(py).into_any());
+            let sizes = (num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens);
+            let (new, new_computed, blocks, lookahead) = sizes;
+            let how = (delay_cache_blocks, num_encoder_tokens, full_sequence_must_fit, reserved_blocks);
+            let (delay, encoder, whole, reserved) = how;
+            let external = num_external_computed_tokens;
+            let arguments = (request, new, new_computed, blocks, lookahead, external);
+            let more = (delay, encoder, whole, reserved, has_scheduled_reqs, skip);
+            let arguments = arguments.into_pyobject(py)?.add(more.into_pyobject(py)?)?;
+            return self.fallback.bind(py).call1(arguments.cast::<PyTuple>()?.clone());
         }
         let demand = Demand {
             computed: attr(request, intern!(py, "num_computed_tokens"))? + num_new_computed_tokens,
@@ -199,8 +216,8 @@ impl PyVllmSlots {
             let removed = self.on_removed.is_some().then_some(&mut removed);
             pool.allocate(missing, &mut new, removed).or_raise(py)?;
         }
-        let new = self.core.get().handles(py, &new)?;
-        let table = self.extend(py, &id, table, hits.as_deref(), &new)?;
+        let blocks = self.core.get().handles(py, &new)?;
+        let table = self.extend(py, &id, table, hits.as_deref(), &blocks)?;
         self.tell_removed(py, &removed)?;
         if !delay_cache_blocks && self.caching {
             let known = match (&hits, running) {
@@ -211,14 +228,23 @@ impl PyVllmSlots {
             let full = self.slots.full_blocks(&demand, self.recomputed);
             self.cache_up_to(py, request, &id, &table, known, full)?;
         }
-        self.result(py, new)
+        self.result(py, blocks)
     }
 
     /// `cache_blocks` of vLLM's manager.
-    fn cache<'py>(&self, py: Python<'py>, request: &Bound<'py, PyAny>, num_computed_tokens: usize) -> PyResult<()> {
+    fn cache_blocks<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        num_computed_tokens: isize,
+    ) -> PyResult<()> {
+        if !self.caching {
+            return Ok(());
+        }
         let id = request.getattr(intern!(py, "request_id"))?;
         let known = self.num_cached.bind(py).get_item(&id)?.map_or(Ok(0), |known| known.extract())?;
-        let full = num_computed_tokens.saturating_sub(self.recomputed) / self.slots.block_size;
+        let cacheable = usize::try_from(num_computed_tokens).unwrap_or(0).saturating_sub(self.recomputed);
+        let full = cacheable / self.slots.block_size;
         if known >= full {
             return Ok(());
         }
@@ -247,12 +273,23 @@ impl PyVllmSlots {
         Ok(true)
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.core)?;
+        visit.call(&self.tables)?;
+        visit.call(&self.num_cached)?;
+        visit.call(&self.blocks_class)?;
+        visit.call(&self.empty)?;
+        visit.call(&self.fallback)?;
+        visit.call(&self.on_removed)?;
+        visit.call(&self.on_cached)
+    }
+
     /// The most tokens that a block of a request's table is cached for.
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
         let ids = own_ids(&table, &self.shared)?;
         let pool = self.shared.lock();
-        let tokens = ids.iter().filter_map(|&block| pool.hash_of(block).and_then(|(_, tokens)| tokens));
+        let tokens = ids.iter().filter_map(|&block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens));
         Ok(tokens.max().unwrap_or(0))
     }
 }
@@ -287,6 +324,10 @@ impl PyVllmSlots {
         hits: Option<&[u32]>,
         new: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyList>> {
+        let append = |table: &Bound<'py, PyList>, blocks: &Bound<'py, PyList>| {
+            let end = table.len();
+            table.set_slice(end, end, blocks)
+        };
         let table = match table {
             Some(table) => table,
             None => {
@@ -296,13 +337,11 @@ impl PyVllmSlots {
             }
         };
         if let Some(hits) = hits {
-            for block in self.core.get().handles(py, hits)?.iter() {
-                table.append(block)?;
-            }
+            append(&table, &self.core.get().handles(py, hits)?)?;
             self.num_cached.bind(py).set_item(id, hits.len())?;
         }
-        for block in new.iter() {
-            table.append(block)?;
+        if !new.is_empty() {
+            append(&table, new)?;
         }
         Ok(table)
     }
@@ -335,10 +374,9 @@ impl PyVllmSlots {
         } else {
             let blocks = table.get_slice(known, full);
             let ids = own_ids(&blocks, &self.shared)?;
-            let wanted: Vec<bool> = ids.iter().map(|&id| id != 0).collect();
-            let keys = keys_of(&hashes, known, 1, self.group, &wanted)?;
+            let keys = keys_of(&hashes, known, 1, self.group, ids.iter().map(|&id| id != 0))?;
             let mut removed = Vec::new();
-            self.shared.lock().cache_full(known, &ids, keys, self.slots.block_size, &mut removed, None).or_raise(py)?;
+            self.shared.lock().cache_full(known, &ids, &keys, self.slots.block_size, &mut removed, None).or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)
     }

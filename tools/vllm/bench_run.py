@@ -1,0 +1,98 @@
+"""One run of a load at a level: vLLM's objects as its engine makes them, with the level's classes in place."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tools.vllm.bench_driver import Driver
+from tools.vllm.bench_loads import BLOCK_SIZE, Load
+from tools.vllm.bench_stats import STOCK, BenchError, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def make_config(num_blocks: int) -> Any:
+    """The KV-cache configuration of a model with one group of full attention."""
+    interface = importlib.import_module("vllm.v1.kv_cache_interface")
+    torch = importlib.import_module("torch")
+    spec = interface.FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype=torch.bfloat16)
+    group = interface.KVCacheGroupSpec(["layer.0"], spec)
+    return interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[group])
+
+
+def check_level(level: str, manager: Any, pool: Any) -> None:
+    """Raises unless the objects are the level's: a level that fell back would be compared with itself."""
+    ours = {name: type(one).__module__.startswith("kvpool") for name, one in (("manager", manager), ("pool", pool))}
+    if level == STOCK:
+        if any(ours.values()):
+            raise BenchError(f"stock is not stock: kvpool is there ({', '.join(k for k, v in ours.items() if v)})")
+    elif not ours.get(level, any(ours.values())):
+        raise BenchError(f"{level}: vLLM's own objects are used, kvpool has left them as they are")
+
+
+def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
+    """One run, with the level's classes in place."""
+    scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
+    core = importlib.import_module("vllm.v1.engine.core")
+    hash_function = importlib.import_module("vllm.utils.hashing").sha256
+    core.init_none_hash(hash_function)
+    hasher = core.get_request_block_hasher(BLOCK_SIZE, hash_function)
+    manager = scheduler.KVCacheManager(
+        kv_cache_config=make_config(load.num_blocks),
+        max_model_len=load.max_model_len,
+        max_in_flight_tokens=2 * load.token_budget,
+        enable_caching=True,
+        use_eagle=False,
+        num_prefill_lookahead=0,
+        log_stats=True,
+        enable_kv_cache_events=events,
+        dcp_world_size=1,
+        pcp_world_size=1,
+        scheduler_block_size=BLOCK_SIZE,
+        hash_block_size=BLOCK_SIZE,
+        metrics_collector=None,
+        watermark=0.0,
+        enable_mamba_shared_prefix_checkpoint=False,
+    )
+    check_level(level, manager, manager.block_pool)
+    driver = Driver(load, manager, hasher, events)
+    # As the engine does once it has started: what is there by then is never collected.
+    gc.collect()
+    gc.freeze()
+    try:
+        return driver.run(tick)
+    finally:
+        gc.unfreeze()
+
+
+def run_level(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
+    """One run of a load at a level, from an empty manager."""
+    gc.collect()
+    if level == STOCK:
+        return run_inside(level, load, events, tick)
+    install = importlib.import_module("kvpool.integrations.vllm.install")
+    with install.installed(level):
+        return run_inside(level, load, events, tick)
+
+
+def import_vllm(levels: Sequence[str]) -> str:
+    """Imports what the runs need, and returns vLLM's version."""
+    try:
+        vllm = importlib.import_module("vllm")
+        for name in ("vllm.v1.core.sched.scheduler", "vllm.v1.engine.core", "vllm.v1.request"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise BenchError(
+            f"vLLM cannot be imported ({error}): run tools/vllm_env.py (make vllm-env), then this with the Python of "
+            "that environment, .venv-vllm/bin/python"
+        ) from error
+    if any(level != STOCK for level in levels):
+        try:
+            importlib.import_module("kvpool.integrations.vllm.install")
+        except ImportError as error:
+            raise BenchError(f"this kvpool has no vLLM plug-in: {error}") from error
+    version: str = vllm.__version__
+    return version

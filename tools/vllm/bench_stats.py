@@ -1,0 +1,205 @@
+"""What tools/vllm_bench.py measures, and the figures made of it: no vLLM in here."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+import zlib
+from array import array
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+STOCK: Final = "stock"
+PHASES: Final = ("hash", "append", "lookup", "allocate", "decode", "ids", "free", "events", "other")
+HASH, APPEND, LOOKUP, ALLOCATE, DECODE, IDS, FREE, EVENTS, OTHER = range(len(PHASES))
+# What each phase holds, for the reports.
+PHASE_NOTES: Final = {
+    "hash": "Request(...): the hashes of the prompt, and the copy of its tokens",
+    "append": "append_output_token_ids: a running request each step",
+    "lookup": "get_computed_blocks",
+    "allocate": "allocate_slots and get_blocks of admitted or refused requests, allocate_slots of prefill chunks",
+    "decode": "allocate_slots and cache_blocks of decoding requests",
+    "ids": "get_block_ids",
+    "free": "free: finished and preempted requests",
+    "events": "take_events",
+    "other": "new_step_starts, take_new_block_ids, take_kv_cache_block_copies, take_boundary_state_offloads, usage, "
+    "statistics, estimate_cached_tokens",
+}
+
+
+class BenchError(Exception):
+    """A run cannot be made, or what it would measure is not what it says; the message says which."""
+
+
+def clock_cost_ns(samples: int = 20_000) -> float:
+    """What two readings of the clock add to what is timed between them."""
+    clock = time.perf_counter_ns
+    found = []
+    for _ in range(samples):
+        begun = clock()
+        found.append(clock() - begun)
+    return statistics.median(found)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of the values lie (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+@dataclasses.dataclass
+class Timings:
+    """Nanoseconds and calls by phase, and of each step; garbage collections that fell in between."""
+
+    spent: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
+    calls: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
+    steps: list[int] = dataclasses.field(default_factory=list)
+    step_calls: list[int] = dataclasses.field(default_factory=list)
+    gc_runs: int = 0
+    gc_ns: int = 0
+
+    def end_step(self, spent_before: int, calls_before: int) -> None:
+        """Notes the step whose start the two sums are of; prompts are hashed outside of steps."""
+        self.steps.append(self.step_sum() - spent_before)
+        self.step_calls.append(self.call_sum() - calls_before)
+
+    def step_sum(self) -> int:
+        """Nanoseconds of all steps so far."""
+        return sum(self.spent) - self.spent[HASH]
+
+    def call_sum(self) -> int:
+        """Timed calls of all steps so far."""
+        return sum(self.calls) - self.calls[HASH]
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What happened: equal for every level, or the levels do different things."""
+
+    steps: int
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+    refusals: int
+
+
+class Ledger:
+    """A checksum of all block ids that were handed out, step by step."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.steps: list[int] = []
+
+    def add(self, job: int, groups: Iterable[Iterable[int]] | None) -> None:
+        """Adds what one request was given."""
+        if groups is None:
+            return
+        for group in groups:
+            self.value = zlib.crc32(array("q", group).tobytes(), zlib.crc32(job.to_bytes(8, "little"), self.value))
+
+    def end_step(self) -> None:
+        """Notes where the checksum stands."""
+        self.steps.append(self.value)
+
+
+@dataclasses.dataclass
+class Run:
+    """One run of a load: what it took, what it did."""
+
+    timings: Timings
+    counts: Counts
+    ledger: list[int]
+    seconds: float  # of the clock, with the driver's own work
+    events: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """The figures of one level over the rounds of a load: medians and minima. Seconds; steps in microseconds."""
+
+    phases: Mapping[str, float]  # medians
+    phases_min: Mapping[str, float]
+    calls: Mapping[str, int]
+    total: float
+    total_min: float
+    step_p50: float
+    step_p99: float
+    # Of the shortest time that each step took in any round: every round does the same in the same step, so that what is
+    # over that is the machine's.
+    step_p50_min: float
+    step_p99_min: float
+    gc_runs: float
+    gc_seconds: float
+    wall: float
+    events: int
+    rounds: int
+
+
+def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
+    """Medians and minima over the runs, without what reading the clock adds."""
+    by_phase: dict[str, list[float]] = {}
+    for number, name in enumerate(PHASES):
+        by_phase[name] = [
+            max(0.0, run.timings.spent[number] - clock_ns * run.timings.calls[number]) / 1e9 for run in runs
+        ]
+    totals = [sum(values[index] for values in by_phase.values()) for index in range(len(runs))]
+    steps = [
+        [
+            max(0.0, spent - clock_ns * calls) / 1e3
+            for spent, calls in zip(run.timings.steps, run.timings.step_calls, strict=True)
+        ]
+        for run in runs
+    ]
+    shortest = [min(several) for several in zip(*steps, strict=False)]
+    return Figures(
+        phases={name: statistics.median(values) for name, values in by_phase.items()},
+        phases_min={name: min(values) for name, values in by_phase.items()},
+        calls=dict(zip(PHASES, runs[0].timings.calls, strict=True)),
+        total=statistics.median(totals),
+        total_min=min(totals),
+        step_p50=statistics.median(percentile(one, 0.5) for one in steps),
+        step_p99=statistics.median(percentile(one, 0.99) for one in steps),
+        step_p50_min=percentile(shortest, 0.5),
+        step_p99_min=percentile(shortest, 0.99),
+        gc_runs=statistics.median(run.timings.gc_runs for run in runs),
+        gc_seconds=statistics.median(run.timings.gc_ns / 1e9 for run in runs),
+        wall=statistics.median(run.seconds for run in runs),
+        events=runs[0].events,
+        rounds=len(runs),
+    )
+
+
+def ratio(stock: float, level: float) -> float | None:
+    """How many times as long stock takes; None where one of them took nothing that can be measured."""
+    return stock / level if stock > 0 and level > 0 else None
+
+
+def first_difference(stock: Sequence[int], level: Sequence[int]) -> int | None:
+    """The first step after which the checksums differ, from 1; None: none does."""
+    for number, (one, other) in enumerate(zip(stock, level, strict=False), 1):
+        if one != other:
+            return number
+    return None if len(stock) == len(level) else min(len(stock), len(level)) + 1
+
+
+def compare(stock: Run, level: Run) -> list[str]:
+    """What a level did otherwise than stock, one line each; none: the same blocks, hits and preemptions."""
+    problems = []
+    step = first_difference(stock.ledger, level.ledger)
+    if step is not None:
+        problems.append(f"block ids differ from step {step} on")
+    for field in dataclasses.fields(Counts):
+        ours, theirs = getattr(level.counts, field.name), getattr(stock.counts, field.name)
+        if ours != theirs:
+            problems.append(f"{field.name.replace('_', ' ')}: {ours:,}, stock {theirs:,}")
+    return problems
+
+
+def rotations(levels: Sequence[str], rounds: int) -> list[list[str]]:
+    """The order of the levels in each round: each comes first equally often."""
+    return [[*levels[shift:], *levels[:shift]] for shift in (number % len(levels) for number in range(rounds))]

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Checks kvpool inside a real vLLM engine: the same tokens, cached tokens, preemptions and KV events as without it.
+
+    python tools/vllm_check.py                              # stock against pool, manager and shadow
+    python tools/vllm_check.py --levels manager --prompts 400
+
+Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU, with a made-up
+Llama of two layers and a pool so small that requests are preempted. It generates for prompts that share beginnings,
+greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
+
+Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be stock's, less
+what stock tells twice. pool and manager run once more with KVPOOL_VLLM_EVENTS=stock: then the events are stock's, one
+by one. Exit code 0: every level did what stock did. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.check_compare import EXACT, STOCK, Engine, Record, changes, verdict  # noqa: E402
+from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LEVELS: Final = ("pool", "manager", "shadow")
+# Levels that are run with vLLM's events, too; shadow hands out vLLM's own.
+WITH_STOCK_EVENTS: Final = frozenset({"pool", "manager"})
+
+
+def planned(levels: Sequence[str]) -> list[Engine]:
+    """The runs to make, stock first."""
+    chosen = [level for level in dict.fromkeys(levels) if level != STOCK]
+    engines = [Engine(STOCK, STOCK)]
+    engines += [Engine(level, EXACT if level in WITH_STOCK_EVENTS else STOCK) for level in chosen]
+    return engines + [Engine(level, STOCK) for level in chosen if level in WITH_STOCK_EVENTS]
+
+
+def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of an engine's process: the caller's, without its settings of vLLM and of kvpool in it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "VLLM_"))}
+    kept.pop("PYTHONPATH", None)
+    kept.update(settings["environment"])
+    kept.update(
+        PYTHONHASHSEED="0",
+        OMP_NUM_THREADS="1",
+        VLLM_CPU_KVCACHE_SPACE="1",
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine is in the process that asks it for its events
+    )
+    if engine.level != STOCK:
+        kept["KVPOOL_VLLM"] = engine.level
+        if engine.level in WITH_STOCK_EVENTS:
+            kept["KVPOOL_VLLM_EVENTS"] = engine.events
+    return kept
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends an engine's process and those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_engine(engine: Engine, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Runs one engine in a process of its own and reads what it did."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kvpool-check-") as scratch:
+        result, log = Path(scratch) / "record.json", Path(scratch) / "log"
+        command = [settings["python"], "-m", "tools.vllm.check_engine", "--prompts", str(options.prompts)]
+        command += ["--blocks", str(options.blocks), "--result", str(result)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=child_environment(engine, settings),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(timeout=options.timeout)
+                problem = f"exited with {code}" if code else ""
+            except subprocess.TimeoutExpired:
+                problem = f"still running after {options.timeout:g} s"
+            finally:
+                kill(process)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if options.logs:
+            (options.logs / f"{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
+        try:
+            found = json.loads(result.read_text(encoding="utf-8"))
+            engine.vllm, engine.replaced = found["vllm"], found["replaced"]
+            engine.scenarios = {name: Record.from_json(one) for name, one in found["scenarios"].items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = problem or f"left no record: {error}"
+        if problem:
+            engine.broken = problem + "\n" + "\n".join(text.splitlines()[-20:])
+    engine.seconds = time.monotonic() - begun
+
+
+def run_all(
+    engines: Sequence[Engine], settings: Mapping[str, Any], options: argparse.Namespace, console: Console
+) -> None:
+    """Runs the engines, one after the other; stock that breaks ends it."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("engines", total=len(engines))
+        for engine in engines:
+            progress.update(task, description=engine.name)
+            run_engine(engine, settings, options)
+            progress.advance(task)
+            if engine.level == STOCK and engine.broken:
+                raise ConformanceError(f"stock: {engine.broken}")
+        progress.update(task, description="engines")
+
+
+def rows(engines: Sequence[Engine]) -> list[list[str]]:
+    """One line per run and scenario."""
+    found = []
+    for engine in engines:
+        for scenario, record in engine.scenarios.items():
+            kinds = [change[0] for change in changes(record.events)]
+            same = record.tokens == engines[0].scenarios[scenario].tokens
+            found.append(
+                [
+                    engine.name,
+                    scenario,
+                    f"{sum(len(one) for prompt in record.tokens for one in prompt):,}",
+                    "yes" if same else "no",
+                    f"{sum(record.cached):,}",
+                    f"{record.preemptions:,}",
+                    f"{kinds.count('stored'):,}",
+                    f"{kinds.count('removed'):,}",
+                    f"{record.seconds:.1f}",
+                    ", ".join(engine.replaced),
+                ]
+            )
+    return found
+
+
+def make_table(engines: Sequence[Engine]) -> Table:
+    """What every engine did, beside stock."""
+    table = Table()
+    heads = ["level", "scenario", "tokens", "as stock", "cached", "preempted", "stored", "removed", "s", "kvpool at"]
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if 2 <= number <= 8 else "left")
+    for line in rows(engines):
+        table.add_row(*line)
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--levels", nargs="*", default=list(LEVELS), metavar="LEVEL", choices=(STOCK, *LEVELS), help="(default: all)"
+    )
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
+    parser.add_argument("--prompts", type=int, default=200, help="how many prompts (default: 200)")
+    parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine (default: 900)")
+    parser.add_argument("--json", type=Path, help="write everything that was recorded as JSON")
+    parser.add_argument("--logs", type=Path, help="a folder for what the engines print, one file each")
+    options = parser.parse_args(argv)
+    if options.prompts < 1 or options.blocks < 16 or options.timeout <= 0:
+        parser.error("--prompts is at least 1, --blocks at least 16, --timeout above zero")
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    engines = planned(options.levels)
+    try:
+        settings = read_settings(options.venv.absolute())
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
+        run_all(engines, settings, options, console)
+    except ConformanceError as error:
+        console.print(f"vllm_check: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("vllm_check: stopped")
+        return 130
+    out = Console()
+    if not out.is_terminal:  # a log has no width: nothing of the table is cut
+        out = Console(width=160)
+    out.print(make_table(engines))
+    problems = verdict(engines)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        report = {"problems": problems, "engines": [dataclasses.asdict(engine) for engine in engines]}
+        options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    for problem in problems:
+        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    agreed = "" if problems or len(engines) == 1 else f"; {len(engines) - 1} runs did what stock did"
+    console.print(f"{time.monotonic() - begun:.0f} s{agreed}", markup=False, highlight=False)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

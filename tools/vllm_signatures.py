@@ -1,0 +1,463 @@
+#!/usr/bin/env python3
+"""The table of what kvpool's vLLM plug-in relies on: records it from vLLM's sources, and compares.
+
+    python tools/vllm_signatures.py --record SOURCE SOURCE ...  # write the table anew, of these vLLMs alone
+    python tools/vllm_signatures.py --check SOURCE              # compare the table with the sources of a vLLM
+    python tools/vllm_signatures.py --installed                 # compare it with the vLLM of this Python
+
+SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's folder. Nothing of it
+is imported, so --record and --check also do for a vLLM that cannot be installed here. --installed imports, and compares
+as the plug-in does before it does anything. What is recorded is WANTED below; the table is
+python/kvpool/integrations/vllm/signatures.py.
+
+Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from kvpool.integrations.vllm import gate, signatures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+TABLE: Final = Path(signatures.__file__)
+WIDTH: Final = 120
+Recorded: TypeAlias = dict[str, dict[str, str]]  # module -> name -> form
+
+# What each level relies on. "X.*": the public methods of X, and that there are no others. "X" of a class: how it is
+# called. Names that a version lacks are left out of its table, and are there in another version.
+WANTED: Final[Mapping[str, Mapping[str, str]]] = {
+    "pool": {
+        "vllm.v1.core.block_pool": """
+            BlockHashToBlockMap BlockHashToBlockMap.* BlockHashToBlockMap.__len__ BlockHashToBlockMap._cache
+            BlockPool BlockPool.* BlockPool._maybe_evict_cached_block BlockPool._insert_block_hash
+            BlockPool._remove_cached_block_hashes BlockPool.num_gpu_blocks BlockPool.medium BlockPool.enable_caching
+            BlockPool.hash_block_size BlockPool.num_hash_lookahead_tokens BlockPool.blocks BlockPool.free_block_queue
+            BlockPool.cached_block_hash_to_block BlockPool.cached_block_hashes_by_block BlockPool.null_block
+            BlockPool.enable_kv_cache_events BlockPool.kv_event_queue BlockPool.metrics_collector
+        """,
+        "vllm.v1.core.kv_cache_utils": """
+            KVCacheBlock KVCacheBlock.* KVCacheBlock.block_id KVCacheBlock.ref_cnt KVCacheBlock.pool
+            KVCacheBlock._block_hash KVCacheBlock._block_hash_num_tokens KVCacheBlock.prev_free_block
+            KVCacheBlock.next_free_block KVCacheBlock.is_null
+            FreeKVCacheBlockQueue FreeKVCacheBlockQueue.* FreeKVCacheBlockQueue.num_free_blocks
+            FreeKVCacheBlockQueue.fake_free_list_head FreeKVCacheBlockQueue.fake_free_list_tail
+            init_none_hash get_request_block_hasher hash_block_tokens generate_block_hash_extra_keys
+            generate_lookahead_block_hash_extra_keys to_event_extra_keys maybe_convert_block_hash
+            make_block_hash_with_group_id get_block_hash get_group_id resolve_block_hashes
+            BlockHashListWithBlockSize BlockHashListWithBlockSize.__len__ BlockHashListWithBlockSize.__getitem__
+            BlockHashListWithBlockSize.block_hashes BlockHashListWithBlockSize.scale_factor
+        """,
+        "vllm.v1.core.kv_cache_coordinator": "BlockPool",
+        "vllm.v1.core.single_type_kv_cache_manager": """
+            FullAttentionManager.find_longest_cache_hit SlidingWindowManager.find_longest_cache_hit
+        """,
+        "vllm.v1.core.kv_cache_metrics": """
+            KVCacheMetricsCollector.* KVCacheMetricsCollector.sample_rate
+        """,
+        "vllm.v1.engine.core": "get_request_block_hasher init_none_hash",
+        "vllm.distributed.kv_events": "BlockStored BlockRemoved AllBlocksCleared MEDIUM_GPU",
+        "vllm.utils.hashing": "sha256 sha256_cbor xxhash xxhash_cbor",
+        "vllm.v1.request": """
+            Request.request_id Request._all_token_ids Request.all_token_ids Request.num_tokens Request.block_hashes
+            Request.update_block_hashes Request.mm_features Request.lora_request Request.cache_salt
+            Request.prompt_embeds Request.session_id
+        """,
+    },
+    "manager": {
+        "vllm.v1.core.kv_cache_manager": """
+            KVCacheBlocks KVCacheBlocks.* KVCacheBlocks.__add__ KVCacheBlocks.blocks
+            KVCacheManager KVCacheManager.* KVCacheManager.max_model_len KVCacheManager.enable_caching
+            KVCacheManager.enable_kv_cache_events KVCacheManager.use_eagle KVCacheManager.log_stats
+            KVCacheManager.metrics_collector KVCacheManager.prefix_cache_stats KVCacheManager.coordinator
+            KVCacheManager.mamba_shared_prefix_checkpoint KVCacheManager.num_kv_cache_groups
+            KVCacheManager.block_pool KVCacheManager.retained_hit_group_ids KVCacheManager.kv_cache_config
+            KVCacheManager.watermark_blocks KVCacheManager.kv_cache_event_metadata
+            KVCacheManager.empty_kv_cache_blocks get_kv_cache_coordinator
+        """,
+        "vllm.v1.core.kv_cache_coordinator": """
+            KVCacheCoordinator KVCacheCoordinator.* KVCacheCoordinator.kv_cache_config
+            KVCacheCoordinator.scheduler_block_size KVCacheCoordinator.num_reprefillable_tokens
+            KVCacheCoordinator.block_pool KVCacheCoordinator.eagle_group_ids KVCacheCoordinator.drop_eagle_group_ids
+            KVCacheCoordinator.single_type_managers KVCacheCoordinator.group_block_sizes
+            KVCacheCoordinator.retention_interval
+            KVCacheCoordinatorNoPrefixCache KVCacheCoordinatorNoPrefixCache.find_longest_cache_hit
+            UnitaryKVCacheCoordinator UnitaryKVCacheCoordinator.find_longest_cache_hit
+            UnitaryKVCacheCoordinator.kv_cache_spec UnitaryKVCacheCoordinator.block_size
+            HybridKVCacheCoordinator HybridKVCacheCoordinator.find_longest_cache_hit
+            HybridKVCacheCoordinator.find_longest_cache_hit_per_group HybridKVCacheCoordinator.get_num_cacheable_tokens
+            HybridKVCacheCoordinator.hash_block_size HybridKVCacheCoordinator.enable_partial_hash_hits
+            HybridKVCacheCoordinator.attention_groups HybridKVCacheCoordinator.full_attention_group_id
+            get_kv_cache_coordinator replay_boundaries
+        """,
+        "vllm.v1.core.single_type_kv_cache_manager": """
+            SingleTypeKVCacheManager SingleTypeKVCacheManager.* SingleTypeKVCacheManager.block_size
+            SingleTypeKVCacheManager.kv_cache_spec SingleTypeKVCacheManager.block_pool
+            SingleTypeKVCacheManager.enable_caching SingleTypeKVCacheManager.max_admission_blocks_per_request
+            SingleTypeKVCacheManager.scheduler_block_size SingleTypeKVCacheManager.cache_hit_alignment_tokens
+            SingleTypeKVCacheManager.dcp_world_size SingleTypeKVCacheManager.pcp_world_size
+            SingleTypeKVCacheManager.new_block_ids SingleTypeKVCacheManager.req_to_blocks
+            SingleTypeKVCacheManager.num_cached_block SingleTypeKVCacheManager.kv_cache_group_id
+            SingleTypeKVCacheManager._null_block SingleTypeKVCacheManager.use_eagle
+            SingleTypeKVCacheManager.retains_longer_hit SingleTypeKVCacheManager.supports_fine_grained_hash_lookup
+            FullAttentionManager FullAttentionManager.cache_blocks FullAttentionManager.reachable_block_mask
+            SlidingWindowManager SlidingWindowManager.cache_blocks SlidingWindowManager.reachable_block_mask
+            SlidingWindowManager.get_num_skipped_tokens SlidingWindowManager.sliding_window
+            SlidingWindowManager.extra_retained_tokens
+        """,
+        "vllm.v1.core.sched.scheduler": "KVCacheManager",
+        "vllm.v1.metrics.stats": "PrefixCacheStats PrefixCacheStats.record",
+        "vllm.v1.request": """
+            Request.num_computed_tokens Request.num_prompt_tokens Request.num_in_flight_tokens Request.status
+            Request.skip_reading_prefix_cache Request.num_preemptions Request.shared_prefix_boundary
+            Request.kv_cache_report_mode RequestStatus.WAITING RequestStatus.PREEMPTED
+        """,
+    },
+}
+HEAD: Final = '''\
+"""What the plug-in relies on in each supported vLLM. Written by tools/vllm_signatures.py: do not edit.
+
+Owns the table, nothing else. Module, then name in it, then the form: of a function or a method its signature without
+annotations and values of defaults; of a class how it is called; "is X" for what is imported from elsewhere; "attribute"
+for what is on the class or is stored by its methods; of "X.*" the public methods of X. A form per version where
+they differ; a version that is not listed then lacks the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+Table: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
+
+'''
+
+
+class SourceError(Exception):
+    """There is no vLLM, or not the whole of one; the message says what is missing."""
+
+
+# --- Reading sources --------------------------------------------------------------------------------------------------
+
+
+class Module:
+    """One module's source."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise SourceError(f"{path}: {error}") from error
+        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.imports = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and not node.level
+            for alias in node.names
+        }
+        targets = (target for node in tree.body for target in assigned(node))
+        self.variables = {target.id for target in targets if isinstance(target, ast.Name)}
+
+    def lineage(self, name: str) -> Iterator[ast.ClassDef]:
+        """A class and, nearest first, the ones of this module that it derives from."""
+        node = self.classes.get(name)
+        if node is not None:
+            yield node
+            for base in node.bases:
+                if isinstance(base, ast.Name):
+                    yield from self.lineage(base.id)
+
+    def method(self, owner: str, name: str) -> ast.FunctionDef | None:
+        for node in self.lineage(owner):
+            found = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == name]
+            if found:
+                return found[-1]  # the ones before it are overloads
+        return None
+
+    def public_methods(self, owner: str) -> list[str]:
+        bodies = [one for node in self.lineage(owner) for one in node.body if isinstance(one, ast.FunctionDef)]
+        return sorted({one.name for one in bodies if not one.name.startswith("_")})
+
+    def has_attribute(self, owner: str, name: str) -> bool:
+        for node in self.lineage(owner):
+            on_class = (target for one in node.body for target in assigned(one))
+            if any(isinstance(target, ast.Name) and target.id == name for target in on_class):
+                return True
+            methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
+            for one in (inner for method in methods for inner in ast.walk(method)):
+                if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and one.attr == name:
+                    return True
+        return False
+
+    def form(self, name: str) -> str | None:
+        """What is under a name, in the form of the table; None: nothing."""
+        owner, _, attribute = name.rpartition(".")
+        if not owner:
+            if name in self.functions:
+                return gate.canonical(signature_of(self.functions[name].args))
+            if name in self.classes:
+                return gate.canonical(self.call_of(name))
+            if name in self.imports:
+                return f"is {self.imports[name]}"
+            return "attribute" if name in self.variables else None
+        if owner not in self.classes:
+            return None
+        if attribute == "*":
+            return " ".join(self.public_methods(owner))
+        method = self.method(owner, attribute)
+        if method is None:
+            return "attribute" if self.has_attribute(owner, attribute) else None
+        decorators = {ast.unparse(one) for one in method.decorator_list}
+        if decorators & {"property", "cached_property", "functools.cached_property"}:
+            return "property"
+        kind = next((f"{one} " for one in ("classmethod", "staticmethod") if one in decorators), "")
+        return kind + gate.canonical(signature_of(method.args))
+
+    def call_of(self, name: str) -> inspect.Signature:
+        """How a class is called: from its ``__init__``, else from the fields of a dataclass or a struct."""
+        init = self.method(name, "__init__")
+        if init is not None:
+            parameters = list(signature_of(init.args).parameters.values())
+            return inspect.Signature(parameters[1:])
+        fields: dict[str, inspect.Parameter] = {}
+        for node in reversed(list(self.lineage(name))):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    fields[field.target.id] = parameter_of(field.target.id, field.value)
+        return inspect.Signature(sorted(fields.values(), key=lambda one: one.kind))
+
+
+def assigned(node: ast.stmt) -> Iterable[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign) else []
+
+
+def parameter_of(name: str, value: ast.expr | None) -> inspect.Parameter:
+    """The parameter that a field of a dataclass makes."""
+    kinds = inspect.Parameter
+    kind: inspect._ParameterKind = kinds.POSITIONAL_OR_KEYWORD
+    default = value is not None
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
+        options = {option.arg: ast.unparse(option.value) for option in value.keywords}
+        default = bool({"default", "default_factory"} & options.keys())
+        if options.get("kw_only") == "True":
+            kind = kinds.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=... if default else kinds.empty)
+
+
+def signature_of(arguments: ast.arguments) -> inspect.Signature:
+    """The signature of a function's source, with ``...`` for every default."""
+    kinds = inspect.Parameter
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    parameters = [
+        inspect.Parameter(
+            one.arg,
+            kinds.POSITIONAL_ONLY if index < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
+            default=... if index >= required else kinds.empty,
+        )
+        for index, one in enumerate(positional)
+    ]
+    if arguments.vararg:
+        parameters.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parameters.append(inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=... if default else kinds.empty))
+    if arguments.kwarg:
+        parameters.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
+    return inspect.Signature(parameters)
+
+
+class Source:
+    """The sources of one vLLM."""
+
+    def __init__(self, folder: Path) -> None:
+        inner = folder / "vllm"
+        self.package = inner if (inner / "__init__.py").exists() else folder
+        self.modules: dict[str, Module] = {}
+
+    def version(self) -> str:
+        """The version, from the files that a build writes."""
+        for name in ("_version.py", "../PKG-INFO"):
+            path = self.package / name
+            if path.is_file():
+                pattern = r"^(?:__version__.*= *['\"]|Version: )([^'\"\s]+)"
+                found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+                if found:
+                    return found[1]
+        raise SourceError(f"{self.package}: not the sources of a released vLLM: neither _version.py nor PKG-INFO")
+
+    def series(self) -> str:
+        return ".".join(self.version().split(".")[:2])
+
+    def module(self, name: str) -> Module:
+        if name not in self.modules:
+            relative = name.removeprefix("vllm.").replace(".", "/")
+            self.modules[name] = Module(self.package / f"{relative}.py")
+        return self.modules[name]
+
+    def recorded(self, wanted: Mapping[str, str]) -> Recorded:
+        """The forms of what is wanted, what is not there left out."""
+        tables: Recorded = {}
+        for module_name, names in wanted.items():
+            module = self.module(module_name)
+            table = tables.setdefault(module_name, {})
+            for name in names.split():
+                form = module.form(name)
+                if form is None:
+                    continue
+                table[name] = form
+                if name.endswith(".*"):
+                    for method in form.split():
+                        table[f"{name[:-1]}{method}"] = module.form(f"{name[:-1]}{method}") or ""
+        return tables
+
+
+# --- Writing the table ------------------------------------------------------------------------------------------------
+
+
+def quoted(text: str, indent: int, before: str) -> list[str]:
+    """The lines of ``before`` and a string, in parentheses where they are too long for one line."""
+    line = f'{" " * indent}{before}"{text}",'
+    if len(line) <= WIDTH:
+        return [line]
+    lines, part, room = [f"{' ' * indent}{before}("], "", WIDTH - indent - 6
+    for word in re.findall(r"\S+ ?", text):
+        if len(part) + len(word) > room:
+            lines.append(f'{" " * (indent + 4)}"{part}"')
+            part = ""
+        part += word
+    return [*lines, f'{" " * (indent + 4)}"{part}"', f"{' ' * indent}),"]
+
+
+def table_text(name: str, tables: dict[str, Recorded]) -> str:
+    """One level's table as source: ``tables`` by version."""
+    lines = [f"{name.upper()}: Final[Table] = {{"]
+    for module in dict.fromkeys(module for one in tables.values() for module in one):
+        lines.append(f'    "{module}": {{')
+        newest_first = [one.get(module, {}) for one in reversed(tables.values())]
+        for entry in dict.fromkeys(entry for one in newest_first for entry in one):
+            forms = {version: one[module][entry] for version, one in tables.items() if entry in one.get(module, {})}
+            if len(forms) == len(tables) and len(set(forms.values())) == 1:
+                lines += quoted(next(iter(forms.values())), 8, f'"{entry}": ')
+                continue
+            inner = ", ".join(f'"{version}": "{form}"' for version, form in forms.items())
+            if len(inner) + len(entry) + 14 <= WIDTH:  # indent, quotes, colon, braces, comma
+                lines.append(f'        "{entry}": {{{inner}}},')
+                continue
+            lines.append(f'        "{entry}": {{')
+            for version, form in forms.items():
+                lines += quoted(form, 12, f'"{version}": ')
+            lines.append("        },")
+        lines.append("    },")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def record(sources: Sequence[Source], target: Path) -> None:
+    found: dict[str, Source] = {}
+    for source in sources:
+        if source.series() in found:
+            raise SourceError(f"{source.package}: a second {source.series()}")
+        found[source.series()] = source
+    found = dict(sorted(found.items(), key=lambda one: [int(part) for part in one[0].split(".")]))
+    for module, names in ((module, names) for wanted in WANTED.values() for module, names in wanted.items()):
+        forms = {name: [source.module(module).form(name) for source in found.values()] for name in names.split()}
+        for name, one in forms.items():
+            if not any(form is not None for form in one):
+                raise SourceError(f"{module}.{name}: wanted, but in none of {', '.join(found)}")
+    versions = ", ".join(f'"{version}"' for version in found)
+    text = HEAD + f"VERSIONS: Final = ({versions}{',' if len(found) == 1 else ''})\n"
+    for level, wanted in WANTED.items():
+        text += "\n" + table_text(level, {series: one.recorded(wanted) for series, one in found.items()})
+    target.write_text(text, encoding="utf-8")
+    print(f"{target}: {text.count(chr(10))} lines, {', '.join(one.version() for one in found.values())}")
+
+
+# --- Comparing --------------------------------------------------------------------------------------------------------
+
+
+def lines_of(table: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return sorted(f"{module}.{name}  {form}" for module, names in table.items() for name, form in names.items())
+
+
+def of_series(table: signatures.Table, series: str) -> Recorded:
+    """The part of the committed table that a version has."""
+    return {
+        module: {
+            name: form
+            for name, forms in names.items()
+            if (form := forms if isinstance(forms, str) else forms.get(series, ""))
+        }
+        for module, names in table.items()
+    }
+
+
+def check(source: Source) -> int:
+    version = source.version()
+    series = gate.series_of(version) or signatures.VERSIONS[-1]
+    print(f"vLLM {version}, compared with the table's {series}")
+    count = 0
+    for level, table in (("pool", signatures.POOL), ("manager", signatures.MANAGER)):
+        names = (f"{level}, table {series}", f"{level}, sources {version}")
+        was, now = lines_of(of_series(table, series)), lines_of(source.recorded(WANTED[level]))
+        lines = list(difflib.unified_diff(was, now, *names, lineterm="", n=0))
+        count += len(lines)
+        for line in lines:
+            print(line)
+    if gate.series_of(version) is None:
+        print(f"vLLM {version} is not in the table, which has {', '.join(signatures.VERSIONS)}")
+        return 1
+    print("different" if count else "no difference")
+    return int(count > 0)
+
+
+def check_installed() -> int:
+    version = gate.installed_version()
+    if version is None:
+        raise SourceError(f"vLLM cannot be imported by {sys.executable}")
+    series = gate.series_of(version) or signatures.VERSIONS[-1]
+    failed = False
+    for level in gate.LEVELS:
+        told = gate.check(level)
+        failed |= bool(told)
+        print(f"vLLM {version}, level {level}: {f'{len(told)} differences' if told else 'no difference'}")
+        differences = gate.differences(level, series) if told else []
+        if told != [str(one) for one in differences]:  # the version, or vLLM as a whole
+            print(*told, f"compared with {series}:", sep="\n")
+        for one in differences:
+            print(f"  {one.name}\n  - {one.expected}\n  + {one.found}")
+    return int(failed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--record", type=Path, nargs="+", metavar="SOURCE", help="write the table anew, of these vLLMs")
+    what.add_argument("--check", type=Path, metavar="SOURCE", help="compare the table with the sources of a vLLM")
+    what.add_argument("--installed", action="store_true", help="compare the table with the vLLM of this Python")
+    parser.add_argument("--table", type=Path, default=TABLE, help="with --record: where to (default: the package's)")
+    options = parser.parse_args(argv)
+    try:
+        if options.record:
+            record([Source(folder) for folder in options.record], options.table)
+            return 0
+        return check_installed() if options.installed else check(Source(options.check))
+    except SourceError as error:
+        print(f"vllm_signatures: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
