@@ -9,11 +9,11 @@ MODEL_OPERATIONS ?= 10000000
 TORCH ?= 2.11.0 2.13.0
 
 # Levels of KVPOOL_VLLM that vllm-conformance compares with stock.
-VLLM_LEVELS ?= stock
+VLLM_LEVELS ?= stock pool manager
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check vllm-env vllm-conformance bench bench-rust bench-python bench-report vectors stubs-check wheel clean
+	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-bench bench bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -99,6 +99,15 @@ vllm-env: ## .venv-vllm: a real vLLM for the CPU, its own tests, kvpool in place
 
 vllm-conformance: vllm-env ## vLLM's own tests of its KV-cache core, stock and with kvpool: VLLM_LEVELS="stock pool manager"
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS)
+
+vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
+	$(VENV)-vllm/bin/python tools/vllm_check.py
+
+vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
+	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
+
+vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
+	$(VENV)-vllm/bin/python tools/vllm_bench.py $(if $(TRACE),--trace $(TRACE)) --out
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check

@@ -15,8 +15,9 @@
 
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use crate::key::Key;
+use hashbrown::hash_table::OccupiedEntry;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 /// The hash of a block.
 #[derive(Clone, Debug)]
@@ -162,7 +163,7 @@ impl Keys {
 
     fn remove_regular(&mut self, key: &Key, block: u32) -> bool {
         let hash = self.hash(key);
-        self.regular.find_entry(hash, |&found| found == block).map(|entry| entry.remove()).is_ok()
+        self.regular.find_entry(hash, |&found| found == block).map(OccupiedEntry::remove).is_ok()
     }
 
     fn make_irregular(&mut self, key: Key, block: u32) -> &mut Copies {
@@ -186,9 +187,8 @@ impl Keys {
         let is_known = !self.irregular.is_empty() && self.irregular.contains_key(&key);
         if !is_known && self.is_hash_of(block, &key) {
             let (hashes, hasher) = (&self.hashes, &self.hasher);
-            let rehash = |&block: &u32| {
-                hashes[block as usize].as_ref().map_or(0, |hash| hasher.hash_one(hash.key))
-            };
+            let rehash =
+                |&block: &u32| hashes[block as usize].as_ref().map_or(0, |hash| hasher.hash_one(hash.key));
             self.regular.insert_unique(hash, block, rehash);
             return 0;
         }
@@ -247,11 +247,8 @@ impl Keys {
     pub fn take(&mut self, block: u32, mut gone: impl FnMut(Key, usize)) {
         let Some(hash) = self.hashes.get_mut(block as usize).and_then(Option::take) else { return };
         let key = hash.key;
-        let left = if self.remove_regular(&key, block) {
-            Some(0)
-        } else {
-            self.remove_irregular(&key, block)
-        };
+        let left =
+            if self.remove_regular(&key, block) { Some(0) } else { self.remove_irregular(&key, block) };
         if let Some(left) = left {
             gone(key, left);
         }

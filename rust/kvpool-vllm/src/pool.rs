@@ -197,7 +197,11 @@ impl Pool {
                     for &undo in &blocks[..position] {
                         self.ref_counts[undo as usize] += 1;
                     }
-                    return Err(self.check(block).err().filter(|_| unknown).unwrap_or(VllmError::NotHeld { block }));
+                    return Err(self
+                        .check(block)
+                        .err()
+                        .filter(|_| unknown)
+                        .unwrap_or(VllmError::NotHeld { block }));
                 }
             }
             if self.ref_counts[block as usize] == 0 {
@@ -343,7 +347,11 @@ impl Pool {
     pub fn evict(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
         self.check(block)?;
         let removed = self.remove_hashes(block);
-        if reuse_first && !removed.is_empty() && self.ref_counts[block as usize] == 0 && self.queue.remove(block) {
+        if reuse_first
+            && !removed.is_empty()
+            && self.ref_counts[block as usize] == 0
+            && self.queue.remove(block)
+        {
             self.queue.push_front_n(&[block]);
         }
         Ok(removed)
@@ -379,7 +387,8 @@ impl Pool {
                     format!("block {block} has {} references", self.ref_count(block)),
                 ));
             }
-            let keys = self.keys.hash_of(block).map(|(key, _)| key).into_iter().chain(self.keys.further_keys(block));
+            let keys =
+                self.keys.hash_of(block).map(|(key, _)| key).into_iter().chain(self.keys.further_keys(block));
             for key in keys {
                 if !self.keys.leads_to(key, block) {
                     return Err(InvariantViolation::new(

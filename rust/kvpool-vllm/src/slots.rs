@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn hits_that_are_free_count_as_taken() {
-        let demand = Demand { computed: 8, new: 4, num_tokens: 12, hits: 2, evictable: 2, ..Demand::default() };
+        let demand =
+            Demand { computed: 8, new: 4, num_tokens: 12, hits: 2, evictable: 2, ..Demand::default() };
         assert_eq!(SLOTS.plan(&demand, 2), None);
         assert_eq!(SLOTS.plan(&demand, 3), Some(1));
     }

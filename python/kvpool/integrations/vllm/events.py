@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm import envs
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.v1.core import kv_cache_utils
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from .pool import BlockPool
 
@@ -39,41 +40,51 @@ class StockEvents:
         # The list is vLLM's to replace and to append to.
         self.pool.kv_event_queue.append(event)
 
-    def extra_keys(self, request: Any, start: int, end: int, item: int) -> tuple[Any, int]:
-        """The extra keys of a block, and the multi-modal item to go on from."""
+    def _extra_keys(self, request: Any, blocks: Sequence[tuple[int, int]], item: int) -> tuple[list[Any], int]:
+        """The extra keys of blocks, and the multi-modal item to go on from."""
         lookahead = self.pool.num_hash_lookahead_tokens
-        if lookahead:
-            generate = kv_cache_utils.generate_lookahead_block_hash_extra_keys
-            return generate(request, start, end, end + lookahead, item)
-        return kv_cache_utils.generate_block_hash_extra_keys(request, start, end, item)
+        if not (request.mm_features or request.lora_request or request.prompt_embeds is not None or lookahead):
+            # Nothing but a salt, which is the first block's.
+            keys: list[Any] = [None] * len(blocks)
+            if request.cache_salt and blocks and blocks[0][0] == 0:
+                keys[0], item = kv_cache_utils.generate_block_hash_extra_keys(request, *blocks[0], item)
+            return keys, item
+        keys = []
+        for start, end in blocks:
+            if lookahead:
+                generate = kv_cache_utils.generate_lookahead_block_hash_extra_keys
+                extra, item = generate(request, start, end, end + lookahead, item)
+            else:
+                extra, item = kv_cache_utils.generate_block_hash_extra_keys(request, start, end, item)
+            keys.append(extra)
+        return keys, item
 
     def stored_run(
         self,
         request: Any,
-        hashes: Sequence[bytes],
+        hashes: list[bytes],
         parent: bytes | None,
         tokens: tuple[int, int],
         block_size: int,
         group: int,
-        blocks: Iterable[tuple[int, int]],
+        blocks: Sequence[tuple[int, int]],
         item: int = 0,
     ) -> int:
         """One event for blocks whose token ranges are ``blocks``. Returns the multi-modal item to go on from."""
-        keys = []
+        keys, item = self._extra_keys(request, blocks, item)
+        more: dict[str, Any] = {}
         lookahead = self.pool.num_hash_lookahead_tokens
-        following: list[list[int]] | None = [] if lookahead else None
-        for start, end in blocks:
-            extra, item = self.extra_keys(request, start, end, item)
-            keys.append(extra)
-            if following is not None:
-                following.append(request.all_token_ids[end : end + lookahead])
+        if lookahead:
+            more["lookahead_token_ids"] = [request.all_token_ids[end : end + lookahead] for _, end in blocks]
+        if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
+            external: list[Any] = [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
+        else:
+            external = hashes
         lora = request.lora_request
-        convert = kv_cache_utils.maybe_convert_block_hash
-        more = {} if following is None else {"lookahead_token_ids": following}
         self._emit(
             BlockStored(
-                block_hashes=[convert(block_hash) for block_hash in hashes],
-                parent_block_hash=None if parent is None else convert(parent),
+                block_hashes=external,
+                parent_block_hash=None if parent is None else kv_cache_utils.maybe_convert_block_hash(parent),
                 token_ids=request.all_token_ids[tokens[0] : tokens[1]],
                 block_size=block_size,
                 lora_id=lora.adapter_id if lora else None,
@@ -102,19 +113,24 @@ class StockEvents:
             [(block * block_size, (block + 1) * block_size) for block in cached],
         )
 
-    def removed(self, keys: list[tuple[bytes, bool]]) -> None:
+    def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
         """Keys were taken from a block: for each, whether no other block has it."""
-        for key, _ in keys:
-            self._emit_removed(key)
+        self._removed([key for key, _ in keys])
+
+    def _removed(self, keys: list[bytes]) -> None:
+        medium, emit = self.pool.medium, self.pool.kv_event_queue.append
+        if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
+            # A key is a digest and four bytes of group; its number is the digest's last eight bytes.
+            for key in keys:
+                number = int.from_bytes(key[-12:-4], "big")
+                emit(BlockRemoved([number], medium, int.from_bytes(key[-4:], "big")))
+        else:
+            for key in keys:
+                emit(BlockRemoved([key[:-4]], medium, int.from_bytes(key[-4:], "big")))
 
     def stored_part(self, is_new: bool | None) -> bool:
         """Whether to tell of a prefix that ends inside a block: its key is new, known, or this block's own already."""
         return is_new is not None
-
-    def _emit_removed(self, key: bytes) -> None:
-        block_hash = kv_cache_utils.maybe_convert_block_hash(kv_cache_utils.get_block_hash(key))
-        group = kv_cache_utils.get_group_id(key)
-        self._emit(BlockRemoved(block_hashes=[block_hash], medium=self.pool.medium, group_idx=group))
 
     def cleared(self) -> None:
         """Nothing is cached any more."""
@@ -130,6 +146,9 @@ class ExactEvents(StockEvents):
         self, request: Any, hashes: Any, first: int, end: int, block_size: int, group: int, new: list[bool | None]
     ) -> None:
         """As :meth:`StockEvents.stored`, one event for each run of blocks whose hashes are new."""
+        if all(new):
+            super().stored(request, hashes, first, end, block_size, group, new)
+            return
         at, item = first, 0
         while at < end:
             if not new[at - first]:
@@ -149,11 +168,9 @@ class ExactEvents(StockEvents):
                 item,
             )
 
-    def removed(self, keys: list[tuple[bytes, bool]]) -> None:
+    def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
         """As :meth:`StockEvents.removed`, for keys that lead nowhere now."""
-        for key, is_last in keys:
-            if is_last:
-                self._emit_removed(key)
+        self._removed([key for key, is_last in keys if is_last])
 
     def stored_part(self, is_new: bool | None) -> bool:
         """As :meth:`StockEvents.stored_part`: only a new key."""

@@ -7,7 +7,7 @@ with any other function, or with lookahead hashing (vLLM 0.33), the hasher is vL
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vllm.utils import hashing as vllm_hashing
 from vllm.v1.core import kv_cache_utils
@@ -37,4 +37,4 @@ def get_request_block_hasher(
         if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
             return _core.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)
     more = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
-    return stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more)
+    return cast("Callable[[Any], list[bytes]]", stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more))

@@ -12,6 +12,7 @@ key has been removed from the index.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.v1.core import kv_cache_manager as stock
@@ -20,10 +21,13 @@ from vllm.v1.request import RequestStatus
 
 from kvpool import _core
 
+from . import LOGGER_NAME
 from .pool import BlockPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(LOGGER_NAME)
 
 
 class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
@@ -59,8 +63,8 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.allocate_slots = slots.allocate_slots
         self.cache_blocks = slots.cache_blocks
         # It copies no blocks, hands over no states and zeroes nothing.
-        self.take_new_block_ids = lambda: []
-        self.take_kv_cache_block_copies = lambda: ([], [])
+        self.take_new_block_ids: Callable[[], list[int]] = lambda: []
+        self.take_kv_cache_block_copies: Callable[[], tuple[list[Any], list[Any]]] = lambda: ([], [])
         self.take_boundary_state_offloads = dict
         self.new_step_starts = lambda: None
 
@@ -103,27 +107,37 @@ def _reports_hits(request: Any) -> bool:
     return getattr(request, "kv_cache_report_mode", "incremental") == "full"
 
 
+def _why_not(manager: KVCacheManager) -> str | None:
+    """What about this configuration leaves its calls with vLLM's managers; ``None`` if nothing does."""
+    groups = manager.coordinator.single_type_managers
+    pool = manager.block_pool
+    if type(pool) is not BlockPool:
+        return f"its block pool is {type(pool).__module__}.{type(pool).__name__}"
+    if len(groups) != 1:
+        return f"it has {len(groups)} KV-cache groups"
+    (group,) = groups
+    if type(group) is not FullAttentionManager:
+        return f"its group is managed by {type(group).__name__}"
+    reasons = {
+        "its blocks are shared by several ranks": group.dcp_world_size != 1 or group.pcp_world_size != 1,
+        "its blocks are zeroed before use": group.records_new_block_ids,
+        "its blocks are not cached": not group.kv_cache_spec.prefix_cacheable,
+        "it keeps longer hits than it reports": bool(manager.retained_hit_group_ids),
+        "its hashes are finer than its blocks": manager.enable_caching and pool.hash_block_size != group.block_size,
+        # A collector wants to be told of every block, in order.
+        "metrics of its blocks are collected": manager.metrics_collector is not None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
 def _slots_of(manager: KVCacheManager) -> _core.VllmSlots | None:
     """The Rust calls for this configuration, if it is one group of full attention over kvpool's pool."""
-    coordinator = manager.coordinator
-    pool = manager.block_pool
-    if len(coordinator.single_type_managers) != 1 or type(pool) is not BlockPool:
+    reason = _why_not(manager)
+    if reason is not None:
+        logger.info("kvpool: this model's managers stay vLLM's, over kvpool's pool: %s", reason)
         return None
+    coordinator, pool = manager.coordinator, manager.block_pool
     group = coordinator.single_type_managers[0]
-    ordinary = (
-        type(group) is FullAttentionManager
-        and group.block_pool is pool
-        and group.dcp_world_size == 1
-        and group.pcp_world_size == 1
-        and not group.records_new_block_ids
-        and group.kv_cache_spec.prefix_cacheable
-        and not manager.retained_hit_group_ids
-        and (not manager.enable_caching or pool.hash_block_size == group.block_size)
-        # Metrics want to be told of every block, in order.
-        and manager.metrics_collector is None
-    )
-    if not ordinary:
-        return None
     # vLLM 0.33 drops a block only for those speculations that still need it.
     dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     listening = pool.enable_kv_cache_events

@@ -266,7 +266,7 @@ class BlockPool:
         num_hashes = num_tokens // unit
         assert 0 < num_hashes <= len(request.block_hashes)
         block_hash = request.block_hashes[num_hashes - 1]
-        key = kv_cache_utils.make_block_hash_with_group_id(block_hash, kv_cache_group_id)
+        key: bytes = kv_cache_utils.make_block_hash_with_group_id(block_hash, kv_cache_group_id)
         known = block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id)
         tokens_before = block.block_hash_num_tokens
         is_shorter = block.block_hash is not None and tokens_before is not None and tokens_before < num_tokens

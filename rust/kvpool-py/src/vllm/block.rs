@@ -152,7 +152,9 @@ impl PyVllmBlock {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let hash = self.block_hash(py).map_or_else(|| Ok("None".into()), |hash| hash.repr().map(|text| text.to_string()));
+        let hash = self
+            .block_hash(py)
+            .map_or_else(|| Ok("None".into()), |hash| hash.repr().map(|text| text.to_string()));
         Ok(format!("VllmBlock(block_id={}, ref_cnt={}, block_hash={})", self.id, self.ref_cnt(), hash?))
     }
 }

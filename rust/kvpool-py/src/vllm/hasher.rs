@@ -105,7 +105,12 @@ impl PyVllmHasher {
     }
 
     /// The rest of the blocks, none of which has extra keys.
-    fn hash_text<'py>(&self, py: Python<'py>, source: &Source<'py>, out: &Bound<'py, PyList>) -> PyResult<()> {
+    fn hash_text<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source<'py>,
+        out: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
         let whole = (source.tokens.len() - source.start) / self.block_size * self.block_size;
         if whole == 0 {
             return Ok(());

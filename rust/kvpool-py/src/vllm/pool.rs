@@ -17,7 +17,9 @@ use crate::hashing::named;
 impl ToPyErr for VllmError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
         let class = match self {
-            Self::NotHeld { .. } | Self::UnknownBlock { .. } | Self::AlreadyCached { .. } => "InvalidBlockError",
+            Self::NotHeld { .. } | Self::UnknownBlock { .. } | Self::AlreadyCached { .. } => {
+                "InvalidBlockError"
+            }
             Self::Pool(error) => return error.to_py_err(py),
             // Too few blocks, a key that is too long.
             _ => "InvalidArgumentError",
@@ -44,11 +46,18 @@ impl PyVllmPool {
 
 /// Keys that were removed, as vLLM writes them, each with whether it leads nowhere now.
 pub(crate) fn removed_keys<'py>(py: Python<'py>, removed: &[Removed]) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, removed.iter().map(|removed| (PyBytes::new(py, removed.key.as_bytes()), removed.last_copy)))
+    PyList::new(
+        py,
+        removed.iter().map(|removed| (PyBytes::new(py, removed.key.as_bytes()), removed.last_copy)),
+    )
 }
 
 /// The digest of the block `at` in a request's hashes, which may be finer than its blocks by `scale`.
-pub(crate) fn digest<'py>(hashes: &Bound<'py, PyAny>, at: usize, scale: usize) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn digest<'py>(
+    hashes: &Bound<'py, PyAny>,
+    at: usize,
+    scale: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
     let at = (at + 1) * scale - 1;
     let digest = match hashes.cast::<PyList>() {
         Ok(list) => list.get_item(at)?,
@@ -149,7 +158,12 @@ impl PyVllmPool {
     }
 
     /// The blocks cached for `digest` in every one of the groups, or `None`.
-    fn find<'py>(&self, py: Python<'py>, digest: &[u8], groups: Vec<u32>) -> PyResult<Option<Bound<'py, PyList>>> {
+    fn find<'py>(
+        &self,
+        py: Python<'py>,
+        digest: &[u8],
+        groups: Vec<u32>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
         let keys = keys(py, digest, &groups)?;
         let found: Option<Vec<u32>> = {
             let pool = self.shared.lock();
@@ -202,7 +216,8 @@ impl PyVllmPool {
         let all = (0..max_blocks).map(|at| keys(py, digest(hashes, at, scale)?.as_bytes(), &groups));
         let all = all.collect::<PyResult<Vec<Vec<Key>>>>()?;
         let may_end = |end: usize| {
-            block_size == alignment || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
+            block_size == alignment
+                || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
         };
         let (window, found) = {
             let pool = self.shared.lock();
@@ -210,7 +225,8 @@ impl PyVllmPool {
             let window = find_window(max_blocks, need, cached, may_end);
             let found: Vec<Vec<u32>> = (0..groups.len())
                 .map(|group| {
-                    let run = all[window.first..window.end].iter().map(|keys| pool.find(&keys[group]).unwrap_or(0));
+                    let run =
+                        all[window.first..window.end].iter().map(|keys| pool.find(&keys[group]).unwrap_or(0));
                     std::iter::repeat_n(0, window.first).chain(run).collect()
                 })
                 .collect();
@@ -305,7 +321,11 @@ impl PyVllmPool {
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         let mut pool = self.shared.lock();
-        if front { pool.queue_mut().push_front_n(&ids) } else { pool.queue_mut().push_back_n(&ids) }
+        if front {
+            pool.queue_mut().push_front_n(&ids);
+        } else {
+            pool.queue_mut().push_back_n(&ids);
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! but ordinary goes to vLLM's method, before anything has changed, and finds everything where it belongs. vLLM's objects
 //! and this one refer to each other: `__traverse__` lets the collector see it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_vllm::{Demand, Key, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -24,13 +24,15 @@ struct Memo {
     /// The digest of the last block of the hit; a digest stands for everything before it.
     last: Vec<u8>,
     blocks: Vec<u32>,
+    /// What was returned for them: a request at the head of the queue asks again at every step.
+    result: Option<Py<PyAny>>,
 }
 
 /// vLLM's calls for one group of full attention.
 #[pyclass(frozen, module = "kvpool._core", name = "VllmSlots")]
 pub(crate) struct PyVllmSlots {
     core: Py<PyVllmPool>,
-    shared: std::sync::Arc<Shared>,
+    shared: Arc<Shared>,
     slots: Slots,
     group: u32,
     caching: bool,
@@ -94,7 +96,11 @@ impl PyVllmSlots {
         on_cached: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         if block_size == 0 {
-            return Err(crate::errors::raise(py, "InvalidArgumentError", "block_size is 0: must be at least 1"));
+            return Err(crate::errors::raise(
+                py,
+                "InvalidArgumentError",
+                "block_size is 0: must be at least 1",
+            ));
         }
         Ok(Self {
             shared: core.get().shared.clone(),
@@ -124,30 +130,11 @@ impl PyVllmSlots {
         hashes: &Bound<'py, PyAny>,
         max_length: usize,
     ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-        let max_blocks = (max_length / self.slots.block_size).min(hashes.len()?);
-        let mut memo = self.memo.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let removals = self.shared.lock().removals();
-        let known = memo.blocks.len();
-        let stands = memo.removals == removals
-            && (1..=max_blocks).contains(&known)
-            && digest(hashes, known - 1, 1)?.as_bytes() == memo.last;
-        if !stands {
-            *memo = Memo { removals, ..Memo::default() };
-        }
-        for at in memo.blocks.len()..max_blocks {
-            let digest = digest(hashes, at, 1)?;
-            let key = Key::new(digest.as_bytes(), self.group).or_raise(py)?;
-            let found = self.shared.lock().find(&key);
-            let Some(block) = found else { break };
-            memo.blocks.push(block);
-            memo.last.clear();
-            memo.last.extend_from_slice(digest.as_bytes());
-        }
-        let hits = memo.blocks.len().saturating_sub(usize::from(self.drop_last));
-        let ids = memo.blocks[..hits].to_vec();
-        drop(memo);
-        let blocks = self.core.get().handles(py, &ids)?;
-        Ok((self.result(py, blocks)?, hits * self.slots.block_size))
+        // Taken out, for nothing is to be locked while Python objects are looked at or made.
+        let mut memo = std::mem::take(&mut *self.memo());
+        let found = self.find(py, &mut memo, hashes, max_length);
+        *self.memo() = memo;
+        found
     }
 
     /// `allocate_slots` of vLLM's manager.
@@ -175,10 +162,14 @@ impl PyVllmSlots {
         let table = self.tables.bind(py).get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
         let running = self.num_cached.bind(py).get_item(&id)?;
         let hits = self.hits(py, new_computed_blocks)?;
-        let held = table.as_ref().map_or(0, |table| table.len());
+        let held = table.as_ref().map_or(0, PyListMethods::len);
         let hits_of_a_running_request = hits.is_some() && (running.is_some() || held > 0);
         let nothing_to_do = num_new_tokens == 0 && num_new_computed_tokens == 0;
-        if num_external_computed_tokens > 0 || num_encoder_tokens > 0 || nothing_to_do || hits_of_a_running_request {
+        if num_external_computed_tokens > 0
+            || num_encoder_tokens > 0
+            || nothing_to_do
+            || hits_of_a_running_request
+        {
             let skip = skip_zeroing_group_ids.unwrap_or_else(|| PyTuple::empty(py).into_any());
             let sizes = (num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens);
             let (new, new_computed, blocks, lookahead) = sizes;
@@ -289,12 +280,55 @@ impl PyVllmSlots {
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
         let ids = own_ids(&table, &self.shared)?;
         let pool = self.shared.lock();
-        let tokens = ids.iter().filter_map(|&block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens));
+        let tokens =
+            ids.iter().filter_map(|&block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens));
         Ok(tokens.max().unwrap_or(0))
     }
 }
 
 impl PyVllmSlots {
+    fn memo(&self) -> MutexGuard<'_, Memo> {
+        self.memo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find<'py>(
+        &self,
+        py: Python<'py>,
+        memo: &mut Memo,
+        hashes: &Bound<'py, PyAny>,
+        max_length: usize,
+    ) -> PyResult<(Bound<'py, PyAny>, usize)> {
+        let max_blocks = (max_length / self.slots.block_size).min(hashes.len()?);
+        let removals = self.shared.lock().removals();
+        let known = memo.blocks.len();
+        let stands = memo.removals == removals
+            && (1..=max_blocks).contains(&known)
+            && digest(hashes, known - 1, 1)?.as_bytes() == memo.last;
+        if !stands {
+            *memo = Memo { removals, ..Memo::default() };
+        }
+        for at in memo.blocks.len()..max_blocks {
+            let digest = digest(hashes, at, 1)?;
+            let key = Key::new(digest.as_bytes(), self.group).or_raise(py)?;
+            let found = self.shared.lock().find(&key);
+            let Some(block) = found else { break };
+            memo.blocks.push(block);
+        }
+        if memo.blocks.len() > known || !stands {
+            memo.result = None;
+        }
+        if let Some(last) = memo.blocks.len().checked_sub(1) {
+            memo.last = digest(hashes, last, 1)?.as_bytes().to_vec();
+        }
+        let hits = memo.blocks.len().saturating_sub(usize::from(self.drop_last));
+        let result = match &memo.result {
+            Some(result) => result.bind(py).clone(),
+            None => self.result(py, self.core.get().handles(py, &memo.blocks[..hits])?)?,
+        };
+        memo.result = Some(result.clone().unbind());
+        Ok((result, hits * self.slots.block_size))
+    }
+
     /// The blocks of a hit; `None` where vLLM passes none, or its empty result.
     fn hits(&self, py: Python<'_>, blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<u32>>> {
         match blocks {
@@ -376,7 +410,10 @@ impl PyVllmSlots {
             let ids = own_ids(&blocks, &self.shared)?;
             let keys = keys_of(&hashes, known, 1, self.group, ids.iter().map(|&id| id != 0))?;
             let mut removed = Vec::new();
-            self.shared.lock().cache_full(known, &ids, &keys, self.slots.block_size, &mut removed, None).or_raise(py)?;
+            self.shared
+                .lock()
+                .cache_full(known, &ids, &keys, self.slots.block_size, &mut removed, None)
+                .or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)
     }

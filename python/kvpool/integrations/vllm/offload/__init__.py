@@ -1,0 +1,40 @@
+"""kvpool in vLLM's KV offloading, by vLLM's own configuration: no patch, nothing replaced.
+
+Two ways in, both out of tree and both chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has the JSON):
+
+- ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, for its tiering, too. The order is kvpool's.
+- ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. Slots, references and order are kvpool's.
+
+``order`` and ``chunks`` are what these stand on; they know nothing of vLLM. Importing this package imports no vLLM; its
+modules ``policies``, ``manager`` and ``spec`` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+__all__ = ["POLICIES", "SPEC", "register"]
+
+#: Names of the eviction policies in ``policies``, as ``eviction_policy`` says them.
+POLICIES: tuple[str, ...] = ("kvpool_lru",)
+#: Name of the offloading spec in ``spec``, as ``spec_name`` says it.
+SPEC = "KvpoolOffloadingSpec"
+
+
+def register() -> None:
+    """Makes the names known to vLLM's factories, so that a configuration needs no module path.
+
+    For a plug-in that vLLM loads in each of its processes. Imports vLLM's factories, and no policy before it is asked
+    for. Calling it again changes nothing.
+
+    Raises:
+        ImportError: vLLM is not installed, or one without these factories.
+    """
+    from vllm.v1.kv_offload.cpu.policies.factory import CachePolicyFactory
+    from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+
+    for name in POLICIES:
+        with contextlib.suppress(ValueError):  # what the factories raise for a name that they know already
+            CachePolicyFactory.register_cache_policy(name, f"{__name__}.policies", name)
+    with contextlib.suppress(ValueError):
+        OffloadingSpecFactory.register_spec(SPEC, f"{__name__}.spec", SPEC)

@@ -1,0 +1,308 @@
+"""An ``OffloadingManager`` of vLLM for CPU memory, over a ``BlockPool`` of kvpool.
+
+Owns what vLLM's scheduler asks of such a manager: the protocol, what a request has used, admission by reuse, events and
+metrics. Which chunks are resident, where, and which of them go is ``ChunkTable``'s.
+
+The order of eviction, with the pool's policy ``"last-accessed"``: by the request that used a chunk last, and within a
+request by token position, the tail before the head, however many calls stored it. A request counts as of its first
+access, and once more, for all that it met, when it finishes. So whatever is evicted, what is left of a prefix is a
+prefix. Chunks without a position (only callers other than vLLM's scheduler have them) are each used at the moment of
+the call, the first of a call first. Other policies of the pool order by release instead.
+
+Times are ``rank - position / 2**25``: ranks count requests, positions are tokens; a request's chunks lie within half a
+rank up to 16 million tokens. Beyond 2**28 ranks the lowest bits of a position round off, no more than that.
+"""
+
+# ruff: noqa: ARG002  # the signatures are vLLM's
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadingManager,
+    PrepareStoreOutput,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec, CPUOffloadingMetrics
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from kvpool.errors import InvalidArgumentError
+from kvpool.integrations.vllm.offload.chunks import BY_TIME, ChunkTable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+__all__ = ["KvpoolOffloadingManager"]
+
+#: vLLM's ``OffloadKey``: a block hash, and 4 bytes for the KV-cache group.
+Key: TypeAlias = bytes
+#: vLLM's ``ReqContext``.
+Context: TypeAlias = Any
+
+_TOKEN: Final = 2.0**-25
+#: vLLM 0.33 and later: events that say that metadata of a failed store may go.
+_METADATA_EVENTS: Final = any(one.name == "metadata_only" for one in fields(OffloadingEvent))
+_HIT, _PENDING, _MISS = LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.MISS
+
+
+@dataclass(slots=True)
+class _Request:
+    """What one request has met; kept in its context."""
+
+    owner: object
+    generation: int
+    rank: float = 0.0  # none before its first access
+    keys: dict[Key, object] = field(default_factory=dict)  # in the order met
+    finished: bool = False
+
+
+class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM is Any here
+    """Tracks which chunks CPU memory holds; runs in vLLM's scheduler, on its thread.
+
+    Args:
+        num_chunks: Slots of the tier.
+        eviction: A policy of ``kvpool.BlockPool``.
+        enable_events: Whether ``take_events`` has something to give.
+        store_threshold: How often a chunk must be offered before it is stored; below 2 it is stored at once.
+        max_tracker_size: Chunks whose offers are counted, at most. At least 1.
+        info: Facts for vLLM's config metric (0.33 and later): its ``CPUOffloadingInfo``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range, or no policy has this name.
+    """
+
+    def __init__(
+        self,
+        num_chunks: int,
+        eviction: str = BY_TIME,
+        *,
+        enable_events: bool = False,
+        store_threshold: int = 1,
+        max_tracker_size: int = 64_000,
+        info: Any = None,
+    ) -> None:
+        if max_tracker_size < 1:
+            raise InvalidArgumentError(f"max_tracker_size is {max_tracker_size}: must be at least 1")
+        self.medium = Medium.CPU
+        self.chunks = ChunkTable(num_chunks, eviction)
+        self.events: list[Any] | None = [] if enable_events else None
+        self.store_threshold = store_threshold
+        self.max_tracker_size = max_tracker_size
+        #: Offers per chunk, the least recently offered first; None without a threshold.
+        self.counts: OrderedDict[Key, int] | None = OrderedDict() if store_threshold >= 2 else None
+        self.stores_skipped_in_current_batch = 0
+        self.allocation_sizes_in_current_batch: list[int] = []
+        self._info = {} if info is None else info.as_config_info()
+        self._generation = 0
+        self._clock = 0.0
+
+    # What requests do.
+
+    def on_new_request(self, req_context: Context) -> Any:
+        """Says how a request's chunks are offloaded: chunk by chunk, as they are computed."""
+        self._request(req_context)
+        return RequestOffloadingContext()
+
+    def lookup(self, key: Key, req_context: Context) -> Any:
+        """Says whether a chunk is resident, being stored, or neither. Changes nothing. O(1)."""
+        chunks = self.chunks
+        if key in chunks.ready:
+            return _HIT
+        return _PENDING if key in chunks.pending else _MISS
+
+    def get_load_source(self, key: Key, req_context: Context) -> Any:
+        """Host memory: there is no other tier here."""
+        return CacheHitSource.HOST
+
+    def prepare_load(self, keys: Collection[Key], req_context: Context) -> Any:
+        """Holds chunks until ``complete_load`` and says in which slots they are, in the order of the keys. O(keys).
+
+        Raises:
+            InvalidBlockError: A chunk is not resident, or not ready; nothing has changed.
+        """
+        request = self._request(req_context)
+        slots = self.chunks.load(keys, self._use_times(keys, req_context, request) if self.chunks.by_time else None)
+        request.keys.update(dict.fromkeys(keys))
+        return CPULoadStoreSpec(slots)
+
+    def complete_load(self, keys: Collection[Key], req_context: Context) -> None:
+        """Ends one load of each chunk. O(keys).
+
+        Raises:
+            InvalidBlockError: A chunk is not being loaded (so often); nothing has changed.
+        """
+        self.chunks.complete_load(keys)
+
+    def prepare_store(self, keys: Collection[Key], req_context: Context) -> Any:
+        """Takes slots for the chunks that are not resident, evicting others; None if there is no room for all of them.
+
+        No chunk that is offered is evicted by the offer. O(keys), and O(log slots) for each victim.
+        """
+        if self.counts is not None:
+            self._count_offers(keys)
+        ready, pending = self.chunks.ready, self.chunks.pending
+        met = {key: key in ready for key in keys if key not in pending}
+        if self.counts is not None:
+            counts, offered = self.counts, len(met)
+            met = {key: old for key, old in met.items() if old or counts.get(key, 0) >= self.store_threshold}
+            self.stores_skipped_in_current_batch += offered - len(met)
+        resident = [key for key, old in met.items() if old]
+        new = [key for key, old in met.items() if not old] if resident else list(met)
+        request = self._request(req_context)
+        request.keys.update(met)
+        if resident and self.chunks.by_time:
+            self.chunks.use(resident, self._use_times(resident, req_context, request))
+        if not new:
+            return PrepareStoreOutput(keys_to_store=[], store_spec=CPULoadStoreSpec([]), evicted_keys=[])
+        self.allocation_sizes_in_current_batch.append(len(new))
+        times = self._store_times(new, req_context, request) if self.chunks.by_time else ()
+        stored = self.chunks.store(new, times, keep=resident)
+        if stored is None:
+            return None
+        if stored.evicted:
+            self._announce(stored.evicted, removed=True)
+        return PrepareStoreOutput(
+            keys_to_store=new, store_spec=CPULoadStoreSpec(stored.slots), evicted_keys=stored.evicted
+        )
+
+    def complete_store(self, keys: Collection[Key], req_context: Context, success: bool = True) -> None:
+        """Makes chunks that were being stored ready, or drops them; others are ignored. O(keys)."""
+        if success:
+            done = self.chunks.complete_store(keys)
+            if done:
+                self._announce(done, removed=False)
+            return
+        dropped = self.chunks.abandon_store(keys)
+        if dropped and _METADATA_EVENTS:
+            self._announce(dropped, removed=True, metadata_only=True)
+
+    def touch(self, keys: Collection[Key], req_context: Context) -> None:
+        """Uses the resident ones of some chunks, given head to tail, now. O(keys)."""
+        if self.chunks.by_time:
+            tail_first = list(dict.fromkeys(keys))
+            tail_first.reverse()
+            self.chunks.use(tail_first, self._moments(len(tail_first)))
+
+    def on_request_finished(self, req_context: Context) -> None:
+        """Uses all that a request has met once more, as one. O(keys); a second call changes nothing."""
+        request = req_context.get_state(_Request)
+        if request is None or not self._is_mine(request) or request.finished:
+            return
+        request.finished = True
+        if not self.chunks.by_time:
+            return
+        keys = list(request.keys)
+        positions = [req_context.get_offload_key_position(key) for key in keys]
+        if None in positions:
+            self.touch(keys, req_context)
+        elif keys:
+            self._clock += 1.0
+            self.chunks.use(keys, [self._clock - position * _TOKEN for position in positions])
+
+    def reset_cache(self) -> None:
+        """Forgets every chunk, those in use included: vLLM drops the jobs that use them. O(slots)."""
+        self.chunks.clear()
+        self._generation += 1
+        self._clock = 0.0
+
+    # What vLLM collects.
+
+    def take_events(self) -> Iterator[Any]:
+        """Gives the events since the last call, oldest first; none unless they are enabled."""
+        if self.events is None:
+            return
+        events, self.events = self.events, []
+        for event in events:
+            if getattr(event, "metadata_only", False):
+                # What was stored again meanwhile keeps its metadata.
+                gone = [key for key in event.keys if self.lookup(key, None) is _MISS]
+                if gone:
+                    yield replace(event, keys=gone)
+            else:
+                yield event
+
+    def get_stats(self) -> Any:
+        """What has happened since the last call, and how much of the tier transfers hold: shares from 0 to 1."""
+        stats = OffloadingConnectorStats()
+        slots = max(1, self.chunks.num_chunks)
+        held, written = self.chunks.num_held / slots, len(self.chunks.pending) / slots
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, held)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, written)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, max(held - written, 0.0))
+        for size in self.allocation_sizes_in_current_batch:
+            stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
+        self.allocation_sizes_in_current_batch.clear()
+        if self.counts is not None:
+            stats.increase_counter(CPUOffloadingMetrics.STORES_SKIPPED, self.stores_skipped_in_current_batch)
+            self.stores_skipped_in_current_batch = 0
+        return stats
+
+    def config_info(self) -> Sequence[Any]:
+        """The labels of vLLM's config metric (0.33 and later)."""
+        return [self._info]
+
+    # Times.
+
+    def _is_mine(self, request: _Request) -> bool:
+        return request.owner is self and request.generation == self._generation
+
+    def _request(self, req_context: Context) -> _Request:
+        request: _Request | None = req_context.get_state(_Request)
+        if request is None or not self._is_mine(request):
+            request = _Request(self, self._generation)
+            req_context.set_state(request)
+        return request
+
+    def _moments(self, n: int) -> list[float]:
+        """The next ``n`` moments, each a rank of its own."""
+        first = self._clock + 1.0
+        self._clock += n
+        return [first + i for i in range(n)]
+
+    def _use_times(self, keys: Iterable[Key], req_context: Context, request: _Request) -> list[float]:
+        """When resident chunks are used by a request: without a position, not before it finishes."""
+        if not request.rank:
+            self._clock += 1.0
+            request.rank = self._clock
+        position, rank = req_context.get_offload_key_position, request.rank
+        return [-inf if (tokens := position(key)) is None else rank - tokens * _TOKEN for key in keys]
+
+    def _store_times(self, keys: Sequence[Key], req_context: Context, request: _Request) -> list[float]:
+        """When new chunks are used by a request: without a position, one after the other from now on."""
+        times = self._use_times(keys, req_context, request)
+        return times if -inf not in times else self._moments(len(keys))
+
+    # Admission and events.
+
+    def _count_offers(self, keys: Iterable[Key]) -> None:
+        """Counts an offer of each key. An offer never pushes out what it counts itself."""
+        counts = self.counts
+        assert counts is not None  # noqa: S101 - the caller has looked
+        keys = list(keys)
+        known = {key for key in keys if key in counts}
+        others = len(counts) - len(known)
+        for key in keys:
+            if key in counts:
+                counts[key] += 1
+                counts.move_to_end(key)
+        for key in keys:
+            if key in counts:
+                continue
+            if len(counts) >= self.max_tracker_size:
+                if others == 0:
+                    break
+                counts.popitem(last=False)
+                others -= 1
+            counts[key] = 1
+
+    def _announce(self, keys: list[Key], **what: bool) -> None:
+        if self.events is not None:
+            self.events.append(OffloadingEvent(keys=keys, medium=self.medium, **what))

@@ -1,0 +1,40 @@
+"""The offloading spec that puts kvpool's manager in place of vLLM's; workers and memory stay vLLM's.
+
+Chosen by ``"spec_name": "KvpoolOffloadingSpec"`` with ``"spec_module_path"`` naming this module. Takes every setting of
+vLLM's ``CPUOffloadingSpec``; ``eviction_policy`` names a policy of ``kvpool.BlockPool``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+from kvpool.integrations.vllm.offload.chunks import BY_TIME
+from kvpool.integrations.vllm.offload.manager import KvpoolOffloadingManager
+
+__all__ = ["KvpoolOffloadingSpec"]
+
+
+class KvpoolOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]  # vLLM is Any here
+    """vLLM's CPU offloading with kvpool's manager.
+
+    Raises:
+        InvalidArgumentError: From ``get_manager``: no such ``eviction_policy``, or a setting is out of range.
+    """
+
+    _manager: Any
+
+    def get_manager(self) -> Any:
+        """The manager, made by the first call: in vLLM's scheduler."""
+        if self._manager is None:
+            extra = self.extra_config
+            self._manager = KvpoolOffloadingManager(
+                self.num_chunks,
+                str(extra.get("eviction_policy", BY_TIME)),
+                enable_events=self.kv_events_config.enable_kv_cache_events,
+                store_threshold=int(extra.get("store_threshold", 0)),
+                max_tracker_size=int(extra.get("max_tracker_size", 64_000)),
+                info=getattr(self, "cpu_info", None),
+            )
+        return self._manager

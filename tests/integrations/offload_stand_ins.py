@@ -1,0 +1,195 @@
+"""Stand-ins for the classes of vLLM that ``kvpool.integrations.vllm.offload`` derives from, builds or returns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OFFLOAD = "kvpool.integrations.vllm.offload"
+
+
+class Context:
+    def __init__(self, positions: dict[bytes, int] | None = None) -> None:
+        self.positions = positions or {}
+        self.state: dict[type, Any] = {}
+
+    def get_state(self, cls: type) -> Any:
+        return self.state.get(cls)
+
+    def set_state(self, value: object) -> None:
+        self.state[type(value)] = value
+
+    def get_offload_key_position(self, key: bytes) -> int | None:
+        return self.positions.get(key)
+
+
+@dataclasses.dataclass
+class Chunk:
+    chunk_id: int
+    ref_cnt: int = -1
+
+
+class CachePolicy:
+    def __init__(self, cache_capacity: int) -> None:
+        self.cache_capacity = cache_capacity
+
+    def mark_evictable(self, key: bytes) -> None: ...
+    def mark_non_evictable(self, key: bytes) -> None: ...
+
+
+def order_request_keys(key_groups: Sequence[Sequence[bytes]], context: Context) -> list[bytes]:
+    keys = [key for group in key_groups for key in group]
+    return sorted(keys, key=context.positions.__getitem__) if all(key in context.positions for key in keys) else keys
+
+
+class LookupResult(enum.Enum):
+    MISS = 1
+    HIT = 2
+    HIT_PENDING = 3
+
+
+class Medium(enum.Enum):
+    CPU = "CPU"
+
+
+@dataclasses.dataclass
+class Event:
+    keys: list[bytes]
+    medium: Medium
+    removed: bool
+    metadata_only: bool = False
+
+
+@dataclasses.dataclass
+class PrepareStoreOutput:
+    keys_to_store: list[bytes]
+    store_spec: Any
+    evicted_keys: list[bytes]
+
+
+@dataclasses.dataclass
+class LoadStoreSpec:
+    block_ids: list[int]
+
+
+class Stats:
+    def __init__(self) -> None:
+        self.gauges: dict[str, float] = {}
+        self.sizes: list[int] = []
+        self.skipped: int | None = None
+
+    def set_gauge(self, name: str, value: float) -> None:
+        self.gauges[name] = value
+
+    def observe_histogram(self, name: str, value: int) -> None:
+        self.sizes.append(value)
+
+    def increase_counter(self, name: str, value: int) -> None:
+        self.skipped = value
+
+
+class OffloadingSpec:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.extra_config = config
+        self.num_chunks = 4
+        self._manager = None
+        self.kv_events_config = types.SimpleNamespace(enable_kv_cache_events=True)
+
+
+class Factory:
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[str, str]] = {}
+
+    def register(self, name: str, module: str, cls: str) -> None:
+        if name in self.known:
+            raise ValueError(name)
+        self.known[name] = (module, cls)
+
+
+METRICS = ("CPU_CACHE_USAGE_PERC", "CPU_CACHE_WRITE_USAGE_PERC", "CPU_CACHE_READ_USAGE_PERC", "CPU_ALLOCATION_SIZE")
+
+
+def stand_ins(policies: Factory, specs: Factory) -> dict[str, dict[str, Any]]:
+    """Modules of vLLM, and what stands in them."""
+    names = {name: name for name in (*METRICS, "STORES_SKIPPED")}
+    return {
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": {"OffloadingConnectorStats": Stats},
+        "vllm.v1.kv_offload.base": {
+            "LookupResult": LookupResult,
+            "Medium": Medium,
+            "OffloadingEvent": Event,
+            "OffloadingManager": object,
+            "PrepareStoreOutput": PrepareStoreOutput,
+            "RequestOffloadingContext": types.SimpleNamespace,
+        },
+        "vllm.v1.kv_offload.cpu.common": {
+            "CPULoadStoreSpec": LoadStoreSpec,
+            "CPUOffloadingMetrics": types.SimpleNamespace(**names),
+        },
+        "vllm.v1.kv_offload.cpu.policies.base": {"CachePolicy": CachePolicy, "order_request_keys": order_request_keys},
+        "vllm.v1.kv_offload.cpu.policies.factory": {
+            "CachePolicyFactory": types.SimpleNamespace(register_cache_policy=policies.register)
+        },
+        "vllm.v1.kv_offload.cpu.spec": {"CPUOffloadingSpec": OffloadingSpec},
+        "vllm.v1.kv_offload.factory": {"OffloadingSpecFactory": types.SimpleNamespace(register_spec=specs.register)},
+        "vllm.v1.metrics.cache_hit_source": {"CacheHitSource": types.SimpleNamespace(HOST="host")},
+    }
+
+
+@dataclasses.dataclass
+class Vllm:
+    """What the tests use."""
+
+    policy: Any
+    manager: Any
+    spec: Any
+    policies: Factory
+    specs: Factory
+
+
+@contextlib.contextmanager
+def loaded() -> Iterator[Vllm]:
+    """The modules of kvpool that derive from vLLM's classes, over the stand-ins; gone afterwards."""
+    policies, specs = Factory(), Factory()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, members in stand_ins(policies, specs).items():
+            parts = name.split(".")
+            for end in range(1, len(parts)):
+                patch.setitem(sys.modules, ".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+            module = types.ModuleType(name)
+            vars(module).update(members)
+            patch.setitem(sys.modules, name, module)
+        mine = {name: importlib.import_module(f"{OFFLOAD}.{name}") for name in ("policies", "manager", "spec")}
+        yield Vllm(
+            mine["policies"].kvpool_lru,
+            mine["manager"].KvpoolOffloadingManager,
+            mine["spec"].KvpoolOffloadingSpec,
+            policies,
+            specs,
+        )
+    for name in mine:
+        del sys.modules[f"{OFFLOAD}.{name}"]
+
+
+# Prompts: a tree of keys, so that requests share prefixes. The key of a chunk is its path, and its position its depth.
+
+PATHS = st.text("ab", min_size=1, max_size=3)
+
+
+def prefix(path: str) -> list[bytes]:
+    return [path[: end + 1].encode() for end in range(len(path))]
+
+
+def positions(path: str) -> dict[bytes, int]:
+    return {key: len(key) * 16 for key in prefix(path)}

@@ -1,0 +1,129 @@
+"""Times vLLM's offloading manager, with its own policies and with kvpool's, and kvpool's manager: one call per row.
+
+    .venv-vllm/bin/python tools/vllm/bench_offload.py --chunks 10000 --repeat 5
+
+Each row is one call over many chunks (``lookup`` is one call per chunk, as vLLM's scheduler makes it), best of several,
+in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler makes. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.kv_offload.base import ReqContext, make_offload_key
+from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
+
+from kvpool.integrations.vllm.offload.manager import KvpoolOffloadingManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLICIES = "kvpool.integrations.vllm.offload.policies"
+MAKERS: dict[str, Callable[[int], Any]] = {
+    "vLLM lru": lambda n: CPUOffloadingManager(n, "lru"),
+    "vLLM arc": lambda n: CPUOffloadingManager(n, "arc"),
+    "kvpool_lru": lambda n: CPUOffloadingManager(n, "kvpool_lru", POLICIES),
+    "kvpool manager": KvpoolOffloadingManager,
+}
+CHUNK_TOKENS = 256
+
+
+def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
+    """The keys of one prompt of ``n`` chunks, and its request's context."""
+    context = ReqContext(req_id=seed)
+    keys = [make_offload_key(hashlib.sha256(f"{seed} {i}".encode()).digest(), 0) for i in range(n)]
+    for i, key in enumerate(keys):
+        context.set_offload_key_position(key, (i + 1) * CHUNK_TOKENS)
+    return keys, context
+
+
+def again(keys: list[bytes], seed: str) -> tuple[list[bytes], ReqContext]:
+    """The same keys as another request makes them: equal, other objects, hashes not cached."""
+    context = ReqContext(req_id=seed)
+    fresh = [bytes(bytearray(key)) for key in keys]
+    for i, key in enumerate(fresh):
+        context.set_offload_key_position(key, (i + 1) * CHUNK_TOKENS)
+    return fresh, context
+
+
+def measure(make: Callable[[int], Any], chunks: int, batch: int) -> dict[str, float]:
+    """Nanoseconds per chunk of each operation, once."""
+    times: dict[str, float] = {}
+
+    def timed(name: str, n: int, call: Callable[[], object]) -> None:
+        begun = time.perf_counter_ns()
+        call()
+        times[name] = (time.perf_counter_ns() - begun) / n
+
+    manager = make(chunks)
+    keys, first = prompt("first", chunks)
+    manager.on_new_request(first)
+    timed("prepare_store, empty tier", chunks, lambda: manager.prepare_store(keys, first))
+    timed("complete_store", chunks, lambda: manager.complete_store(keys, first))
+    timed("on_request_finished", chunks, lambda: manager.on_request_finished(first))
+    same, second = again(keys, "second")
+    manager.on_new_request(second)
+
+    def lookups(wanted: list[bytes]) -> None:
+        for key in wanted:
+            manager.lookup(key, second)
+
+    timed("lookup, hit", chunks, lambda: lookups(same))
+    absent, _ = prompt("absent", chunks)
+    timed("lookup, miss", chunks, lambda: lookups(absent))
+    timed("prepare_load", chunks, lambda: manager.prepare_load(same, second))
+    timed("complete_load", chunks, lambda: manager.complete_load(same, second))
+    timed("on_request_finished, idle", chunks, lambda: manager.on_request_finished(second))
+    timed("touch", chunks, lambda: manager.touch(keys, second))
+    timed("prepare_store, all resident", chunks, lambda: manager.prepare_store(keys, ReqContext(req_id="third")))
+    other, third = prompt("other", chunks)
+    manager.on_new_request(third)
+    timed("prepare_store, evicting all", chunks, lambda: manager.prepare_store(other, third))
+    manager.complete_store(other, third)
+    manager.on_request_finished(third)
+
+    def steps() -> None:
+        for step in range(steady):
+            wanted, context = prompts[step]
+            manager.on_new_request(context)
+            manager.prepare_store(wanted, context)
+            manager.complete_store(wanted, context)
+            manager.on_request_finished(context)
+
+    steady = chunks // batch
+    prompts = [prompt(f"steady {step}", batch) for step in range(steady)]
+    timed(f"whole life, evicting, {batch} a request", chunks, steps)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chunks", type=int, default=10_000, help="slots of the tier, chunks of a call")
+    parser.add_argument("--batch", type=int, default=100, help="chunks of a request in the last row")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    best: dict[str, dict[str, float]] = {}
+    for _ in range(options.repeat):
+        for name, make in MAKERS.items():
+            gc.collect()
+            gc.disable()
+            rows = measure(make, options.chunks, options.batch)
+            gc.enable()
+            kept = best.setdefault(name, rows)
+            best[name] = {row: min(kept[row], rows[row]) for row in rows}
+    if options.json:
+        print(json.dumps(best, indent=1))
+        return
+    print(f"{'ns per chunk':40}" + "".join(f"{name:>16}" for name in best))
+    for row in next(iter(best.values())):
+        print(f"{row:40}" + "".join(f"{best[name][row]:16.0f}" for name in best))
+
+
+if __name__ == "__main__":
+    main()
