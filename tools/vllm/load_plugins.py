@@ -22,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytest_plugins = ("shadow_watch",)
 # Where a plug-in has to put its classes and functions to be used.
 MODULES = (
     "vllm.v1.core.block_pool",
@@ -52,6 +53,8 @@ def replaced_names() -> list[str]:
 
 
 def pytest_configure() -> None:
+    # kvpool waits for the engine's module, which vLLM's own processes import.
+    importlib.import_module("vllm.v1.engine.core")
     importlib.import_module("vllm.plugins").load_general_plugins()
     report = os.environ.get("KVPOOL_CONFORMANCE_REPLACED")
     if report:

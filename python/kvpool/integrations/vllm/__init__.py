@@ -10,9 +10,9 @@ manager   also the calls of vLLM's manager for models with one group of full att
 shadow    vLLM decides, kvpool does everything beside it, and the first difference is reported
 ========  ==========================================================================================================
 
-vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its engine. What it does
-is decided in :mod:`.install`; what it needs of vLLM is listed in :mod:`.signatures` and checked by :mod:`.gate`. On
-anything unknown it logs one line that says what differs, and leaves vLLM as it is; no exception leaves it.
+vLLM finds :func:`register` through the entry point ``vllm.general_plugins`` in every process of its engine. What it
+does is decided in :mod:`.install`; what it needs of vLLM is listed in :mod:`.signatures` and checked by :mod:`.gate`.
+On anything unknown it logs one line that says what differs, and leaves vLLM as it is; no exception leaves it.
 
 See ``docs/vllm.md``.
 """
@@ -20,6 +20,10 @@ See ``docs/vllm.md``.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 #: Logs of the plug-in; vLLM shows what is below its own name.
 LOGGER_NAME = "vllm.kvpool"
@@ -28,25 +32,32 @@ _registered = False
 
 
 def register() -> None:
-    """Puts kvpool into vLLM as ``KVPOOL_VLLM`` says. Called by vLLM in each of its processes; once is enough for each."""
+    """Puts kvpool into vLLM as ``KVPOOL_VLLM`` says. Called by vLLM in each of its processes; once is enough for each.
+
+    In a process that never imports vLLM's engine, such as a worker, nothing happens beyond reading the variable.
+    """
     global _registered
     if _registered:
         return
     _registered = True
-    logger = logging.getLogger(LOGGER_NAME)
-    try:
-        from .settings import Settings
+    from .deferred import when_imported
+    from .settings import Settings
 
+    try:
         settings = Settings.from_environment()
     except ValueError as error:
-        logger.error("kvpool: %s. vLLM is left as it is.", error)
+        logging.getLogger(LOGGER_NAME).error("kvpool: %s. vLLM is left as it is.", error)
         return
-    if settings.level is None:
-        return
+    if settings.level is not None:
+        when_imported("vllm.v1.engine.core", lambda: _install(settings))
+
+
+def _install(settings: Settings) -> None:
+    logger = logging.getLogger(LOGGER_NAME)
     try:
         from .gate import check
 
-        differences = check(settings.level)
+        differences = check(settings.level or "pool")
         if differences:
             logger.error("kvpool: this vLLM is not one that it knows, and is left as it is: %s", "; ".join(differences))
             return

@@ -1,10 +1,10 @@
 """``KVCacheManager``: vLLM's KV-cache manager, whose calls per request and step are one call into Rust each.
 
 vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
-``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request work
-on that state from Rust (:class:`kvpool._core.VllmSlots`); a call with anything out of the ordinary, such as tokens from a
-connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's, over kvpool's pool
-and lookups.
+``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
+work on that state from Rust (:class:`kvpool._core.VllmSlots`); a call with anything out of the ordinary, such as tokens
+from a connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's, over
+kvpool's pool and lookups.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -63,7 +63,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.allocate_slots = slots.allocate_slots
         self.cache_blocks = slots.cache_blocks
         # It copies no blocks, hands over no states and zeroes nothing.
-        self.take_new_block_ids: Callable[[], list[int]] = lambda: []
+        self.take_new_block_ids: Callable[[], list[int]] = list
         self.take_kv_cache_block_copies: Callable[[], tuple[list[Any], list[Any]]] = lambda: ([], [])
         self.take_boundary_state_offloads = dict
         self.new_step_starts = lambda: None

@@ -60,7 +60,6 @@ class BlockPool:
                 medium = value
             else:
                 num_hash_lookahead_tokens = value
-        assert isinstance(num_gpu_blocks, int) and num_gpu_blocks > 0
         self.num_gpu_blocks = num_gpu_blocks
         self.medium = medium
         self.enable_caching = enable_caching
@@ -141,17 +140,19 @@ class BlockPool:
     ) -> None:
         """Caches the blocks ``num_cached_blocks..num_full_blocks`` of a request, which must be full and hashed.
 
-        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left out. A block that is
-        cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError` for one that is cached for as many.
+        Null blocks, and those that ``block_mask`` (one entry per block) has ``False`` for, are left out. A block that
+        is cached for fewer tokens loses those keys. Raises :class:`InvalidBlockError` for one that is cached for as
+        many.
         """
         if num_cached_blocks >= num_full_blocks:
             return
-        assert block_mask is None or len(block_mask) == num_full_blocks - num_cached_blocks
+        num_new_blocks = num_full_blocks - num_cached_blocks
+        if block_mask is not None and len(block_mask) != num_new_blocks:
+            raise errors.InvalidArgumentError(f"block_mask has {len(block_mask)} entries for {num_new_blocks} blocks")
         block_hashes = request.block_hashes
         scale = 1
         if isinstance(block_hashes, list):
-            scale = block_size // self.hash_block_size
-            assert block_size == scale * self.hash_block_size
+            scale = self._hashes_per_block(block_size)
         result = self.core.cache_full(
             blocks,
             block_hashes,
@@ -178,6 +179,14 @@ class BlockPool:
             request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, new
         )
 
+    def _hashes_per_block(self, block_size: int) -> int:
+        scale, rest = divmod(block_size, self.hash_block_size)
+        if rest or not scale:
+            raise errors.InvalidArgumentError(
+                f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a hash"
+            )
+        return scale
+
     def _cache_loose(
         self,
         blocks: Sequence[Any],
@@ -198,7 +207,9 @@ class BlockPool:
                 continue
             num_tokens = (at + 1) * block_size
             if block.block_hash is not None:
-                assert block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens
+                cached = block.block_hash_num_tokens
+                if cached is None or cached >= num_tokens:
+                    raise errors.InvalidBlockError(f"block {block.block_id} is cached already, for {cached} tokens")
                 removed += self._take_keys(block)
             key = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at], group)
             new.append(bool(self._give_key(key, block, num_tokens)))
@@ -262,9 +273,13 @@ class BlockPool:
         if block.is_null:
             return None
         unit = self.hash_block_size
-        assert block_size % unit == 0 and num_tokens % unit == 0
-        num_hashes = num_tokens // unit
-        assert 0 < num_hashes <= len(request.block_hashes)
+        self._hashes_per_block(block_size)
+        num_hashes, rest = divmod(num_tokens, unit)
+        if rest or not 0 < num_hashes <= len(request.block_hashes):
+            raise errors.InvalidArgumentError(
+                f"num_tokens is {num_tokens}: must be a multiple of {unit}, from {unit} to "
+                f"{unit * len(request.block_hashes)}, what is hashed"
+            )
         block_hash = request.block_hashes[num_hashes - 1]
         key: bytes = kv_cache_utils.make_block_hash_with_group_id(block_hash, kv_cache_group_id)
         known = block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id)

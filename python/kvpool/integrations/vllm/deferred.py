@@ -1,0 +1,57 @@
+"""Runs something once a module has been imported: now, if it is imported already.
+
+vLLM loads its plug-ins in workers and front ends, too, where nothing of its scheduler is ever imported; importing that
+to replace parts of it would cost each of them seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+
+def when_imported(name: str, action: Callable[[], None]) -> None:
+    """Calls ``action`` once, after the module ``name`` has been executed. ``action`` must not raise."""
+    if name in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Watch(name, action))
+
+
+class _Watch(MetaPathFinder):
+    """Finds one module as it would have been found, with a loader that calls back. Once."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name, self._action = name, action
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Calling(spec.loader, self._action)
+        return spec
+
+
+class _Calling(Loader):
+    """A module's own loader; what was asked for is called behind it."""
+
+    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
+        self._loader, self._action = loader, action
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._action()
