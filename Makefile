@@ -13,7 +13,8 @@ VLLM_LEVELS ?= stock pool manager
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-bench bench bench-rust bench-python bench-report vectors stubs-check wheel clean
+	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
+	bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -105,6 +106,9 @@ vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the
 
 vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
+
+vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy and manager
+	$(VENV)-vllm/bin/python tools/vllm_offload_conformance.py
 
 vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
 	$(VENV)-vllm/bin/python tools/vllm_bench.py $(if $(TRACE),--trace $(TRACE)) --out

@@ -16,7 +16,7 @@
 use std::hash::BuildHasher;
 
 use crate::key::Key;
-use hashbrown::hash_table::OccupiedEntry;
+use hashbrown::hash_table::{Entry, OccupiedEntry};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 /// The hash of a block.
@@ -175,30 +175,42 @@ impl Keys {
 
     /// Makes `key` lead to `block` also, behind the blocks it leads to. Returns how many those are.
     pub fn insert(&mut self, key: Key, block: u32) -> usize {
+        let may_be_regular = self.is_hash_of(block, &key) && !self.is_irregular(&key);
         let hash = self.hash(&key);
-        if let Some(known) = self.regular_at(hash, &key) {
-            if known != block {
-                let copies = self.make_irregular(key, known);
-                copies.blocks.push(block);
-                copies.was_shared = true;
+        let (hashes, hasher) = (&self.hashes, &self.hasher);
+        let key_of = |block: u32| hashes[block as usize].as_ref().map(|hash| &hash.key);
+        let known = if may_be_regular {
+            // One probe for both: finding a block that has the key, and a place for this one.
+            let rehash = |&block: &u32| key_of(block).map_or(0, |key| hasher.hash_one(key));
+            match self.regular.entry(hash, |&known| key_of(known) == Some(&key), rehash) {
+                Entry::Occupied(entry) => *entry.get(),
+                Entry::Vacant(place) => {
+                    place.insert(block);
+                    return 0;
+                }
             }
-            return 1;
-        }
-        let is_known = !self.irregular.is_empty() && self.irregular.contains_key(&key);
-        if !is_known && self.is_hash_of(block, &key) {
-            let (hashes, hasher) = (&self.hashes, &self.hasher);
-            let rehash =
-                |&block: &u32| hashes[block as usize].as_ref().map_or(0, |hash| hasher.hash_one(hash.key));
-            self.regular.insert_unique(hash, block, rehash);
-            return 0;
-        }
-        let copies = self.irregular.entry(key).or_default();
-        let before = copies.blocks.len();
-        if !copies.blocks.contains(&block) {
+        } else if let Some(known) = self.regular_at(hash, &key) {
+            known
+        } else {
+            let copies = self.irregular.entry(key).or_default();
+            let before = copies.blocks.len();
+            if !copies.blocks.contains(&block) {
+                copies.blocks.push(block);
+                copies.was_shared |= before > 0;
+            }
+            return before;
+        };
+        if known != block {
+            let copies = self.make_irregular(key, known);
             copies.blocks.push(block);
-            copies.was_shared |= before > 0;
+            copies.was_shared = true;
         }
-        before
+        1
+    }
+
+    #[inline]
+    fn is_irregular(&self, key: &Key) -> bool {
+        !self.irregular.is_empty() && self.irregular.contains_key(key)
     }
 
     /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key lead to it.

@@ -248,9 +248,9 @@ impl Pool {
         self.keys.give(key, block, num_tokens) == Some(0)
     }
 
-    /// Caches full blocks of one table, from its block `first` on: each under its key, those without a key left out. A
-    /// hash of fewer tokens gives way; its keys go to `removed`. If `stored` is given, it learns for each block whether
-    /// its key is new to the index, or `None` for one that was left out.
+    /// Caches full blocks of one table, from its block `first` on: each under the key that `key_of` has for its position
+    /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
+    /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
     ///
     /// # Errors
     /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
@@ -258,24 +258,24 @@ impl Pool {
         &mut self,
         first: usize,
         blocks: &[u32],
-        keys: &[Option<Key>],
+        key_of: impl Fn(usize) -> Option<Key>,
         block_size: usize,
         removed: &mut Vec<Removed>,
         mut stored: Option<&mut Vec<Option<bool>>>,
     ) -> Result<(), VllmError> {
         let tokens_of = |position: usize| ((first + position + 1) * block_size) as u32;
-        for (position, (&block, key)) in blocks.iter().zip(keys).enumerate() {
+        for (position, &block) in blocks.iter().enumerate() {
             self.check(block)?;
             if let Some((_, cached)) = self.keys.hash_of(block)
                 && cached.is_none_or(|cached| cached >= tokens_of(position))
-                && key.is_some()
+                && key_of(position).is_some()
             {
                 let cached = cached.unwrap_or(0);
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        for (position, (&block, key)) in blocks.iter().zip(keys).enumerate() {
-            let new = key.map(|key| {
+        for (position, &block) in blocks.iter().enumerate() {
+            let new = key_of(position).map(|key| {
                 self.remove_hashes_into(block, Some(removed));
                 self.insert_hash(key, block, Some(tokens_of(position)))
             });

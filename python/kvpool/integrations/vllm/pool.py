@@ -31,6 +31,10 @@ logger = logging.getLogger(LOGGER_NAME)
 _GPU = "GPU"
 
 
+class PoolUsageError(errors.InvalidArgumentError, AssertionError):
+    """Arguments that don't fit together, where vLLM's own pool has an assertion. Nothing has changed."""
+
+
 class BlockPool:
     """The block pool of one vLLM engine. Takes and gives what ``vllm.v1.core.block_pool.BlockPool`` does.
 
@@ -148,7 +152,7 @@ class BlockPool:
             return
         num_new_blocks = num_full_blocks - num_cached_blocks
         if block_mask is not None and len(block_mask) != num_new_blocks:
-            raise errors.InvalidArgumentError(f"block_mask has {len(block_mask)} entries for {num_new_blocks} blocks")
+            raise PoolUsageError(f"block_mask has {len(block_mask)} entries for {num_new_blocks} blocks")
         block_hashes = request.block_hashes
         scale = 1
         if isinstance(block_hashes, list):
@@ -182,7 +186,7 @@ class BlockPool:
     def _hashes_per_block(self, block_size: int) -> int:
         scale, rest = divmod(block_size, self.hash_block_size)
         if rest or not scale:
-            raise errors.InvalidArgumentError(
+            raise PoolUsageError(
                 f"block_size is {block_size}: must be a multiple of the {self.hash_block_size} tokens of a hash"
             )
         return scale
@@ -276,7 +280,7 @@ class BlockPool:
         self._hashes_per_block(block_size)
         num_hashes, rest = divmod(num_tokens, unit)
         if rest or not 0 < num_hashes <= len(request.block_hashes):
-            raise errors.InvalidArgumentError(
+            raise PoolUsageError(
                 f"num_tokens is {num_tokens}: must be a multiple of {unit}, from {unit} to "
                 f"{unit * len(request.block_hashes)}, what is hashed"
             )

@@ -66,16 +66,20 @@ pub(crate) fn digest<'py>(
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// The keys of blocks `first..` of a request, one per block that is wanted, and none for the others.
-pub(crate) fn keys_of(
-    hashes: &Bound<'_, PyAny>,
+/// The digests of blocks `first..` of a request, one per block that is wanted, and none for the others. Each makes a key.
+pub(crate) fn digests<'py>(
+    hashes: &Bound<'py, PyAny>,
     first: usize,
     scale: usize,
-    group: u32,
     wanted: impl Iterator<Item = bool>,
-) -> PyResult<Vec<Option<Key>>> {
-    let key = |at| Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(hashes.py());
-    wanted.enumerate().map(|(i, wanted)| wanted.then(|| key(first + i)).transpose()).collect()
+) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+    let py = hashes.py();
+    let checked = |at| {
+        let digest = digest(hashes, at, scale)?;
+        Key::new(digest.as_bytes(), 0).or_raise(py)?;
+        Ok(digest)
+    };
+    wanted.enumerate().map(|(i, wanted)| wanted.then(|| checked(first + i)).transpose()).collect()
 }
 
 /// The keys of a digest in several groups.
@@ -267,10 +271,14 @@ impl PyVllmPool {
         }
         let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
-        let keys = keys_of(hashes, first, scale, group, wanted)?;
+        let digests = digests(hashes, first, scale, wanted)?;
+        let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let observed = observed.then_some(&mut stored);
-        self.shared.lock().cache_full(first, &ids, &keys, block_size, &mut removed, observed).or_raise(py)?;
+        self.shared
+            .lock()
+            .cache_full(first, &ids, key_of, block_size, &mut removed, observed)
+            .or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
-use super::pool::{PyVllmPool, digest, keys_of, removed_keys};
+use super::pool::{PyVllmPool, digest, digests, removed_keys};
 use crate::errors::OrRaise;
 
 /// The result of the last lookup: true for every request whose hashes go on from there, while no key is removed.
@@ -217,7 +217,7 @@ impl PyVllmSlots {
                 (None, None) => 0,
             };
             let full = self.slots.full_blocks(&demand, self.recomputed);
-            self.cache_up_to(py, request, &id, &table, known, full)?;
+            self.cache_up_to(py, request, &id, &table, (known, full), &new)?;
         }
         self.result(py, blocks)
     }
@@ -241,7 +241,7 @@ impl PyVllmSlots {
         }
         let table = self.tables.bind(py).get_item(&id)?.map(Bound::cast_into::<PyList>).transpose()?;
         let table = table.unwrap_or_else(|| PyList::empty(py));
-        self.cache_up_to(py, request, &id, &table, known, full)
+        self.cache_up_to(py, request, &id, &table, (known, full), &[])
     }
 
     /// Frees a request's blocks, the last first; false, and nothing done, if one of them is not the pool's.
@@ -387,15 +387,15 @@ impl PyVllmSlots {
         Ok(())
     }
 
-    /// Caches the blocks `known..full` of a table.
+    /// Caches the blocks `known..full` of a table, whose last ones are `fresh`.
     fn cache_up_to<'py>(
         &self,
         py: Python<'py>,
         request: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
         table: &Bound<'py, PyList>,
-        known: usize,
-        full: usize,
+        (known, full): (usize, usize),
+        fresh: &[u32],
     ) -> PyResult<()> {
         // Blocks that are not hashed yet are cached by a later call (vLLM 0.33).
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
@@ -406,16 +406,28 @@ impl PyVllmSlots {
         if let Some(cache) = &self.on_cached {
             cache.call1(py, (request, table, known, full, self.slots.block_size, self.group))?;
         } else {
-            let blocks = table.get_slice(known, full);
-            let ids = own_ids(&blocks, &self.shared)?;
-            let keys = keys_of(&hashes, known, 1, self.group, ids.iter().map(|&id| id != 0))?;
+            let ids = self.ids(table, known, full, fresh)?;
+            let digests = digests(&hashes, known, 1, ids.iter().map(|&id| id != 0))?;
+            let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), self.group).ok();
             let mut removed = Vec::new();
             self.shared
                 .lock()
-                .cache_full(known, &ids, &keys, self.slots.block_size, &mut removed, None)
+                .cache_full(known, &ids, key_of, self.slots.block_size, &mut removed, None)
                 .or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)
+    }
+
+    /// The ids of the blocks `first..end` of a table, whose last ones are `fresh`: those need not be looked at.
+    fn ids(&self, table: &Bound<'_, PyList>, first: usize, end: usize, fresh: &[u32]) -> PyResult<Vec<u32>> {
+        let fresh_from = table.len().saturating_sub(fresh.len());
+        let mut ids = Vec::with_capacity(end.saturating_sub(first));
+        if first < fresh_from {
+            ids = own_ids(&table.get_slice(first, end.min(fresh_from)), &self.shared)?;
+        }
+        let known = first + ids.len();
+        ids.extend(fresh.iter().skip(known.saturating_sub(fresh_from)).take(end.saturating_sub(known)));
+        Ok(ids)
     }
 
     fn result<'py>(&self, py: Python<'py>, blocks: Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
