@@ -66,6 +66,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 test-slow: $(VENV)/.test ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
 # Torch alone differs: the other packages are those of the tests.

@@ -156,12 +156,28 @@ impl Pool {
         let first = out.len();
         self.queue.pop_front_n(n, out);
         for &block in &out[first..] {
-            if self.caching {
-                self.remove_hashes_into(block, removed.as_deref_mut());
-            }
-            self.ref_counts[block as usize] = 1;
+            self.claim_one(block, removed.as_deref_mut());
         }
         Ok(())
+    }
+
+    /// The second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`].
+    pub fn claim(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
+        blocks.iter().try_for_each(|&block| self.check(block))?;
+        for &block in blocks {
+            self.claim_one(block, removed.as_deref_mut());
+        }
+        Ok(())
+    }
+
+    fn claim_one(&mut self, block: u32, removed: Option<&mut Vec<Removed>>) {
+        if self.caching {
+            self.remove_hashes_into(block, removed);
+        }
+        self.ref_counts[block as usize] = 1;
     }
 
     /// Adds one reference to each block, the null block excepted; those that were free are so no longer.
@@ -287,8 +303,13 @@ impl Pool {
     }
 
     /// Puts `block` under `key` in the index alone.
-    pub fn insert_in_index(&mut self, key: Key, block: u32) {
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`].
+    pub fn insert_in_index(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
+        self.check(block)?;
         self.keys.insert(key, block);
+        Ok(())
     }
 
     /// Takes `block` from `key` in the index alone. Returns whether it was there.

@@ -26,32 +26,43 @@ def when_imported(name: str, action: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module as it would have been found, with a loader that calls back. Once."""
+    """Finds one module as it would have been found, with a loader that calls back once it has run."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name, self._action = name, action
+        self._is_asking = False
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        # The other finders are asked. Whoever only looks for the module does not import it: the watch goes on.
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Calling(spec.loader, self._action)
+            spec.loader = _Calling(spec.loader, self)
         return spec
+
+    def imported(self) -> None:
+        """The module has run: nothing is left to watch for."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._action()
 
 
 class _Calling(Loader):
-    """A module's own loader; what was asked for is called behind it."""
+    """A module's own loader; the watch is told behind it."""
 
-    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
-        self._loader, self._action = loader, action
+    def __init__(self, loader: Loader, watch: _Watch) -> None:
+        self._loader, self._watch = loader, watch
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        self._action()
+        self._watch.imported()

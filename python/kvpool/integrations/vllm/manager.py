@@ -25,7 +25,7 @@ from . import LOGGER_NAME
 from .pool import BlockPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 logger = logging.getLogger(LOGGER_NAME)
 
@@ -59,14 +59,9 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
             self._take_over(self.slots)
 
     def _take_over(self, slots: _core.VllmSlots) -> None:
-        """Puts the Rust calls, and what one group of full attention has nothing to say to, in front of the methods."""
+        """Puts the Rust calls of every request and step in front of the methods."""
         self.allocate_slots = slots.allocate_slots
         self.cache_blocks = slots.cache_blocks
-        # It copies no blocks, hands over no states and zeroes nothing.
-        self.take_new_block_ids: Callable[[], list[int]] = list
-        self.take_kv_cache_block_copies: Callable[[], tuple[list[Any], list[Any]]] = lambda: ([], [])
-        self.take_boundary_state_offloads = dict
-        self.new_step_starts = lambda: None
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""

@@ -83,6 +83,7 @@ class BlockPool:
         self.events = self.events_class(self)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
+        logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, self.events_class.__name__)
 
     # What is where.
 
@@ -335,9 +336,14 @@ class BlockPool:
         """
         if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
             return self.core.allocate(num_blocks)[0]
-        if self._reuse_watchers and num_blocks <= self.core.num_free:
-            self._notify_reuse(self.core.peek(num_blocks))
-        blocks, removed = self.core.allocate(num_blocks, True)
+        if self._reuse_watchers and 0 <= num_blocks <= self.core.num_free:
+            # Told between the taking and the eviction: what they are told of is what is handed out.
+            blocks = self.core.queue_pop(num_blocks)
+            self._notify_reuse(blocks)
+            removed = self.core.claim(blocks)
+        else:
+            blocks, observed = self.core.allocate(num_blocks, True)
+            removed = observed or []
         if self.metrics_collector:
             for block in blocks:
                 if self.enable_caching:
@@ -353,8 +359,12 @@ class BlockPool:
         except TypeError:
             self.core.touch([block for block in blocks if self.core.owns(block)])
             for block in blocks:
-                if not self.core.owns(block):
+                if self.core.owns(block) or block.is_null:
+                    continue
+                if block.pool is None:
                     block.ref_cnt += 1
+                else:
+                    block.pool.touch([block])
         if self.metrics_collector:
             for block in blocks:
                 if not block.is_null:

@@ -31,10 +31,10 @@ impl Shared {
     }
 }
 
-/// A block of a [`PyVllmPool`](super::PyVllmPool).
+/// A block of vLLM's pool, with the attributes of vLLM's own block class.
 #[pyclass(frozen, module = "kvpool._core", name = "VllmBlock")]
 pub(crate) struct PyVllmBlock {
-    /// A member of the object, not a call: vLLM reads it for every block of every table it sends.
+    /// Its id, 0 to the number of blocks less one.
     #[pyo3(get)]
     block_id: Py<PyInt>,
     pub(crate) id: u32,
@@ -74,6 +74,7 @@ impl PyVllmBlock {
 
 #[pymethods]
 impl PyVllmBlock {
+    /// References; of the null block 0.
     #[getter]
     fn ref_cnt(&self) -> i32 {
         self.shared.lock().ref_count(self.id)
@@ -84,16 +85,19 @@ impl PyVllmBlock {
         self.shared.lock().set_ref_count(self.id, count);
     }
 
+    /// The object that ``VllmPool.bind`` named, or None if it is gone.
     #[getter]
     fn pool<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.shared.owner.get(py).and_then(|owner| owner.bind(py).upgrade())
     }
 
+    /// Whether it is block 0, which stands for no block.
     #[getter]
     const fn is_null(&self) -> bool {
         self.id == 0
     }
 
+    /// The key of what it holds, or None.
     #[getter]
     fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| *key);
@@ -111,6 +115,7 @@ impl PyVllmBlock {
         self.set_key(py, key, num_tokens)
     }
 
+    /// Tokens of the prefix that its hash stands for, or None if there is none or it was not told.
     #[getter]
     fn block_hash_num_tokens(&self) -> Option<u32> {
         self.shared.lock().keys().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
@@ -121,16 +126,19 @@ impl PyVllmBlock {
         self.block_hash_num_tokens()
     }
 
+    /// The free block that is reused before it, the queue's head sentinel, or None if it is not free.
     #[getter]
     fn prev_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, -1)
     }
 
+    /// The free block that is reused after it, the queue's tail sentinel, or None if it is not free.
     #[getter]
     fn next_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, 1)
     }
 
+    /// Writes its hash; what leads to the block stays.
     #[pyo3(signature = (block_hash, num_tokens=None))]
     fn set_block_hash(&self, py: Python<'_>, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
         if self.shared.lock().keys().hash_of(self.id).is_some() {
@@ -140,6 +148,7 @@ impl PyVllmBlock {
         self.set_key(py, Some(block_hash), num_tokens)
     }
 
+    /// Forgets its hash; what leads to the block stays.
     fn reset_hash(&self) {
         self.shared.lock().reset_hash(self.id);
     }
@@ -178,7 +187,7 @@ pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResu
     blocks.try_iter()?.map(|block| id(&block?)).collect()
 }
 
-/// For each of the groups, the ids of its blocks: `KVCacheBlocks.get_block_ids` in one call.
+/// Returns the ids of the blocks of each group.
 #[pyfunction]
 #[pyo3(name = "vllm_block_ids")]
 pub(crate) fn block_ids<'py>(groups: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {

@@ -18,7 +18,7 @@ use crate::hashing::named;
 /// Tokens from which on hashing detaches.
 const LONG: usize = 1024;
 
-/// The new block hashes of a request.
+/// Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
 #[pyclass(frozen, module = "kvpool._core", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,
@@ -55,6 +55,7 @@ impl PyVllmHasher {
         Ok(Self { algorithm, block_size, utils, hash_fn })
     }
 
+    /// Computes what is missing at the end of ``request.block_hashes``.
     fn __call__<'py>(&self, py: Python<'py>, request: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
         let tokens = request.getattr(intern!(py, "_all_token_ids"))?.cast_into::<PyList>()?;

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
+use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::hashing::named;
 
@@ -28,7 +29,7 @@ impl ToPyErr for VllmError {
     }
 }
 
-/// vLLM's block pool.
+/// The state of one vLLM block pool: references, keys, and the order of reuse.
 #[pyclass(frozen, module = "kvpool._core", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
@@ -91,7 +92,8 @@ fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
 impl PyVllmPool {
     #[new]
     #[pyo3(signature = (num_blocks, caching, policy="lru"))]
-    fn new(py: Python<'_>, num_blocks: usize, caching: bool, policy: &str) -> PyResult<Self> {
+    fn new(py: Python<'_>, num_blocks: Int, caching: bool, policy: &str) -> PyResult<Self> {
+        let num_blocks = count(py, "num_blocks", num_blocks)?;
         let policy: EvictionPolicy = named(py, policy)?;
         let shared = Shared::new(Pool::with_policy(num_blocks, caching, policy).or_raise(py)?);
         let handles = (0..num_blocks as u32)
@@ -100,7 +102,7 @@ impl PyVllmPool {
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
     }
 
-    /// Names the object that blocks give as their pool. Once.
+    /// Names the object that blocks give as their pool; a second one is not taken.
     fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
         let reference = PyWeakrefReference::new(owner)?.unbind();
         // A second owner is not taken.
@@ -108,41 +110,52 @@ impl PyVllmPool {
         Ok(())
     }
 
+    /// The blocks, by id: always the same list.
     #[getter]
     fn blocks(&self, py: Python<'_>) -> Py<PyList> {
         self.blocks.clone_ref(py)
     }
 
+    /// Blocks that can be handed out, cached ones included.
     #[getter]
     fn num_free(&self) -> usize {
         self.shared.lock().num_free()
     }
 
-    /// Whether `block` is one of this pool.
+    /// Says whether it is a block of this pool.
     fn owns(&self, block: &Bound<'_, PyAny>) -> bool {
         own(block, &self.shared).is_some()
     }
 
-    /// The next `n` blocks, and the keys that led to them if `observed`.
+    /// Takes the next free blocks, each with one reference; what they were cached for is evicted.
     #[pyo3(signature = (n, observed=false))]
     fn allocate<'py>(
         &self,
         py: Python<'py>,
-        n: usize,
+        n: Int,
         observed: bool,
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
+        let n = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
         self.shared.lock().allocate(n, &mut ids, observed.then_some(&mut removed)).or_raise(py)?;
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
     }
 
+    /// Gives blocks that were taken by hand a reference each; returns the keys that led to them.
+    fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
+        self.shared.lock().claim(&ids, Some(&mut removed)).or_raise(py)?;
+        removed_keys(py, &removed)
+    }
+
+    /// Adds one reference to each block; those that were free are so no longer.
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.lock().touch(&ids).or_raise(py)
     }
 
-    /// Drops a reference of each block that is this pool's; returns the others, or `None`.
+    /// Drops one reference of each block; returns those that are not of this pool, or None.
     fn free<'py>(&self, py: Python<'py>, blocks: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
         let (mut ids, mut others) = (Vec::new(), Vec::new());
         for block in blocks.try_iter()? {
@@ -156,12 +169,13 @@ impl PyVllmPool {
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
+    /// Drops one reference of each block; those without further ones are reused last, hash or not.
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.lock().unpin(&ids).or_raise(py)
     }
 
-    /// The blocks cached for `digest` in every one of the groups, or `None`.
+    /// Returns the block cached first for a digest in each of the groups, or None if one has none.
     fn find<'py>(
         &self,
         py: Python<'py>,
@@ -176,7 +190,7 @@ impl PyVllmPool {
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
 
-    /// The longest run of cached blocks from the first, at most `max_blocks`: a list per group.
+    /// Returns the longest run of cached blocks from the first, a list per group.
     #[pyo3(signature = (hashes, max_blocks, groups, scale=1))]
     fn find_run<'py>(
         &self,
@@ -200,9 +214,7 @@ impl PyVllmPool {
         self.tables(py, &found)
     }
 
-    /// The rightmost run of `need` cached blocks among the first `max_blocks` that ends where `(end - shift) * block_size`
-    /// is a multiple of `alignment`, null blocks before it; or the run from the first block. A list per group, and
-    /// whether the run is as long as needed.
+    /// Returns the rightmost run of cached blocks that a sliding window can attend from, a list per group.
     #[pyo3(signature = (hashes, max_blocks, groups, need, block_size, alignment, shift, scale=1))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's lookup")]
     fn find_window<'py>(
@@ -239,10 +251,7 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
     }
 
-    /// Caches the blocks `first..end` of a request's table that are no null blocks and that `mask` leaves in.
-    ///
-    /// If `observed`, returns the keys that gave way, and for each block whether its key is new to the index, or `None`
-    /// for one that was left out. Returns `None` before anything is changed if a block is not this pool's.
+    /// Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
@@ -282,50 +291,56 @@ impl PyVllmPool {
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
-    /// Caches `block` under `key`; whether the key is new to the index.
+    /// Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
     #[pyo3(signature = (key, block, num_tokens=None))]
     fn insert_hash(&self, py: Python<'_>, key: &[u8], block: u32, num_tokens: Option<u32>) -> PyResult<bool> {
         let key = Key::from_bytes(key).or_raise(py)?;
         Ok(self.shared.lock().insert_hash(key, block, num_tokens))
     }
 
+    /// Takes all keys from a block, its hash first, and returns them as allocate does.
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.lock().remove_hashes(block);
         removed_keys(py, &removed)
     }
 
+    /// Gives the keys of one block to another, which must carry none.
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
         self.shared.lock().move_hashes(from_block, to_block).or_raise(py)
     }
 
+    /// Takes all keys from a block, in use or not, and returns them as allocate does.
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.lock().evict(block, reuse_first).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
+    /// Forgets everything that is cached; refused, with False, while a block is in use.
     fn reset(&self) -> bool {
         self.shared.lock().reset()
     }
 
-    /// The next `n` blocks, without taking them.
-    fn peek<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Bound<'py, PyList>> {
+    /// Returns the next free blocks without taking them, or as many as there are.
+    fn peek<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
+        let n = count(py, "n", n)?;
         let ids = self.shared.lock().peek(n);
         self.handles(py, &ids)
     }
 
-    /// Takes the next `n` blocks out of the queue, and nothing else.
-    fn queue_pop<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Bound<'py, PyList>> {
+    /// Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
+    fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
+        let n = count(py, "n", n)?;
         let mut ids = Vec::new();
         self.shared.lock().queue_mut().pop_front_n(n, &mut ids);
         self.handles(py, &ids)
     }
 
-    /// Takes a block out of the queue; whether it was there.
+    /// Takes a block out of the queue, and returns whether it was there.
     fn queue_remove(&self, block: u32) -> bool {
         self.shared.lock().queue_mut().remove(block)
     }
 
-    /// Puts blocks into the queue, at its front or its back.
+    /// Puts blocks that are not in the queue at its front or its back, in this order.
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         let mut pool = self.shared.lock();
@@ -337,66 +352,69 @@ impl PyVllmPool {
         Ok(())
     }
 
-    /// Ids of the free blocks in the order of reuse.
+    /// Returns the ids of the free blocks in the order of reuse.
     fn order(&self) -> Vec<u32> {
         self.shared.lock().order().collect()
     }
 
-    /// Ids of the blocks under `key`, the oldest first.
+    /// Returns the ids of the blocks under a key, the oldest first.
     fn copies(&self, key: &[u8]) -> Vec<u32> {
         // No block is under a key that is too long to be one.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 
-    /// Whether more than one block was under `key` at once.
+    /// Says whether a key led to more than one block at once since it led nowhere.
     fn was_shared(&self, key: &[u8]) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.lock().keys().was_shared(&key))
     }
 
-    /// Every key of the index.
+    /// Returns every key that leads to a block, in no order.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<Key> = self.shared.lock().keys().iter().copied().collect();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
+    /// Returns how many keys lead to a block.
     fn num_keys(&self) -> usize {
         self.shared.lock().keys().len()
     }
 
+    /// Makes a key lead to a block that does not carry it.
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
-        self.shared.lock().insert_in_index(key, block);
-        Ok(())
+        self.shared.lock().insert_in_index(key, block).or_raise(py)
     }
 
+    /// Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.lock().remove_from_index(&key, block))
     }
 
+    /// Makes every key lead nowhere; blocks keep what they carry.
     fn index_clear(&self) {
         self.shared.lock().clear_index();
     }
 
-    /// The keys of `block` beyond its hash.
+    /// Returns the keys of a block beyond its hash, in the order in which they were added.
     fn further_keys<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let keys = self.shared.lock().keys().further_keys(block).to_vec();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Ids of the blocks that have further keys, ascending.
+    /// Returns the ids of the blocks that have keys beyond their hash, ascending.
     fn blocks_with_further_keys(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.shared.lock().keys().blocks_with_further_keys().collect();
         blocks.sort_unstable();
         blocks
     }
 
-    /// How many of these blocks are free.
+    /// Returns how many of these blocks are free, and would be so no longer when touched.
     fn num_evictable(&self, blocks: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = own_ids(blocks, &self.shared)?;
         Ok(self.shared.lock().num_evictable(&ids))
     }
 
-    /// Recounts everything; raises for the first broken invariant.
+    /// Recounts everything from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         let checked = self.shared.lock().check_invariants();
         checked.or_raise(py)

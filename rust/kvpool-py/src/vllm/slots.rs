@@ -24,11 +24,11 @@ struct Memo {
     /// The digest of the last block of the hit; a digest stands for everything before it.
     last: Vec<u8>,
     blocks: Vec<u32>,
-    /// What was returned for them: a request at the head of the queue asks again at every step.
-    result: Option<Py<PyAny>>,
+    /// Their objects: a request at the head of the queue asks again at every step.
+    handles: Option<Py<PyList>>,
 }
 
-/// vLLM's calls for one group of full attention.
+/// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
 #[pyclass(frozen, module = "kvpool._core", name = "VllmSlots")]
 pub(crate) struct PyVllmSlots {
     core: Py<PyVllmPool>,
@@ -123,7 +123,7 @@ impl PyVllmSlots {
         })
     }
 
-    /// The cached blocks of a request and the tokens they hold. `hashes` are the request's, for its blocks in order.
+    /// Returns the cached blocks of a request and the tokens they hold.
     fn lookup<'py>(
         &self,
         py: Python<'py>,
@@ -137,7 +137,7 @@ impl PyVllmSlots {
         found
     }
 
-    /// `allocate_slots` of vLLM's manager.
+    /// Takes the blocks that a request needs next and caches those that are full; None if too few are free.
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
         num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
         full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
@@ -222,7 +222,7 @@ impl PyVllmSlots {
         self.result(py, blocks)
     }
 
-    /// `cache_blocks` of vLLM's manager.
+    /// Caches the blocks of a request that are full with so many tokens.
     fn cache_blocks<'py>(
         &self,
         py: Python<'py>,
@@ -244,7 +244,7 @@ impl PyVllmSlots {
         self.cache_up_to(py, request, &id, &table, (known, full), &[])
     }
 
-    /// Frees a request's blocks, the last first; false, and nothing done, if one of them is not the pool's.
+    /// Frees the blocks of a request, the last first; False, and nothing done, if one is not of the pool.
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let (tables, cached) = (self.tables.bind(py), self.num_cached.bind(py));
         if let Some(table) = tables.get_item(id)? {
@@ -275,7 +275,7 @@ impl PyVllmSlots {
         visit.call(&self.on_cached)
     }
 
-    /// The most tokens that a block of a request's table is cached for.
+    /// Returns the most tokens that a block of a request's table is cached for.
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
         let ids = own_ids(&table, &self.shared)?;
@@ -315,17 +315,19 @@ impl PyVllmSlots {
             memo.blocks.push(block);
         }
         if memo.blocks.len() > known || !stands {
-            memo.result = None;
+            memo.handles = None;
         }
         if let Some(last) = memo.blocks.len().checked_sub(1) {
             memo.last = digest(hashes, last, 1)?.as_bytes().to_vec();
         }
         let hits = memo.blocks.len().saturating_sub(usize::from(self.drop_last));
-        let result = match &memo.result {
-            Some(result) => result.bind(py).clone(),
-            None => self.result(py, self.core.get().handles(py, &memo.blocks[..hits])?)?,
+        let handles = match &memo.handles {
+            Some(handles) => handles.bind(py).clone(),
+            None => self.core.get().handles(py, &memo.blocks[..hits])?,
         };
-        memo.result = Some(result.clone().unbind());
+        // Whoever gets a list may change it.
+        let result = self.result(py, handles.get_slice(0, hits))?;
+        memo.handles = Some(handles.unbind());
         Ok((result, hits * self.slots.block_size))
     }
 

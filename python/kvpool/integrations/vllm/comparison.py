@@ -1,0 +1,353 @@
+"""``Comparison``: two managers side by side, the results of every call on both compared until the first difference.
+
+Owns what is called on both, with which arguments, and what makes them different. The caller's manager decides: it is
+called first, and its result or exception is what the caller gets. The other one, the mirror, gets the same call with
+its own blocks in place of the caller's. Compared are results, the number of free blocks and the KV events of each call,
+and every so often the state behind them.
+
+Nothing of the mirror's reaches the caller. At the first difference, or if the mirror raises, one line is logged, the
+last operations are written (see :mod:`.trail`), and the mirror is dropped: the caller's manager is then as it was made.
+
+Costs, while it runs: every call twice, two lists of ids per table of blocks, and a look at the whole state every
+:data:`STATE_EVERY` operations or four blocks' worth of them, whichever is rarer.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool import errors
+
+from . import LOGGER_NAME
+from .trail import Operation, Raised, Trail, plain, same, told, told_briefly, told_difference, told_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(LOGGER_NAME)
+
+#: The public calls of vLLM's manager, but those that are about statistics, or make an object of what they are given.
+MANAGER: Final = (
+    "allocate_slots",
+    "cache_blocks",
+    "estimate_cached_tokens",
+    "evict_blocks",
+    "finalize_partial_tail_offloads",
+    "free",
+    "get_block_ids",
+    "get_block_ids_for_computed_tokens",
+    "get_blocks",
+    "get_computed_blocks",
+    "get_computed_blocks_for_connector",
+    "get_num_common_prefix_blocks",
+    "new_step_starts",
+    "pop_blocks_for_free",
+    "record_blocks_for_zeroing",
+    "remove_skipped_blocks",
+    "reset_prefix_cache",
+    "take_boundary_state_offloads",
+    "take_events",
+    "take_kv_cache_block_copies",
+    "take_new_block_ids",
+    "truncate_computed_blocks",
+)
+NOT_COMPARED: Final = (
+    "create_kv_cache_blocks",
+    "make_prefix_cache_stats",
+    "prefix_cache_lookup_enabled",
+    "record_prefix_cache_stats",
+)
+#: What schedulers and connectors call on the manager's pool, and coordinator.
+POOL: Final = (
+    "cache_full_blocks",
+    "cache_partial_block",
+    "emit_cached_block_events",
+    "evict_blocks",
+    "free_blocks",
+    "get_cached_block",
+    "get_new_blocks",
+    "get_num_free_blocks",
+    "get_usage",
+    "is_block_writable",
+    "move_block_hashes",
+    "reset_prefix_cache",
+    "take_events",
+    "touch",
+    "unpin_blocks",
+)
+COORDINATOR: Final = ("find_longest_cache_hit", "find_longest_cache_hit_per_group", "get_num_blocks_to_allocate")
+#: How many operations at least lie between two looks at the whole state; and between two lines that all is well.
+STATE_EVERY: Final = 64
+TOLD_EVERY: Final = 100_000
+
+
+class _Foreign(Exception):  # noqa: N818 (never leaves the module)
+    """An argument is a block of another pool."""
+
+
+class Comparison:
+    """Compares a manager of vLLM's with a mirror, from now on, by standing in front of the calls of both.
+
+    Both are managers with ``block_pool`` and ``coordinator``, and know the same requests and blocks: none so far.
+    """
+
+    def __init__(self, manager: Any, mirror: Any, setting: dict[str, Any]) -> None:
+        self.manager = manager
+        self.mirror = mirror
+        #: What the trail's first line says of the engine.
+        self.setting = setting
+        self.operations = 0
+        self.trail = Trail()
+        self.running = True
+        self._inside = False
+        self._state_every = max(STATE_EVERY, len(manager.block_pool.blocks) // 4)
+        #: The blocks of the last lookup: the caller's, which come back with the allocation, and the mirror's.
+        self._found: tuple[Any, Any] = (None, None)
+        self._watched: list[tuple[Any, str]] = []
+        self._watch(manager, lambda: self.mirror, "", MANAGER)
+        self._watch(manager.block_pool, lambda: self.mirror.block_pool, "block_pool.", POOL)
+        self._watch(manager.coordinator, lambda: self.mirror.coordinator, "coordinator.", COORDINATOR)
+
+    def _watch(self, owner: Any, mirror: Callable[[], Any], prefix: str, names: tuple[str, ...]) -> None:
+        for name in names:
+            theirs = getattr(owner, name, None)
+            if theirs is not None and hasattr(mirror(), name):
+                call = functools.partial(self.call, prefix + name, theirs, functools.partial(_call, mirror, name))
+                setattr(owner, name, call)
+                self._watched.append((owner, name))
+
+    def stop(self) -> None:
+        """Drops the mirror; the manager's calls are its own again."""
+        self.running = False
+        for owner, name in self._watched:
+            vars(owner).pop(name, None)
+        self._watched.clear()
+        self.mirror = None
+        self._found = (None, None)
+
+    def call(
+        self, name: str, theirs: Callable[..., Any], ours: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Makes a call on both. What is called from inside of another call is part of that."""
+        if self._inside or not self.running:
+            return theirs(*args, **kwargs)
+        # Both read it.
+        args = tuple([list(one) if isinstance(one, Iterator) else one for one in args])
+        if kwargs:
+            kwargs = {key: list(one) if isinstance(one, Iterator) else one for key, one in kwargs.items()}
+        self._inside = True
+        try:
+            prepared = self._prepare(name, args, kwargs)
+            try:
+                result = theirs(*args, **kwargs)
+            except BaseException as error:
+                if prepared is not None:
+                    self._finish(name, ours, prepared, error, raised=True)
+                raise
+            if prepared is not None:
+                self._finish(name, ours, prepared, result, raised=False)
+            return result
+        finally:
+            self._inside = False
+
+    def _prepare(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """What has to be known of a call before it changes anything; ``None`` if there is nothing to compare."""
+        try:
+            return _Call(
+                {"": plain(args), **{key: plain(one) for key, one in kwargs.items()}} if kwargs else plain(args),
+                tuple([self._mirrored(one) for one in args]),
+                {key: self._mirrored(one) for key, one in kwargs.items()},
+                _Events(self.manager.block_pool),
+                _Events(self.mirror.block_pool),
+            )
+        except _Foreign:
+            return None
+        except Exception as error:
+            self._report(name, "before the call", None, Raised.of(error), told_error(error))
+            return None
+
+    def _mirrored(self, value: Any) -> Any:
+        """An argument with the mirror's blocks in place of the caller's; those of other pools are left out."""
+        if isinstance(value, (list, tuple)):
+            if not value:
+                return value
+            pool = self.manager.block_pool
+            if hasattr(value[0], "block_id"):
+                blocks = self.mirror.block_pool.blocks
+                own = [blocks[one.block_id] for one in value if one.pool is pool]
+                return tuple(own) if isinstance(value, tuple) else own
+            if isinstance(value[0], (list, tuple)):
+                return type(value)([self._mirrored(one) for one in value])
+            return value
+        if hasattr(value, "block_id"):
+            if value.pool is not self.manager.block_pool:
+                raise _Foreign
+            return self.mirror.block_pool.blocks[value.block_id]
+        if hasattr(value, "get_block_ids"):
+            if value is self._found[0]:
+                return self._found[1]
+            if value is self.manager.empty_kv_cache_blocks:
+                return self.mirror.empty_kv_cache_blocks
+            return type(self.mirror.empty_kv_cache_blocks)(self._mirrored(value.blocks))
+        # What is called when a block is reused is the caller's.
+        return _nothing if callable(value) else value
+
+    def _finish(self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool) -> None:
+        """Makes the call on the mirror and compares. Raises nothing but an interrupt."""
+        try:
+            if raised and not isinstance(theirs, Exception):  # an interrupt: who knows what had been done
+                self.stop()
+                return
+            their_result = Raised.of(theirs) if raised else plain(theirs)
+            self.operations += 1
+            try:
+                found = ours(*prepared.args, **prepared.kwargs)
+                our_result = plain(found)
+            except Exception as error:
+                self._mirror_raised(name, prepared, error, their_result, raised=raised)
+                return
+            if not raised and "computed_blocks" in name and isinstance(theirs, tuple):
+                self._found = (theirs[0], found[0])
+            self._compare(name, prepared, their_result, our_result)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            self.stop()
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
+            self._report(name, "kvpool raised", None, Raised.of(error), told_error(error))
+
+    def _compare(self, name: str, prepared: _Call, theirs: Any, ours: Any) -> None:
+        self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
+        if not same(theirs, ours):
+            self._report(name, "results", theirs, ours)
+            return
+        pool, mirror = self.manager.block_pool, self.mirror.block_pool
+        free = pool.free_block_queue.num_free_blocks, mirror.free_block_queue.num_free_blocks
+        if free[0] != free[1]:
+            self._report(name, "free blocks", *free)
+            return
+        events = prepared.events.new(), prepared.mirror_events.new()
+        if not same(*events):
+            self._report(name, "events", *events)
+            return
+        if self.operations % self._state_every == 0:
+            self.compare_state(name)
+        if self.operations % TOLD_EVERY == 0 and self.running:
+            logger.info("kvpool shadow: %d operations, no difference", self.operations)
+
+    def _mirror_raised(self, name: str, prepared: _Call, error: Exception, theirs: Any, *, raised: bool) -> None:
+        """Both raised, or the mirror alone did."""
+        self.trail.add(Operation(self.operations, name, prepared.shown, theirs))
+        if raised:
+            # kvpool changes nothing where it raises. vLLM may have done a part, and there is no way back from there.
+            if self._different_state() is not None:
+                self._stand_down(name, f"vLLM raised {theirs.error} and has done a part of it")
+        elif isinstance(error, errors.InvalidBlockError) and self._freed_too_often():
+            self._stand_down(name, "vLLM has freed a block more often than it was taken, which kvpool refuses")
+        else:
+            self._report(name, "kvpool raised", theirs, Raised.of(error), told_error(error))
+
+    def _freed_too_often(self) -> bool:
+        return any(block.ref_cnt < 0 and not block.is_null for block in self.manager.block_pool.blocks)
+
+    def compare_state(self, name: str = "state") -> None:
+        """Compares what results depend on later: what is cached where, the order of reuse, references, tables."""
+        found = self._different_state()
+        if found is not None:
+            self._report(name, *found)
+
+    def _different_state(self) -> tuple[str, Any, Any] | None:
+        for what, read in STATE.items():
+            theirs, ours = plain(read(self.manager)), plain(read(self.mirror))
+            if not same(theirs, ours):
+                return what, theirs, ours
+        return None
+
+    def _stand_down(self, name: str, why: str) -> None:
+        """The two can't be compared any more, and that is no difference."""
+        logger.warning("kvpool shadow: off after operation %d, %s: %s", self.operations, name, why)
+        self.stop()
+
+    def _report(self, name: str, what: str, theirs: Any, ours: Any, detail: str = "") -> None:
+        """Tells of a difference and ends the comparison. Raises nothing."""
+        try:
+            first = told_difference(theirs, ours)
+            told_both = {"vllm": told(theirs), "kvpool": told(ours), "first": {"vllm": first[0], "kvpool": first[1]}}
+            difference = {"difference": what, "operation": self.operations, "call": name, "detail": detail}
+            where = self.trail.write_or_say_why(self.setting, {**difference, **told_both})
+            brief = told_briefly(theirs, ours)
+            logger.error(
+                "kvpool shadow: operation %d, %s, first difference, %s: vLLM %s, kvpool %s%s; %s. "
+                "The shadow is off, vLLM goes on alone.",
+                self.operations,
+                name,
+                what,
+                *brief,
+                f" ({detail})" if detail else "",
+                where,
+            )
+        except Exception as error:
+            logger.error("kvpool shadow: off: a difference in %s could not be told (%s)", name, type(error).__name__)
+        finally:
+            self.stop()
+
+
+class _Call:
+    """A call that is about to be made."""
+
+    __slots__ = ("args", "events", "kwargs", "mirror_events", "shown")
+
+    def __init__(
+        self, shown: Any, args: tuple[Any, ...], kwargs: dict[str, Any], events: _Events, mirror_events: _Events
+    ) -> None:
+        self.shown, self.args, self.kwargs = shown, args, kwargs
+        self.events, self.mirror_events = events, mirror_events
+
+
+class _Events:
+    """The events that a pool adds from now on."""
+
+    __slots__ = ("_pool", "_queue", "_start")
+
+    def __init__(self, pool: Any) -> None:
+        self._pool, self._queue = pool, pool.kv_event_queue
+        self._start = len(self._queue)
+
+    def new(self) -> tuple[Any, ...]:
+        """Those that are still there: who takes them compares them."""
+        queue = self._pool.kv_event_queue
+        return tuple(queue[self._start :] if queue is self._queue else queue)
+
+
+def _call(owner: Callable[[], Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner(), name)(*args, **kwargs)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _keys(manager: Any) -> dict[bytes, Any]:
+    # A view in kvpool's pool, and a dictionary in vLLM's, whose values are a block or blocks by id.
+    found = manager.block_pool.cached_block_hash_to_block._cache
+    return {key: list(one) if isinstance(one, dict) else [one.block_id] for key, one in found.items()}
+
+
+def _tables(manager: Any) -> list[Any]:
+    groups = manager.coordinator.single_type_managers
+    return [{key: blocks for key, blocks in one.req_to_blocks.items() if blocks} for one in groups]
+
+
+#: The state that is compared, by name.
+STATE: Final[dict[str, Callable[[Any], Any]]] = {
+    "free blocks in order": lambda manager: manager.block_pool.free_block_queue.get_all_free_blocks(),
+    "references": lambda manager: [block.ref_cnt for block in manager.block_pool.blocks if not block.is_null],
+    "blocks by key": _keys,
+    "cached tokens": lambda manager: [block.block_hash_num_tokens for block in manager.block_pool.blocks],
+    "blocks by request": _tables,
+    "cached blocks by request": lambda manager: [
+        dict(one.num_cached_block) for one in manager.coordinator.single_type_managers
+    ],
+}

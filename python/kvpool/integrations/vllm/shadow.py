@@ -1,0 +1,185 @@
+"""The level ``shadow``: vLLM decides, and kvpool does everything beside it until the first difference.
+
+vLLM's own manager, pool, lookups and hasher do the work, and their results are what the engine gets. Beside them stand
+kvpool's manager over kvpool's pool, the mirror, and kvpool's hasher. :class:`.comparison.Comparison` makes every call
+on both. What kvpool does otherwise on purpose is not in the mirror: it has vLLM's events, and with them vLLM's order of
+reuse after an eviction by a connector. A block that vLLM frees more often than it was taken, which kvpool refuses, ends
+the comparison without being a difference.
+
+Costs: a second pool in memory, about twice the time of each call, and the hashes of each prompt twice. After a
+difference nothing of it is left but a check where a request is hashed, and where it is looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core import kv_cache_coordinator
+from vllm.v1.core import kv_cache_manager as stock
+
+from . import LOGGER_NAME, hashing
+from .comparison import Comparison
+from .events import StockEvents
+from .manager import KVCacheManager
+from .pool import BlockPool
+from .trail import Operation, Raised, Trail, plain, told, told_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(LOGGER_NAME)
+
+
+class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
+    """vLLM's ``KVCacheManager``, with kvpool's beside it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: ``None`` where kvpool's can't be made; it then says so once.
+        self.comparison: Comparison | None = None
+        try:
+            why = _not_compared(self)
+            if why:
+                logger.warning("kvpool shadow: off: %s", why)
+                return
+            self.comparison = Comparison(self, make_mirror(args, kwargs), _setting(self))
+        except Exception as error:
+            logger.error("kvpool shadow: off: kvpool's manager cannot be made: %s", told_error(error))
+
+
+def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager:
+    """The manager of kvpool's that the arguments say, with vLLM's events, and without statistics or metrics."""
+    bound = inspect.signature(_StockManager).bind(*args, **kwargs)
+    bound.arguments.update({"metrics_collector": None, "log_stats": False})
+    with _coordinator_over_kvpool():
+        mirror = KVCacheManager(*bound.args, **bound.kwargs)
+    pools = {type(group.block_pool) for group in mirror.coordinator.single_type_managers}
+    if not pools <= {BlockPool} or type(mirror.block_pool) is not BlockPool:
+        raise TypeError("this vLLM takes its pool from elsewhere")
+    return mirror
+
+
+# Looked up once: the name in the module may be a level's own later.
+_StockManager: Any = ShadowKVCacheManager.__base__
+
+
+@contextlib.contextmanager
+def _coordinator_over_kvpool() -> Iterator[None]:
+    """In here, coordinators of vLLM's make pools of kvpool's; afterwards their own, whatever happens."""
+    before = kv_cache_coordinator.BlockPool
+    kv_cache_coordinator.BlockPool = _make_pool
+    try:
+        yield
+    finally:
+        kv_cache_coordinator.BlockPool = before
+
+
+def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
+    pool = BlockPool(*args, **kwargs)
+    pool.events = StockEvents(pool)
+    return pool
+
+
+def _not_compared(manager: Any) -> str:
+    """Why a configuration is none to compare; empty: it is one."""
+    groups = manager.coordinator.single_type_managers
+    if any("HiSparse" in type(group).__name__ for group in groups):
+        return "vLLM's coordinator of HiSparse changes the tables of the managers, past their calls"
+    if any(group.block_pool is not manager.block_pool for group in groups):
+        return "its groups have several pools"
+    return ""
+
+
+def _setting(manager: Any) -> dict[str, Any]:
+    """The first line of a trail."""
+    groups = manager.coordinator.single_type_managers
+    return {
+        "kvpool": _version("kvpool"),
+        "vllm": _version("vllm"),
+        "blocks": manager.block_pool.num_gpu_blocks,
+        "caching": manager.enable_caching,
+        "max_model_len": manager.max_model_len,
+        "groups": [{"manager": type(group).__name__, "block_size": group.block_size} for group in groups],
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class ShadowHasher:
+    """vLLM's hasher, whose hashes are compared with kvpool's, byte for byte, until the first difference."""
+
+    def __init__(self, theirs: Callable[[Any], list[bytes]], ours: Callable[[Any], list[bytes]]) -> None:
+        self._theirs = theirs
+        self._ours: Callable[[Any], list[bytes]] | None = ours
+        self._calls = 0
+        self._trail = Trail()
+
+    def __call__(self, request: Any) -> list[bytes]:
+        """The hashes that the request has not yet: vLLM's."""
+        theirs = self._theirs(request)
+        if self._ours is not None:
+            self._compare(request, theirs, self._ours)
+        return theirs
+
+    def _compare(self, request: Any, theirs: list[bytes], hasher: Callable[[Any], list[bytes]]) -> None:
+        try:
+            ours = hasher(request)
+            self._calls += 1
+            self._trail.add(Operation(self._calls, "hash", plain(request), tuple(theirs)))
+            if list(ours) != list(theirs):
+                self._report(request, tuple(theirs), tuple(ours), "")
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
+            self._report(request, tuple(theirs), Raised.of(error), told_error(error))
+
+    def _report(self, request: Any, theirs: tuple[bytes, ...], ours: Any, detail: str) -> None:
+        self._ours = None
+        try:
+            both: tuple[Any, Any] = theirs, ours
+            at = 0
+            if isinstance(ours, tuple):
+                ends = min(len(theirs), len(ours))
+                at = next((one for one in range(ends) if theirs[one] != ours[one]), ends)
+                both = (theirs[at : at + 1], ours[at : at + 1])
+            shown = {"vllm": told(both[0]), "kvpool": told(both[1]), "hash": at, "detail": detail}
+            where = self._trail.write_or_say_why(
+                {"kvpool": _version("kvpool"), "vllm": _version("vllm")},
+                {"difference": "hashes", "operation": self._calls, "call": "hash", **shown},
+            )
+            logger.error(
+                "kvpool shadow: hash %d of the new ones of request %s differs: vLLM %s, kvpool %s%s; %s. "
+                "Hashes are not compared any more, vLLM goes on alone.",
+                at,
+                request.request_id,
+                shown["vllm"],
+                shown["kvpool"],
+                f" ({detail})" if detail else "",
+                where,
+            )
+        except Exception as error:
+            logger.error("kvpool shadow: off: a difference in hashes could not be told (%s)", type(error).__name__)
+
+
+def get_request_block_hasher(
+    hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], *more: Any, **named: Any
+) -> Callable[[Any], list[bytes]]:
+    """The hasher of vLLM's, with kvpool's beside it where kvpool has one for this function."""
+    theirs: Callable[[Any], list[bytes]] = hashing.stock_get_request_block_hasher(
+        hash_block_size, caching_hash_fn, *more, **named
+    )
+    try:
+        ours = hashing.get_request_block_hasher(hash_block_size, caching_hash_fn, *more, **named)
+    except Exception as error:
+        logger.error("kvpool shadow: hashes are not compared: %s", told_error(error))
+        return theirs
+    return theirs if type(ours) is type(theirs) else ShadowHasher(theirs, ours)

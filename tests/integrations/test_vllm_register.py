@@ -1,0 +1,221 @@
+"""How the plug-in gets into vLLM, and what keeps it out."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool.integrations.vllm as plugin
+from kvpool.integrations.vllm import gate
+from kvpool.integrations.vllm.settings import Settings
+from tests.integrations.fake_vllm import BOUND, fake_vllm, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Every name that a level replaces: module below vllm, and the name in it.
+NAMES = (
+    ("v1.core.block_pool", "BlockPool"),
+    ("v1.core.kv_cache_coordinator", "BlockPool"),
+    ("v1.core.kv_cache_utils", "get_request_block_hasher"),
+    ("v1.engine.core", "get_request_block_hasher"),
+    ("v1.core.sched.scheduler", "KVCacheManager"),
+    ("v1.core.kv_cache_manager", "KVCacheManager"),
+    ("v1.core.single_type_kv_cache_manager.FullAttentionManager", "find_longest_cache_hit"),
+    ("v1.core.single_type_kv_cache_manager.SlidingWindowManager", "find_longest_cache_hit"),
+    ("v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager", "_get_num_evictable_blocks"),
+)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("KVPOOL_VLLM", "KVPOOL_VLLM_EVENTS", "KVPOOL_VLLM_EVICTION", "KVPOOL_VLLM_SHADOW_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(plugin, "_registered", False)
+    monkeypatch.setattr(gate, "check", lambda level: [])
+    with fake_vllm() as package:
+        yield package
+
+
+def owned(vllm: Any) -> list[Any]:
+    """What is under the names, descriptors as they are."""
+    found = []
+    for path, name in NAMES:
+        owner = vllm
+        for step in path.split("."):
+            owner = getattr(owner, step)
+        found.append(vars(owner)[name])
+    return found
+
+
+def is_kvpools(value: Any) -> bool:
+    return str(getattr(value, "__func__", value).__module__).startswith("kvpool.")
+
+
+def register(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Registers; the log lines of warnings and errors."""
+    with caplog.at_level(logging.INFO, plugin.LOGGER_NAME):
+        plugin.register()
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def imported() -> set[str]:
+    return {name for name in BOUND if f"{plugin.__name__}.{name}" in sys.modules}
+
+
+@pytest.mark.parametrize("value", [None, "", "off", " OFF "])
+def test_unset_nothing_is_imported_and_nothing_said(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("KVPOOL_VLLM", value)
+    monkeypatch.setattr(gate, "check", lambda level: pytest.fail("the gate imports vLLM"))
+    before = owned(vllm)
+    assert register(caplog) == []
+    assert caplog.records == []
+    assert imported() == set()
+    assert owned(vllm) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("KVPOOL_VLLM", "everything", "KVPOOL_VLLM is 'everything': must be one of pool, manager, shadow"),
+        ("KVPOOL_VLLM_EVENTS", "some", "KVPOOL_VLLM_EVENTS is 'some': must be one of exact, stock"),
+        ("KVPOOL_VLLM_EVICTION", "mru", "KVPOOL_VLLM_EVICTION is 'mru': must be one of lru"),
+    ],
+)
+def test_an_unknown_setting_is_one_line_that_says_what_is_known(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    monkeypatch.setenv(name, value)
+    before = owned(vllm)
+    assert register(caplog) == [f"kvpool: {told}. vLLM is left as it is."]
+    assert len(caplog.records) == 1
+    assert imported() == set()
+    assert owned(vllm) == before
+
+
+def test_a_vllm_that_differs_is_one_line_and_left_as_it_is(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    monkeypatch.setattr(gate, "check", lambda level: [f"one of {level}", "two"])
+    before = owned(vllm)
+    (line,) = register(caplog)
+    assert "one of pool; two" in line
+    assert caplog.records[0].levelno == logging.ERROR
+    assert imported() == set()
+    assert owned(vllm) == before
+
+
+def test_an_exception_is_logged_and_never_leaves(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+
+    def broken(level: str) -> list[str]:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(gate, "check", broken)
+    before = owned(vllm)
+    assert register(caplog) == ["kvpool: vLLM is left as it is"]
+    assert "a bug" in str(caplog.records[0].exc_info)
+    assert owned(vllm) == before
+
+
+def test_a_name_that_vllm_lacks_is_logged_and_never_leaves(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    del vllm.distributed.kv_events.BlockRemoved
+    before = owned(vllm)
+    assert register(caplog) == ["kvpool: vLLM is left as it is"]
+    assert owned(vllm) == before
+
+
+@pytest.mark.parametrize(("level", "managers"), [("pool", 0), ("manager", 2)])
+def test_a_level_replaces_its_names_and_says_so(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: str, managers: int
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", level.upper())
+    monkeypatch.setenv("KVPOOL_VLLM_EVENTS", "stock")
+    assert register(caplog) == []
+    assert [record.getMessage() for record in caplog.records] == [f"kvpool: KVPOOL_VLLM={level}, events stock"]
+    after = owned(vllm)
+    assert sum(map(is_kvpools, after)) == 7 + managers
+    assert all(map(is_kvpools, after[:4] + after[6:]))
+    assert vllm.v1.core.block_pool.BlockPool.events_class is part("events").StockEvents
+
+
+def test_registered_twice_is_registered_once(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    register(caplog)
+    first = owned(vllm)
+    caplog.clear()
+    # Were it done again, it would say so, and refuse this level.
+    monkeypatch.setenv("KVPOOL_VLLM", "unknown")
+    assert register(caplog) == []
+    assert caplog.records == []
+    assert all(one is other for one, other in zip(owned(vllm), first, strict=True))
+
+
+def test_nothing_happens_before_vllms_engine_is_imported(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker never imports it, and vLLM loads its plug-ins before it is complete itself."""
+    monkeypatch.setenv("KVPOOL_VLLM", "pool")
+    engine = sys.modules.pop("vllm.v1.engine.core")
+    finders = list(sys.meta_path)
+    before = owned(vllm)
+    try:
+        assert register(caplog) == []
+        assert caplog.records == []
+        assert imported() == set()
+        assert owned(vllm) == before
+    finally:
+        sys.meta_path[:] = finders
+        sys.modules["vllm.v1.engine.core"] = engine
+
+
+@pytest.mark.parametrize("level", ["pool", "manager"])
+def test_what_was_installed_for_a_block_is_taken_out_also_when_the_block_raises(vllm: Any, level: str) -> None:
+    install = part("install")
+    before = owned(vllm)
+
+    class BlockError(Exception):
+        pass
+
+    def use() -> None:
+        with install.installed(level, Settings(events="stock")):
+            assert sum(map(is_kvpools, owned(vllm))) == (9 if level == "manager" else 7)
+            raise BlockError
+
+    with pytest.raises(BlockError):
+        use()
+    assert all(one is other for one, other in zip(owned(vllm), before, strict=True))
+
+
+def test_stock_installs_nothing(vllm: Any) -> None:
+    install = part("install")
+    before = owned(vllm)
+    with install.installed("stock"):
+        assert owned(vllm) == before
+
+
+def test_the_stand_in_leaves_nothing_behind() -> None:
+    before, names = dict(sys.modules), dict(vars(plugin))
+    with fake_vllm():
+        part("install")
+        assert "vllm.v1.engine.core" in sys.modules
+    assert {name for name in sys.modules if name.partition(".")[0] == "vllm"} == {
+        name for name in before if name.partition(".")[0] == "vllm"
+    }
+    assert imported() == {name for name in BOUND if f"{plugin.__name__}.{name}" in before}
+    assert dict(vars(plugin)) == names

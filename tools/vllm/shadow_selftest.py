@@ -1,0 +1,369 @@
+"""Whether the shadow finds what it is there to find, in a real vLLM: mirrors and hashers that are broken on purpose.
+
+    .venv-vllm/bin/python tools/vllm/shadow_selftest.py
+
+First managers of three kinds of models, each with random requests: no difference may be reported. Then one defect after
+the other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if
+nothing had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import random
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BLOCK = 16
+BLOCKS = 60
+SALT = "salt-of-a-user"
+#: Added to every token id, so that one of them cannot be taken for a block id or a count.
+FIRST_TOKEN = 50_000_000
+OPERATIONS = 3_000
+
+
+class Lines(logging.Handler):
+    """What the plug-in says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelno, record.getMessage()))
+
+    def at(self, level: int) -> list[str]:
+        return [line for found, line in self.lines if found == level]
+
+
+def load() -> SimpleNamespace:
+    """vLLM's names, and the plug-in's at the level shadow."""
+    install = importlib.import_module("kvpool.integrations.vllm.install")
+    settings = importlib.import_module("kvpool.integrations.vllm.settings").Settings
+    found = SimpleNamespace()
+    for module, names in {
+        "kvpool.integrations.vllm.comparison": ("MANAGER", "NOT_COMPARED", "COORDINATOR", "POOL"),
+        "kvpool.integrations.vllm.shadow": ("ShadowKVCacheManager", "ShadowHasher", "get_request_block_hasher"),
+        "kvpool.integrations.vllm.trail": ("Trail",),
+        "vllm": ("SamplingParams",),
+        "vllm.utils.hashing": ("sha256",),
+        "vllm.v1.core.block_pool": ("BlockPool",),
+        "vllm.v1.core.kv_cache_utils": ("init_none_hash",),
+        "vllm.v1.kv_cache_interface": (
+            "FullAttentionSpec",
+            "KVCacheConfig",
+            "KVCacheGroupSpec",
+            "MambaSpec",
+            "SlidingWindowSpec",
+        ),
+        "vllm.v1.request": ("Request",),
+    }.items():
+        for name in names:
+            setattr(found, name, getattr(importlib.import_module(module), name))
+    found.coordinators = importlib.import_module("vllm.v1.core.kv_cache_coordinator")
+    found.torch = importlib.import_module("torch")
+    install.install(settings(level="shadow"))
+    found.init_none_hash(found.sha256)
+    return found
+
+
+def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
+    """A manager of a model with full attention, with a sliding window beside it, or with a state space."""
+    attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
+    specs = [vllm.FullAttentionSpec(**attention)]
+    if kind == "window":
+        specs.append(vllm.SlidingWindowSpec(**attention, sliding_window=2 * BLOCK))
+    elif kind == "mamba":
+        shapes = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
+        specs.append(vllm.MambaSpec(block_size=BLOCK, **shapes))
+    groups = [vllm.KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
+    config = vllm.KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
+    settings = {"scheduler_block_size": BLOCK, "hash_block_size": BLOCK, "enable_kv_cache_events": True, **more}
+    return vllm.ShadowKVCacheManager(config, max_model_len=1024, **settings)
+
+
+class Load:
+    """Random requests on a manager, as a scheduler makes them: they share prefixes, run, are preempted and end."""
+
+    def __init__(self, vllm: SimpleNamespace, manager: Any, seed: int = 0) -> None:
+        self.vllm, self.manager = vllm, manager
+        self.source = random.Random(seed)
+        self.hasher = vllm.get_request_block_hasher(BLOCK, vllm.sha256)
+        self.running: list[Any] = []
+        self.made = 0
+
+    def tokens(self, count: int) -> list[int]:
+        return [FIRST_TOKEN + self.source.randrange(4) for _ in range(count)]
+
+    def start(self) -> None:
+        prompt = [FIRST_TOKEN] * (BLOCK * self.source.randrange(4)) + self.tokens(self.source.randrange(1, 40))
+        self.made += 1
+        request = self.vllm.Request(
+            request_id=f"request-{self.made}",
+            prompt_token_ids=prompt,
+            sampling_params=self.vllm.SamplingParams(max_tokens=64),
+            pooling_params=None,
+            cache_salt=SALT if self.source.random() < 0.2 else None,
+            block_hasher=self.hasher,
+        )
+        blocks, tokens, boundary = self.manager.get_computed_blocks(request)
+        request.shared_prefix_boundary = boundary
+        new = request.num_tokens - tokens
+        if self.manager.allocate_slots(request, new, tokens, blocks) is not None:
+            request.num_computed_tokens = request.num_tokens
+            self.running.append(request)
+
+    def decode(self, request: Any) -> None:
+        if self.manager.allocate_slots(request, 1) is None:
+            self.end(request)
+            return
+        request.num_computed_tokens += 1
+        request.append_output_token_ids(self.tokens(1)[0])
+
+    def end(self, request: Any) -> None:
+        self.running.remove(request)
+        if self.source.random() < 0.3:
+            blocks = self.manager.pop_blocks_for_free(request)
+            self.manager.block_pool.free_blocks(reversed(blocks))
+        else:
+            self.manager.free(request)
+
+    def step(self) -> None:
+        """One operation or a few."""
+        chance = self.source.random()
+        self.manager.new_step_starts()
+        if not self.running or chance < 0.2:
+            self.start()
+        elif chance < 0.3:
+            self.end(self.source.choice(self.running))
+        elif chance < 0.32:
+            self.manager.evict_blocks({self.source.randrange(1, BLOCKS) for _ in range(3)})
+        elif chance < 0.4:
+            self.look()
+        else:
+            self.decode(self.source.choice(self.running))
+        _copies, retained = self.manager.take_kv_cache_block_copies()
+        if retained:
+            self.manager.block_pool.free_blocks(retained)
+
+    def look(self) -> None:
+        """What reads, and what hands over."""
+        manager, request = self.manager, self.source.choice(self.running)
+        manager.take_events()
+        assert 0.0 <= manager.usage <= 1.0
+        manager.get_block_ids(request.request_id)
+        manager.get_blocks(request.request_id)
+        manager.estimate_cached_tokens(request)
+        manager.remove_skipped_blocks(request.request_id, request.num_computed_tokens)
+        manager.take_boundary_state_offloads()
+        manager.take_new_block_ids()
+        if self.source.random() < 0.1:
+            for one in list(self.running):
+                self.end(one)
+            assert manager.reset_prefix_cache()
+
+    def run(self, operations: int = OPERATIONS) -> None:
+        for _ in range(operations):
+            self.step()
+
+
+@contextlib.contextmanager
+def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
+    """What is said and written in a block."""
+    logger = logging.getLogger("vllm.kvpool")
+    lines = Lines()
+    logger.addHandler(lines)
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvpool-selftest-") as folder:
+            vllm.Trail.folder = folder
+            yield lines, Path(folder)
+    finally:
+        vllm.Trail.folder = None
+        logger.removeHandler(lines)
+
+
+def agree(vllm: SimpleNamespace, kind: str) -> int:
+    """No difference where there is none; the count of operations."""
+    with listening(vllm) as (lines, folder):
+        manager = make_manager(vllm, kind)
+        assert manager.comparison is not None, lines.lines
+        Load(vllm, manager).run()
+        comparison = manager.comparison
+        assert comparison.running, lines.lines
+        comparison.compare_state()
+        assert comparison.running, lines.lines
+        assert not lines.at(logging.ERROR)
+        assert not list(folder.iterdir())
+    return int(comparison.operations)
+
+
+def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], None]) -> str:
+    """The report of a defect that ``plant`` puts into the mirror after some operations."""
+    with listening(vllm) as (lines, folder):
+        manager = make_manager(vllm, kind)
+        load = Load(vllm, manager)
+        load.run(200)
+        assert manager.comparison.running, lines.lines
+        plant(manager.comparison.mirror)
+        load.run(1_000)
+        assert not manager.comparison.running, f"{what}: not found"
+        assert manager.comparison.mirror is None
+        assert not set(vars(manager)) & set(vllm.MANAGER), "vLLM's manager is not as it was made"
+        assert not set(vars(manager.block_pool)) & set(vllm.POOL)
+        check_report(what, lines, folder)
+        return lines.at(logging.ERROR)[0]
+
+
+def check_report(what: str, lines: Lines, folder: Path) -> None:
+    """One line, one file that it names, and nothing of a user's in either."""
+    (line,) = lines.at(logging.ERROR)
+    (file,) = folder.iterdir()
+    assert str(file) in line, f"{what}: {line}"
+    text = file.read_text(encoding="utf-8")
+    assert str(FIRST_TOKEN // 100) not in line + text, f"{what}: a token id is told"
+    assert SALT not in line + text, f"{what}: a salt is told"
+    first, *operations, difference = [json.loads(one) for one in text.splitlines()]
+    assert first["vllm"], first
+    assert 0 < len(operations) <= 256, len(operations)
+    assert difference["difference"], difference
+
+
+def another_order(mirror: Any) -> None:
+    """The pool hands out blocks in another order."""
+    pool = mirror.block_pool
+    take = pool.get_new_blocks
+    pool.get_new_blocks = lambda count: take(count)[::-1]
+
+
+def another_queue(mirror: Any) -> None:
+    """The next free block becomes the last."""
+    queue = mirror.block_pool.free_block_queue
+    queue.append(queue.popleft())
+
+
+def a_lost_key(mirror: Any) -> None:
+    """A block that is cached is not found any more."""
+    cached = mirror.block_pool.cached_block_hash_to_block._cache
+    cached.pop(next(iter(cached)))
+
+
+def a_leak(mirror: Any) -> None:
+    """A block is never free again."""
+    mirror.block_pool.get_new_blocks(1)
+
+
+def an_event(mirror: Any) -> None:
+    """An event is not told."""
+    mirror.block_pool.events.removed = lambda *_: None
+    mirror.block_pool.events.stored = lambda *_: None
+
+
+def an_error(mirror: Any) -> None:
+    """A call raises."""
+
+    def free(request: Any) -> None:
+        raise RuntimeError(f"of {request.cache_salt} {request.all_token_ids[0]}")
+
+    mirror.free = free
+
+
+def a_panic(mirror: Any) -> None:
+    """A call raises what is no ``Exception``, as a panic in Rust does."""
+
+    def free(request: Any) -> None:
+        raise BaseException(request.cache_salt)
+
+    mirror.free = free
+
+
+def hashes_differ(vllm: SimpleNamespace) -> str:
+    """A hasher with one bit flipped."""
+    with listening(vllm) as (lines, folder):
+        manager = make_manager(vllm)
+        load = Load(vllm, manager)
+        load.run(100)
+        assert isinstance(load.hasher, vllm.ShadowHasher)
+        theirs = load.hasher._ours
+        assert theirs is not None
+        assert not lines.at(logging.ERROR)
+
+        def flipped(request: Any) -> list[bytes]:
+            return [one if at else bytes([one[0] ^ 1]) + one[1:] for at, one in enumerate(theirs(request))]
+
+        load.hasher._ours = flipped
+        load.run(200)
+        assert load.hasher._ours is None
+        assert manager.comparison.running
+        check_report("hasher", lines, folder)
+        return lines.at(logging.ERROR)[0]
+
+
+def cannot_be_made(vllm: SimpleNamespace) -> str:
+    """A mirror that cannot be constructed leaves vLLM as it is."""
+    with listening(vllm) as (lines, folder):
+        events: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
+        before, events.StockEvents = events.StockEvents, None
+        try:
+            manager = make_manager(vllm)
+        finally:
+            events.StockEvents = before
+        assert vllm.coordinators.BlockPool is vllm.BlockPool
+        assert manager.comparison is None
+        Load(vllm, manager).run(200)
+        assert not list(folder.iterdir())
+        return lines.at(logging.ERROR)[0]
+
+
+def freed_twice(vllm: SimpleNamespace) -> str:
+    """A block that vLLM frees once too often is no difference."""
+    with listening(vllm) as (lines, folder):
+        manager = make_manager(vllm)
+        load = Load(vllm, manager)
+        load.run(50)
+        block = manager.block_pool.get_new_blocks(1)
+        manager.block_pool.free_blocks(block)
+        manager.block_pool.free_blocks(block)
+        assert not manager.comparison.running
+        assert not list(folder.iterdir())
+        assert not lines.at(logging.ERROR)
+        return lines.at(logging.WARNING)[0]
+
+
+def everything_is_compared(vllm: SimpleNamespace) -> None:
+    """No public call of vLLM's is forgotten."""
+    manager = vllm.ShadowKVCacheManager.__base__
+    public = {name for name, one in vars(manager).items() if callable(one) and not name.startswith("_")}
+    assert public == {*vllm.MANAGER, *vllm.NOT_COMPARED}, public ^ {*vllm.MANAGER, *vllm.NOT_COMPARED}
+    public = {name for name, one in vars(vllm.BlockPool).items() if callable(one) and not name.startswith("_")}
+    assert public == set(vllm.POOL), public ^ set(vllm.POOL)
+
+
+def main() -> int:
+    vllm = load()
+    everything_is_compared(vllm)
+    for kind in ("full", "window", "mamba"):
+        print(f"{kind}: {agree(vllm, kind):,} operations, no difference")
+    for kind, defects in {
+        "full": (another_queue, a_lost_key, a_leak, an_event, an_error, a_panic),
+        "window": (another_order, another_queue, a_lost_key, a_leak, an_event, an_error, a_panic),
+        "mamba": (another_order, a_lost_key, an_event),
+    }.items():
+        for plant in defects:
+            print(f"{kind}, {plant.__name__}: {finds(vllm, plant.__name__, kind, plant)}")
+    for check in (hashes_differ, cannot_be_made, freed_twice):
+        print(f"{check.__name__}: {check(vllm)}")
+    print("the shadow finds what it should")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A pytest plugin: a test during which the shadow reports a difference fails. ``load_plugins`` brings it along.
+
+vLLM's tests reach into its state. A retention interval that they set on a coordinator is set on the mirror, too; what
+else they write by hand, past all calls, can only differ, and :data:`WRITES_STATE` names those tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Tests that take keys out of vLLM's index, or put an event or a copy into its queues, by hand.
+WRITES_STATE = frozenset(
+    {
+        "test_block_stored_event_group_idx_out_of_bounds",
+        "test_cow_retentions_deferred_until_copy_step_processed",
+        "test_different_block_size",
+        "test_eagle_with_sliding_window",
+        "test_prefill_hybrid_model",
+        "test_prefill_hybrid_model_eagle",
+    }
+)
+PACKAGE = "kvpool.integrations.vllm"
+
+
+class RetentionInterval:
+    """Stands for an attribute of vLLM's coordinators: what is written to one is written to its mirror."""
+
+    def __init__(self) -> None:
+        self.mirrors: dict[int, tuple[Any, Any]] = {}
+
+    def __get__(self, coordinator: Any, _owner: type | None = None) -> Any:
+        return self if coordinator is None else vars(coordinator)["retention_interval"]
+
+    def __set__(self, coordinator: Any, value: Any) -> None:
+        vars(coordinator)["retention_interval"] = value
+        known = self.mirrors.get(id(coordinator))
+        if known is not None and known[0] is coordinator:
+            vars(known[1])["retention_interval"] = value
+
+
+def mirror_retention() -> RetentionInterval:
+    """Lets the writes of tests to ``retention_interval`` reach the mirrors of managers that are made from now on."""
+    interval = RetentionInterval()
+    importlib.import_module("vllm.v1.core.kv_cache_coordinator").KVCacheCoordinator.retention_interval = interval
+    comparison = importlib.import_module(f"{PACKAGE}.comparison").Comparison
+    construct = comparison.__init__
+
+    def remember(self: Any, manager: Any, mirror: Any, setting: Any) -> None:
+        construct(self, manager, mirror, setting)
+        interval.mirrors[id(manager.coordinator)] = (manager.coordinator, mirror.coordinator)
+
+    comparison.__init__ = remember
+    return interval
+
+
+@pytest.fixture(scope="session")
+def retention() -> RetentionInterval | None:
+    return mirror_retention() if os.environ.get("KVPOOL_VLLM") == "shadow" else None
+
+
+class Errors(logging.Handler):
+    """Keeps what the plug-in says at ERROR: of a difference, and of a mirror that could not be made."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def shadow_is_silent(
+    request: pytest.FixtureRequest,
+    retention: RetentionInterval | None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """Fails the test if the shadow said anything at ERROR."""
+    if retention is None:
+        yield
+        return
+    folder = tmp_path_factory.mktemp("shadow")
+    monkeypatch.setattr(importlib.import_module(f"{PACKAGE}.trail").Trail, "folder", str(folder))
+    logger = logging.getLogger(importlib.import_module(PACKAGE).LOGGER_NAME)
+    errors = Errors()
+    logger.addHandler(errors)
+    try:
+        yield
+    finally:
+        logger.removeHandler(errors)
+        retention.mirrors.clear()
+    if request.node.name.partition("[")[0] not in WRITES_STATE:
+        assert not errors.lines, "\n".join(errors.lines)
