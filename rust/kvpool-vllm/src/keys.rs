@@ -19,6 +19,9 @@ use crate::key::Key;
 use hashbrown::hash_table::{Entry, OccupiedEntry};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
+/// Blocks whose hashes are read ahead.
+const BATCH: usize = 32;
+
 /// The hash of a block.
 #[derive(Clone, Debug)]
 struct Hash {
@@ -162,7 +165,10 @@ impl Keys {
     }
 
     fn remove_regular(&mut self, key: &Key, block: u32) -> bool {
-        let hash = self.hash(key);
+        self.remove_regular_at(self.hash(key), block)
+    }
+
+    fn remove_regular_at(&mut self, hash: u64, block: u32) -> bool {
         self.regular.find_entry(hash, |&found| found == block).map(OccupiedEntry::remove).is_ok()
     }
 
@@ -175,8 +181,11 @@ impl Keys {
 
     /// Makes `key` lead to `block` also, behind the blocks it leads to. Returns how many those are.
     pub fn insert(&mut self, key: Key, block: u32) -> usize {
+        self.insert_at(self.hash(&key), key, block)
+    }
+
+    fn insert_at(&mut self, hash: u64, key: Key, block: u32) -> usize {
         let may_be_regular = self.is_hash_of(block, &key) && !self.is_irregular(&key);
-        let hash = self.hash(&key);
         let (hashes, hasher) = (&self.hashes, &self.hasher);
         let key_of = |block: u32| hashes[block as usize].as_ref().map(|hash| &hash.key);
         let known = if may_be_regular {
@@ -216,6 +225,39 @@ impl Keys {
     /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key lead to it.
     /// Returns how many blocks it led to before, or `None` if the block had it: then nothing has changed.
     pub fn give(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> Option<usize> {
+        self.give_at(self.hash(&key), key, block, num_tokens)
+    }
+
+    /// [`Self::give`] for a run of blocks, where `key_of` has the key for a position, if there is one, and `num_tokens_of`
+    /// its tokens: a block's other keys make way. Calls `gone` as [`Self::take`] does, and `given` with the position.
+    pub(crate) fn give_run(
+        &mut self,
+        blocks: &[u32],
+        key_of: impl Fn(usize) -> Option<Key>,
+        num_tokens_of: impl Fn(usize) -> u32,
+        mut gone: impl FnMut(u32, Key, usize),
+        mut given: impl FnMut(Option<Option<usize>>),
+    ) {
+        let mut batch = Vec::with_capacity(BATCH.min(blocks.len()));
+        for (nth, blocks) in blocks.chunks(BATCH).enumerate() {
+            let first = nth * BATCH;
+            batch.clear();
+            let hashed = |position| key_of(first + position).map(|key| (self.hash(&key), key));
+            batch.extend((0..blocks.len()).map(hashed));
+            for (position, (&block, hashed)) in blocks.iter().zip(&batch).enumerate() {
+                let Some((hash, key)) = *hashed else {
+                    given(None);
+                    continue;
+                };
+                if self.hash_of(block).is_some() {
+                    self.take(&[block], &mut gone);
+                }
+                given(Some(self.give_at(hash, key, block, Some(num_tokens_of(first + position)))));
+            }
+        }
+    }
+
+    fn give_at(&mut self, hash: u64, key: Key, block: u32, num_tokens: Option<u32>) -> Option<usize> {
         let leads_to_it = || self.irregular.get(&key).is_some_and(|copies| copies.blocks.contains(&block));
         if self.is_hash_of(block, &key) || !self.irregular.is_empty() && leads_to_it() {
             return None;
@@ -229,7 +271,7 @@ impl Keys {
                 keys.push(key);
             }
         }
-        Some(self.insert(key, block))
+        Some(self.insert_at(hash, key, block))
     }
 
     /// Makes `key` lead to `block` no longer. Returns how many blocks it still leads to, or `None` if it did not.
@@ -254,22 +296,36 @@ impl Keys {
         Some(left)
     }
 
-    /// Takes all keys from `block`, its hash first; `gone` gets each that led to it, with the number of blocks that it
-    /// still leads to.
-    pub fn take(&mut self, block: u32, mut gone: impl FnMut(Key, usize)) {
-        let Some(hash) = self.hashes.get_mut(block as usize).and_then(Option::take) else { return };
-        let key = hash.key;
-        let left =
-            if self.remove_regular(&key, block) { Some(0) } else { self.remove_irregular(&key, block) };
+    /// Takes all keys from each of `blocks`, its hash first; `gone` gets the block and each key that led to it, with the
+    /// number of blocks that the key still leads to.
+    ///
+    /// The blocks are any, so each costs a few misses of the cache. Reading a batch of hashes before the first of them is
+    /// looked for lets the processor wait for many at once.
+    pub fn take(&mut self, blocks: &[u32], mut gone: impl FnMut(u32, Key, usize)) {
+        let mut batch = Vec::with_capacity(BATCH.min(blocks.len()));
+        for blocks in blocks.chunks(BATCH) {
+            batch.clear();
+            let of = |&block: &u32| self.hash_of(block).map(|(key, _)| (block, self.hash(key)));
+            batch.extend(blocks.iter().filter_map(of));
+            for &(block, hash) in &batch {
+                self.take_one(block, hash, &mut gone);
+            }
+        }
+    }
+
+    fn take_one(&mut self, block: u32, hash: u64, gone: &mut impl FnMut(u32, Key, usize)) {
+        let Some(Hash { key, .. }) = self.hashes[block as usize].take() else { return };
+        let is_regular = self.remove_regular_at(hash, block);
+        let left = if is_regular { Some(0) } else { self.remove_irregular(&key, block) };
         if let Some(left) = left {
-            gone(key, left);
+            gone(block, key, left);
         }
         if self.further.is_empty() {
             return;
         }
         for key in self.further.remove(&block).into_iter().flatten() {
             if let Some(left) = self.remove_irregular(&key, block) {
-                gone(key, left);
+                gone(block, key, left);
             }
         }
     }

@@ -148,16 +148,14 @@ impl Pool {
         &mut self,
         n: usize,
         out: &mut Vec<u32>,
-        mut removed: Option<&mut Vec<Removed>>,
+        removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
         if n > self.queue.len() {
             return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
         }
         let first = out.len();
         self.queue.pop_front_n(n, out);
-        for &block in &out[first..] {
-            self.claim_one(block, removed.as_deref_mut());
-        }
+        self.hold_new(&out[first..], removed);
         Ok(())
     }
 
@@ -165,19 +163,19 @@ impl Pool {
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
-    pub fn claim(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
+    pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
         blocks.iter().try_for_each(|&block| self.check(block))?;
-        for &block in blocks {
-            self.claim_one(block, removed.as_deref_mut());
-        }
+        self.hold_new(blocks, removed);
         Ok(())
     }
 
-    fn claim_one(&mut self, block: u32, removed: Option<&mut Vec<Removed>>) {
+    fn hold_new(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) {
         if self.caching {
-            self.remove_hashes_into(block, removed);
+            self.remove_hashes_into(blocks, removed);
         }
-        self.ref_counts[block as usize] = 1;
+        for &block in blocks {
+            self.ref_counts[block as usize] = 1;
+        }
     }
 
     /// Adds one reference to each block, the null block excepted; those that were free are so no longer.
@@ -290,15 +288,21 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        for (position, &block) in blocks.iter().enumerate() {
-            let new = key_of(position).map(|key| {
-                self.remove_hashes_into(block, Some(removed));
-                self.insert_hash(key, block, Some(tokens_of(position)))
-            });
-            if let Some(stored) = stored.as_deref_mut() {
-                stored.push(new);
-            }
-        }
+        let removals = &mut self.removals;
+        self.keys.give_run(
+            blocks,
+            key_of,
+            tokens_of,
+            |block, key, left| {
+                *removals += 1;
+                removed.push(Removed { block, key, last_copy: left == 0 });
+            },
+            |given| {
+                if let Some(stored) = stored.as_deref_mut() {
+                    stored.push(given.map(|copies| copies == Some(0)));
+                }
+            },
+        );
         Ok(())
     }
 
@@ -328,13 +332,13 @@ impl Pool {
     /// Takes all keys away from `block`: its hash first, then the further ones.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
-        self.remove_hashes_into(block, Some(&mut removed));
+        self.remove_hashes_into(&[block], Some(&mut removed));
         removed
     }
 
-    fn remove_hashes_into(&mut self, block: u32, mut removed: Option<&mut Vec<Removed>>) {
+    fn remove_hashes_into(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) {
         let removals = &mut self.removals;
-        self.keys.take(block, |key, left| {
+        self.keys.take(blocks, |block, key, left| {
             *removals += 1;
             if let Some(removed) = removed.as_deref_mut() {
                 removed.push(Removed { block, key, last_copy: left == 0 });

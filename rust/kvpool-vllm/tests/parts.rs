@@ -84,12 +84,12 @@ fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
     // What it has is not given again, wherever it stands.
     assert_eq!((keys.give(key(0), 1, None), keys.give(key(0), 2, None)), (None, None));
     let mut gone = Vec::new();
-    keys.take(1, |key, left| gone.push((key, left)));
-    keys.take(2, |key, left| gone.push((key, left)));
+    keys.take(&[1], |_, key, left| gone.push((key, left)));
+    keys.take(&[2], |_, key, left| gone.push((key, left)));
     assert_eq!(gone, [(key(0), 2), (key(0), 1)]);
     // It was shared until it leads nowhere.
     assert_eq!((keys.first(&key(0)), keys.was_shared(&key(0))), (Some(3), true));
-    keys.take(3, |key, left| gone.push((key, left)));
+    keys.take(&[3], |_, key, left| gone.push((key, left)));
     assert_eq!(gone.last(), Some(&(key(0), 0)));
     assert!(keys.is_empty());
     assert!(!keys.was_shared(&key(0)));
@@ -107,10 +107,10 @@ fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
     assert_eq!(keys.give(key(1), 2, Some(2)), Some(1));
     assert_eq!((keys.first(&key(1)), keys.hash_of(2).map(|(key, _)| *key)), (Some(1), Some(key(1))));
     let mut gone = Vec::new();
-    keys.take(1, |key, left| gone.push((key, left)));
+    keys.take(&[1], |_, key, left| gone.push((key, left)));
     assert_eq!(gone, [(key(0), 0), (key(1), 1)]);
     assert_eq!((keys.first(&key(1)), keys.further_keys(1).len()), (Some(2), 0));
-    keys.take(2, |key, left| gone.push((key, left)));
+    keys.take(&[2], |_, key, left| gone.push((key, left)));
     assert_eq!(gone[2], (key(1), 0));
     assert!(keys.is_empty());
 }
@@ -120,8 +120,8 @@ fn a_block_that_carries_nothing_has_nothing_to_take() {
     let mut keys = Keys::new(2);
     keys.give(key(0), 1, None);
     let mut gone = 0;
-    keys.take(0, |_, _| gone += 1);
-    keys.take(9, |_, _| gone += 1);
+    keys.take(&[0], |_, _, _| gone += 1);
+    keys.take(&[9], |_, _, _| gone += 1);
     assert_eq!((gone, keys.len(), keys.give(key(1), 9, None)), (0, 1, None));
     assert_eq!(keys.remove(&key(1), 1), None);
     assert_eq!(keys.remove(&key(0), 0), None);
@@ -150,7 +150,7 @@ fn a_table_with_many_keys_finds_each_and_forgets_all() {
     (0..3000).for_each(|block| assert_eq!(keys.give(nth(block), block, None), Some(0)));
     assert!((0..3000).all(|block| keys.first(&nth(block)) == Some(block)));
     // Every second one goes; the others are still found.
-    (0..3000).step_by(2).for_each(|block| keys.take(block, |_, left| assert_eq!(left, 0)));
+    (0..3000).step_by(2).for_each(|block| keys.take(&[block], |_, _, left| assert_eq!(left, 0)));
     assert!((0..3000).all(|block| keys.first(&nth(block)) == (block % 2 == 1).then_some(block)));
     assert_eq!((keys.len(), keys.iter().count()), (1500, 1500));
     keys.clear();
