@@ -169,20 +169,16 @@ class BlockPool:
             scale,
             self.enable_kv_cache_events,
         )
-        coarse = kv_cache_utils.resolve_block_hashes
-        if result is None:
-            block_hashes = coarse(block_hashes, self.hash_block_size, block_size)
-            result = self._cache_loose(
-                blocks, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask
-            )
-        if not self.enable_kv_cache_events:
-            return
-        removed, new = result
-        self.events.removed(removed)
-        block_hashes = coarse(request.block_hashes, self.hash_block_size, block_size)
-        self.events.stored(
-            request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, new
-        )
+        if result is None or self.enable_kv_cache_events:
+            if scale != 1:
+                block_hashes = kv_cache_utils.resolve_block_hashes(block_hashes, self.hash_block_size, block_size)
+            told = (request, block_hashes, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id)
+            if result is None:
+                result = self._cache_loose(blocks, *told[1:], block_mask)
+            removed, new = result
+            self._tell_removed(removed)
+            if self.enable_kv_cache_events:
+                self.events.stored(*told, new)
 
     def _hashes_per_block(self, block_size: int) -> int:
         scale, rest = divmod(block_size, self.hash_block_size)
