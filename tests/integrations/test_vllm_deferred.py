@@ -1,0 +1,76 @@
+"""Waiting for a module: told once it has run, by whatever way it is imported, and not before."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvpool.integrations.vllm.deferred import when_imported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = "a_module_to_wait_for"
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What was told, in order; the module tells of its own execution through ``sys``."""
+    events: list[str] = []
+    monkeypatch.setattr(sys, "what_ran", events, raising=False)
+    (tmp_path / f"{NAME}.py").write_text("import sys; sys.what_ran.append('module')", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = list(sys.meta_path)
+    yield events
+    sys.meta_path[:] = finders
+    sys.modules.pop(NAME, None)
+
+
+def test_it_is_told_after_the_module_has_run_and_only_then(told: list[str]) -> None:
+    when_imported(NAME, lambda: told.append("action"))
+    assert told == []
+    importlib.import_module(NAME)
+    assert told == ["module", "action"]
+    importlib.reload(sys.modules[NAME])
+    assert told == ["module", "action", "module"]
+
+
+def test_a_module_that_is_there_is_not_waited_for(told: list[str]) -> None:
+    importlib.import_module(NAME)
+    when_imported(NAME, lambda: told.append("action"))
+    assert told == ["module", "action"]
+
+
+def test_looking_for_the_module_does_not_end_the_wait(told: list[str]) -> None:
+    when_imported(NAME, lambda: told.append("action"))
+    assert importlib.util.find_spec(NAME) is not None
+    assert importlib.util.find_spec(NAME) is not None
+    assert told == []
+    importlib.import_module(NAME)
+    assert told == ["module", "action"]
+
+
+def test_a_module_that_fails_is_waited_for_again(told: list[str], tmp_path: Path) -> None:
+    source = tmp_path / f"{NAME}.py"
+    whole = source.read_text(encoding="utf-8")
+    source.write_text("raise RuntimeError", encoding="utf-8")
+    when_imported(NAME, lambda: told.append("action"))
+    with pytest.raises(RuntimeError):
+        importlib.import_module(NAME)
+    assert told == []
+    source.write_text(whole + "  # of another length than before", encoding="utf-8")
+    importlib.invalidate_caches()
+    importlib.import_module(NAME)
+    assert told == ["module", "action"]
+
+
+def test_other_modules_are_found_as_ever(told: list[str]) -> None:
+    when_imported(NAME, lambda: told.append("action"))
+    importlib.import_module("colorsys")
+    assert importlib.util.find_spec(NAME + "_that_is_not_there") is None
+    assert told == []
