@@ -8,6 +8,7 @@
 //! | [`generate`] | a deterministic generator of chats and agent sessions |
 //! | [`expand`] | block ids -> made-up tokens |
 //! | [`replay`] | a trace through the shipped pool and manager, and what came of it |
+//! | [`sizing`] | hits at every capacity at once, the optimum, the value of hints, the knee in GiB |
 #![forbid(unsafe_code)]
 
 pub mod error;
@@ -15,5 +16,6 @@ pub mod expand;
 pub mod generate;
 pub mod reader;
 pub mod replay;
+pub mod sizing;
 pub mod trace;
 pub mod validate;

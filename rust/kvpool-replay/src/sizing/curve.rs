@@ -1,0 +1,349 @@
+//! Hit curves: capacity against hits, and what follows from them for a model in GiB.
+//!
+//! Owns [`HitCurve`], whoever made it; [`KvBytes`], the size of a model's KV; [`HitCurve::knee`]; and
+//! [`HitCurve::worth`], which says what each further GiB buys.
+//!
+//! Definitions. A curve is a step function: its points are where hits rise, and between two points the lower one holds. A
+//! GiB is 2^30 bytes of KV over all layers and all ranks. Seconds saved are hit tokens divided by a rate of prefill that
+//! the caller states: compute time that is not spent, not a promise about latency.
+//!
+//! Costs: a question is a binary search, the knee one pass over the points, of which there are 24 bytes each.
+
+use super::error::{SizingError, setting};
+use super::references::References;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// Hits at one capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CurvePoint {
+    /// Blocks that the cache holds.
+    pub capacity_blocks: u64,
+    /// References that it hits.
+    pub block_hits: u64,
+    /// Prompt tokens in them.
+    pub token_hits: u64,
+}
+
+/// Hits as a function of capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HitCurve {
+    /// Capacities strictly rise, hits never fall.
+    points: Vec<CurvePoint>,
+    references: u64,
+    prompt_tokens: u64,
+    block_tokens: usize,
+}
+
+impl HitCurve {
+    /// A curve through `points`, whose capacities and hits rise.
+    pub(super) fn of(points: Vec<CurvePoint>, references: &References) -> Self {
+        Self::with_totals(
+            points,
+            references.len() as u64,
+            references.prompt_tokens(),
+            references.block_tokens(),
+        )
+    }
+
+    pub(super) fn with_totals(
+        points: Vec<CurvePoint>,
+        references: u64,
+        prompt_tokens: u64,
+        block_tokens: usize,
+    ) -> Self {
+        Self { points, references, prompt_tokens, block_tokens }
+    }
+
+    /// Where hits rise, by capacity. Empty if nothing is ever hit.
+    #[must_use]
+    pub fn points(&self) -> &[CurvePoint] {
+        &self.points
+    }
+
+    /// References counted, hits and misses.
+    #[must_use]
+    pub fn references(&self) -> u64 {
+        self.references
+    }
+
+    /// Tokens of all prompts.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u64 {
+        self.prompt_tokens
+    }
+
+    /// Tokens of a block.
+    #[must_use]
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// Hits of a cache of `capacity_blocks` blocks.
+    #[must_use]
+    pub fn at(&self, capacity_blocks: u64) -> CurvePoint {
+        let below = self.points.partition_point(|point| point.capacity_blocks <= capacity_blocks);
+        let point = below.checked_sub(1).and_then(|index| self.points.get(index)).copied();
+        CurvePoint { capacity_blocks, ..point.unwrap_or_default() }
+    }
+
+    /// The most that the curve reaches, at the smallest capacity that reaches it.
+    #[must_use]
+    pub fn ceiling(&self) -> CurvePoint {
+        self.points.last().copied().unwrap_or_default()
+    }
+
+    /// Hits of a point as a share of all references, 0 to 1.
+    #[must_use]
+    pub fn block_rate(&self, point: CurvePoint) -> f64 {
+        share(point.block_hits, self.references)
+    }
+
+    /// Hit tokens of a point as a share of all prompt tokens, 0 to 1.
+    #[must_use]
+    pub fn token_rate(&self, point: CurvePoint) -> f64 {
+        share(point.token_hits, self.prompt_tokens)
+    }
+
+    /// The smallest capacity that hits `share` (0 to 1) of the curve's own ceiling in tokens; `None` out of that range or
+    /// if nothing is ever hit.
+    #[must_use]
+    pub fn capacity_for(&self, share: f64) -> Option<CurvePoint> {
+        if !(0.0..=1.0).contains(&share) {
+            return None;
+        }
+        let least = (share * self.ceiling().token_hits as f64).ceil() as u64;
+        self.points.get(self.points.partition_point(|point| point.token_hits < least)).copied()
+    }
+
+    /// The knee: behind it, capacity buys less than it does on average.
+    ///
+    /// By the rule of Kneedle (Satopää, Albrecht, Irwin and Raghavan, "Finding a 'Kneedle' in a Haystack", 2011): scale
+    /// capacity and hit tokens to 0 to 1, from nothing to the ceiling, and take the point farthest above the diagonal. Two
+    /// differences: no smoothing, as the curve is not noisy, and the largest maximum instead of the first that passes a
+    /// sensitivity, as the whole curve is known. Of equals the smallest capacity.
+    ///
+    /// The range matters: a long flat end moves the knee up a little. `most_blocks` ends the curve at the largest cache
+    /// that is for sale; `None` takes all of it.
+    ///
+    /// `None` if no point is above the diagonal: then every block is worth at least as much as the one before, and the
+    /// largest cache is the best.
+    #[must_use]
+    pub fn knee(&self, most_blocks: Option<u64>) -> Option<Knee> {
+        let end = most_blocks
+            .map_or_else(|| self.ceiling(), |most| self.at(most.min(self.ceiling().capacity_blocks)));
+        if end.token_hits == 0 {
+            return None;
+        }
+        let mut best: Option<Knee> = None;
+        for &point in self.points.iter().take_while(|point| point.capacity_blocks <= end.capacity_blocks) {
+            let across = point.capacity_blocks as f64 / end.capacity_blocks as f64;
+            let prominence = share(point.token_hits, end.token_hits) - across;
+            if prominence > best.map_or(0.0, |knee| knee.prominence) {
+                best = Some(Knee { point, prominence });
+            }
+        }
+        best
+    }
+
+    /// What caches of the given sizes save, in order: for a table of "GiB, hit rate, tokens and seconds saved".
+    ///
+    /// ```
+    /// use kvpool_replay::generate::{GeneratorConfig, generate};
+    /// use kvpool_replay::sizing::{Blocks, KvBytes, References, lru_distances};
+    ///
+    /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+    /// let curve = lru_distances(&References::new(&trace, Blocks::All)?).into_curve();
+    /// let llama_8b = KvBytes::attention(32, 8, 128, 2)?;
+    /// let rows = curve.worth(llama_8b, &[16.0, 64.0], 10_000.0)?;
+    /// assert_eq!(rows[1].point.capacity_blocks, 1024); // blocks of 512 tokens, 64 MiB each
+    /// assert!(rows[1].tokens_per_gib > 0.0 && rows[1].seconds_saved > rows[0].seconds_saved);
+    /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] for sizes that do not rise from 0 or more, for a rate that is not above 0, and for a block
+    /// of more than 2^64 - 1 bytes.
+    pub fn worth(
+        &self,
+        kv: KvBytes,
+        gib: &[f64],
+        prefill_tokens_per_s: f64,
+    ) -> Result<Vec<Worth>, SizingError> {
+        if !(prefill_tokens_per_s > 0.0 && prefill_tokens_per_s.is_finite()) {
+            return Err(setting("prefill_tokens_per_s", prefill_tokens_per_s, "above 0 and finite"));
+        }
+        let mut rows: Vec<Worth> = Vec::with_capacity(gib.len());
+        let (mut size_before, mut tokens_before) = (0.0, 0);
+        for &size in gib {
+            if !(size.is_finite() && size >= 0.0 && (rows.is_empty() || size > size_before)) {
+                return Err(setting("gib", size, "0 or more, each larger than the one before"));
+            }
+            let point = self.at(kv.blocks_in(size, self.block_tokens)?);
+            let added = point.token_hits - tokens_before;
+            rows.push(Worth {
+                gib: size,
+                point,
+                block_rate: self.block_rate(point),
+                token_rate: self.token_rate(point),
+                seconds_saved: point.token_hits as f64 / prefill_tokens_per_s,
+                tokens_per_gib: if size > size_before { added as f64 / (size - size_before) } else { 0.0 },
+                seconds_per_gib: if size > size_before {
+                    added as f64 / (size - size_before) / prefill_tokens_per_s
+                } else {
+                    0.0
+                },
+            });
+            (size_before, tokens_before) = (size, point.token_hits);
+        }
+        Ok(rows)
+    }
+}
+
+/// Where a curve bends most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knee {
+    /// The point.
+    pub point: CurvePoint,
+    /// How far it is above the diagonal, 0 to 1: a knee below 0.1 or so is hardly one.
+    pub prominence: f64,
+}
+
+/// What a cache of one size saves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worth {
+    /// Its size.
+    pub gib: f64,
+    /// Its capacity and hits.
+    pub point: CurvePoint,
+    /// Hits as a share of all references, 0 to 1.
+    pub block_rate: f64,
+    /// Hit tokens as a share of all prompt tokens, 0 to 1.
+    pub token_rate: f64,
+    /// Seconds of prefill saved over the whole trace.
+    pub seconds_saved: f64,
+    /// Tokens saved over the whole trace by each GiB beyond the size before (beyond nothing, for the first).
+    pub tokens_per_gib: f64,
+    /// Seconds of prefill saved by each of them.
+    pub seconds_per_gib: f64,
+}
+
+/// Bytes that a token leaves in the KV cache of a model, over all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvBytes {
+    per_token: u64,
+}
+
+impl KvBytes {
+    /// A model whose tokens take `bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] for 0.
+    pub fn per_token(bytes: u64) -> Result<Self, SizingError> {
+        if bytes == 0 {
+            Err(setting("bytes_per_token", 0, "1 or more"))
+        } else {
+            Ok(Self { per_token: bytes })
+        }
+    }
+
+    /// Ordinary attention: a key and a value per KV head and layer.
+    ///
+    /// ```
+    /// # use kvpool_replay::sizing::KvBytes;
+    /// assert_eq!(KvBytes::attention(32, 8, 128, 2)?.bytes_per_token(), 131_072); // Llama-3.1-8B, bf16
+    /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] for a 0.
+    pub fn attention(
+        layers: u16,
+        kv_heads: u16,
+        head_dim: u16,
+        dtype_bytes: u16,
+    ) -> Result<Self, SizingError> {
+        let parts = [
+            ("layers", layers),
+            ("kv_heads", kv_heads),
+            ("head_dim", head_dim),
+            ("dtype_bytes", dtype_bytes),
+        ];
+        Self::product(2, &parts)
+    }
+
+    /// Multi-head latent attention: one latent vector per layer, its position part included.
+    ///
+    /// ```
+    /// # use kvpool_replay::sizing::KvBytes;
+    /// assert_eq!(KvBytes::latent(61, 512 + 64, 2)?.bytes_per_token(), 70_272); // DeepSeek-V3, bf16
+    /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] for a 0.
+    pub fn latent(layers: u16, latent_dim: u16, dtype_bytes: u16) -> Result<Self, SizingError> {
+        Self::product(1, &[("layers", layers), ("latent_dim", latent_dim), ("dtype_bytes", dtype_bytes)])
+    }
+
+    /// Four factors of 16 bits and a 2 may reach beyond 64 bits by one: that saturates.
+    fn product(factor: u64, parts: &[(&'static str, u16)]) -> Result<Self, SizingError> {
+        let mut per_token = factor;
+        for &(name, value) in parts {
+            if value == 0 {
+                return Err(setting(name, 0, "1 or more"));
+            }
+            per_token = per_token.saturating_mul(u64::from(value));
+        }
+        Ok(Self { per_token })
+    }
+
+    /// Bytes of one token.
+    #[must_use]
+    pub fn bytes_per_token(self) -> u64 {
+        self.per_token
+    }
+
+    /// Bytes of a block of `block_tokens` tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] if they are 0 or do not fit 64 bits.
+    pub fn bytes_per_block(self, block_tokens: usize) -> Result<u64, SizingError> {
+        let bytes = self.per_token.checked_mul(block_tokens as u64).filter(|&bytes| bytes > 0);
+        bytes.ok_or_else(|| {
+            setting("block_tokens", block_tokens, "1 or more, of a size that 64 bits can count")
+        })
+    }
+
+    /// Whole blocks in `gib` GiB.
+    ///
+    /// # Errors
+    ///
+    /// [`SizingError::Setting`] for a size below 0 or not finite, and as [`bytes_per_block`](Self::bytes_per_block).
+    pub fn blocks_in(self, gib: f64, block_tokens: usize) -> Result<u64, SizingError> {
+        if !(gib.is_finite() && gib >= 0.0) {
+            return Err(setting("gib", gib, "0 or more and finite"));
+        }
+        // The conversion saturates.
+        Ok((gib * GIB) as u64 / self.bytes_per_block(block_tokens)?)
+    }
+
+    /// GiB of `blocks` blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`bytes_per_block`](Self::bytes_per_block).
+    pub fn gib_of(self, blocks: u64, block_tokens: usize) -> Result<f64, SizingError> {
+        Ok(self.bytes_per_block(block_tokens)? as f64 * blocks as f64 / GIB)
+    }
+}
+
+/// `part / whole`; 0 of nothing.
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

@@ -1,0 +1,77 @@
+//! The value of hints: LRU that is told, now and then, what will not come back.
+//!
+//! Owns [`lru_with_hints`].
+//!
+//! **The definition.** A block is *dead* after a request if no later request of the trace uses it; the dead blocks of a
+//! prompt are its tail. With probability `accuracy` an engine is told so, when the request ends, for each dead block on
+//! its own; it is never told so of a block that will be used again. A block that it is told of is released for good: it is
+//! first in line for eviction, so it takes no place from any other block, which is the same as not storing it. All other
+//! blocks are kept by LRU, tail first. So accuracy 0 is plain LRU, accuracy 1 is LRU over what is worth keeping, and in
+//! between is what a caller gains that knows the end of a session, or a one-shot prompt, so often. To be told of a whole
+//! request's dead blocks or of none of them, with the same probability, comes to the same on average, with ten times the
+//! spread between seeds: 25.28 +- 0.02 and 25.31 +- 0.18 % of 288,500 references at 9,139 blocks and accuracy 0.5.
+//!
+//! **The draws.** Block d of request r is told if the 53 upper bits of a hash of (seed, r, d), `SplitMix64`'s (Steele, Lea
+//! and Flood 2014), are below `accuracy * 2^53`. So results depend on the seed and on nothing else, and what is told at one
+//! accuracy is told at every higher one: rows of a table differ by accuracy, not by luck.
+//!
+//! Costs: as LRU at one capacity, and 1 to 2 ns per dead block.
+
+use super::error::{SizingError, setting};
+use super::lru::simulate;
+use super::outcome::Outcome;
+use super::references::References;
+
+/// How good hints are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HintConfig {
+    /// Probability, 0 to 1, that a dead block is known to be dead.
+    pub accuracy: f64,
+    /// Picks the draws; all values are equally good.
+    pub seed: u64,
+}
+
+/// Hits of an LRU cache of `capacity_blocks` blocks that is given end-of-life hints.
+///
+/// ```
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, HintConfig, References, lru, lru_with_hints, optimal};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let hits = |accuracy| {
+///     let outcome = lru_with_hints(&references, 300, HintConfig { accuracy, seed: 0 })?;
+///     Ok::<_, kvpool_replay::sizing::SizingError>(outcome.total().block_hits)
+/// };
+/// assert_eq!(hits(0.0)?, lru(&references, 300).total().block_hits);
+/// assert!(hits(0.0)? < hits(0.5)? && hits(0.5)? < hits(1.0)?);
+/// assert!(hits(1.0)? <= optimal(&references, 300).total().block_hits);
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SizingError::Setting`] for an accuracy out of range.
+pub fn lru_with_hints(
+    references: &References,
+    capacity_blocks: usize,
+    config: HintConfig,
+) -> Result<Outcome, SizingError> {
+    if !(0.0..=1.0).contains(&config.accuracy) {
+        return Err(setting("accuracy", config.accuracy, "0 to 1"));
+    }
+    let told = (config.accuracy * (1_u64 << 53) as f64) as u64;
+    Ok(simulate(references, capacity_blocks, |request, dead| {
+        let request_key = mix(config.seed.wrapping_add(mix(request as u64)));
+        let untold = (0..dead).filter(|&depth| mix(request_key.wrapping_add(u64::from(depth))) >> 11 >= told);
+        untold.count() as u32 // at most `dead`
+    }))
+}
+
+/// The output function of `SplitMix64`: a permutation of 64 bits in which every bit of the input moves every bit of the output.
+pub(super) const fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

@@ -1,0 +1,88 @@
+//! Hit rate over time.
+//!
+//! Owns [`over_time`]: what a cache does in each window of a trace. It shows what a mean hides: how long the cache takes
+//! to warm up, whether it holds its rate (a policy that clings to old favourites decays), and the bursts that empty it.
+//!
+//! Costs: one pass over the requests.
+
+use super::curve::share;
+use super::error::{SizingError, setting};
+use super::outcome::Outcome;
+use super::references::References;
+
+/// The most windows that a trace is cut into.
+pub const MAX_WINDOWS: usize = 1_000_000;
+
+/// Hits of the requests that arrive in one window of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Where it begins, in ms from the first arrival; it ends where the next one begins.
+    pub start_ms: f64,
+    /// Requests that arrive in it.
+    pub requests: u64,
+    /// Their block references.
+    pub blocks: u64,
+    /// Of those, hits.
+    pub block_hits: u64,
+    /// Their prompt tokens.
+    pub tokens: u64,
+    /// Of those, tokens in blocks that are hit.
+    pub token_hits: u64,
+}
+
+impl Window {
+    /// Hits as a share of the references, 0 to 1; 0 if nothing arrives.
+    #[must_use]
+    pub fn block_rate(&self) -> f64 {
+        share(self.block_hits, self.blocks)
+    }
+
+    /// Hit tokens as a share of the prompt tokens, 0 to 1; 0 if nothing arrives.
+    #[must_use]
+    pub fn token_rate(&self) -> f64 {
+        share(self.token_hits, self.tokens)
+    }
+}
+
+/// Cuts an outcome into windows of `window_ms`, from the first arrival to the last, those in which nothing arrives
+/// included. `outcome` is that of the same references, at any capacity and by any policy: [`lru`](super::lru()) as a rule.
+///
+/// ```
+/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, over_time}};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let windows = over_time(&references, &lru(&references, 700), 10_000.0)?;
+/// assert!(windows[0].token_rate() < windows[5].token_rate()); // a cold start
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SizingError::Setting`] for a window that is not above 0, or so short that there are more than [`MAX_WINDOWS`].
+pub fn over_time(
+    references: &References,
+    outcome: &Outcome,
+    window_ms: f64,
+) -> Result<Vec<Window>, SizingError> {
+    let times = references.times_ms();
+    let first = times.first().copied().unwrap_or(0.0);
+    let last = times.last().copied().unwrap_or(first);
+    if !(window_ms > 0.0 && (last - first) / window_ms < MAX_WINDOWS as f64) {
+        return Err(setting("window_ms", window_ms, "above 0, and at least a millionth of the trace's time"));
+    }
+    let place = |time: f64| ((time - first) / window_ms) as usize; // below MAX_WINDOWS
+    let mut windows: Vec<Window> = (0..=place(last))
+        .map(|index| Window { start_ms: index as f64 * window_ms, ..Window::default() })
+        .collect();
+    for (index, (&time, &hits)) in times.iter().zip(outcome.hits()).enumerate() {
+        if let Some(window) = windows.get_mut(place(time)) {
+            window.requests += 1;
+            window.blocks += u64::from(references.request_len(index));
+            window.block_hits += u64::from(hits);
+            window.tokens += u64::from(references.input_tokens(index));
+            window.token_hits += references.tokens_of(index, hits);
+        }
+    }
+    Ok(windows)
+}
