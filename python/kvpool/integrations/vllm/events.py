@@ -76,15 +76,17 @@ class StockEvents:
         lookahead = self.pool.num_hash_lookahead_tokens
         if lookahead:
             more["lookahead_token_ids"] = [request.all_token_ids[end : end + lookahead] for _, end in blocks]
+        # Asked once: each time is a look into the environment, and takes as long as all the rest.
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
             external: list[Any] = [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
+            external_parent: Any = None if parent is None else int.from_bytes(parent[-8:], "big")
         else:
-            external = hashes
+            external, external_parent = hashes, parent
         lora = request.lora_request
         self._emit(
             BlockStored(
                 block_hashes=external,
-                parent_block_hash=None if parent is None else kv_cache_utils.maybe_convert_block_hash(parent),
+                parent_block_hash=external_parent,
                 token_ids=request.all_token_ids[tokens[0] : tokens[1]],
                 block_size=block_size,
                 lora_id=lora.adapter_id if lora else None,
