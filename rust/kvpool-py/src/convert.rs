@@ -15,7 +15,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{
-    PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString,
+    PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString, PyTuple,
 };
 
 use crate::errors::raise;
@@ -154,6 +154,9 @@ impl Kind {
         let py = object.py();
         if let Ok(list) = object.cast_exact::<PyList>() {
             return self.list(list);
+        }
+        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            return self.list(&tuple.to_list());
         }
         let unordered = object.is_instance_of::<PySet>()
             || object.is_instance_of::<PyFrozenSet>()
