@@ -24,14 +24,24 @@ impl Key {
     /// [`VllmError::KeyTooLong`] for a digest of more than 35 bytes.
     #[inline]
     pub fn new(digest: &[u8], group: u32) -> Result<Self, VllmError> {
+        Self::check_digest(digest)?;
         let len = digest.len() + GROUP;
-        if len > MAX {
-            return Err(VllmError::KeyTooLong { len: digest.len(), max: MAX - GROUP });
-        }
         let mut bytes = [0; MAX];
         bytes[..digest.len()].copy_from_slice(digest);
         bytes[digest.len()..len].copy_from_slice(&group.to_be_bytes());
         Ok(Self { len: len as u8, bytes })
+    }
+
+    /// Checks that [`Self::new`] takes a digest.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[inline]
+    pub const fn check_digest(digest: &[u8]) -> Result<(), VllmError> {
+        if digest.len() > MAX - GROUP {
+            return Err(VllmError::KeyTooLong { len: digest.len(), max: MAX - GROUP });
+        }
+        Ok(())
     }
 
     /// A key that is written already.

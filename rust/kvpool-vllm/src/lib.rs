@@ -8,6 +8,7 @@
 //! - [`Pool`]: reference counts, hash keys, the queue, eviction.
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`Queue`]: the free blocks in the order of reuse: kvpool's free list, then its evictor.
+//! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
 //! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
 //!
@@ -33,6 +34,7 @@
 mod error;
 mod key;
 mod keys;
+mod last_hit;
 mod pool;
 mod queue;
 mod slots;
@@ -41,6 +43,7 @@ mod window;
 pub use error::VllmError;
 pub use key::Key;
 pub use keys::Keys;
+pub use last_hit::LastHit;
 pub use pool::{Pool, Removed};
 pub use queue::Queue;
 pub use slots::{Demand, Slots};

@@ -16,6 +16,7 @@ use crate::error::VllmError;
 use crate::key::Key;
 use crate::keys::Keys;
 use crate::queue::Queue;
+use crate::slots::{Demand, Slots};
 
 /// A key that led to a block and does no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,27 +203,9 @@ impl Pool {
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
         let blocks: Vec<u32> = blocks.into_iter().filter(|&block| block != 0).collect();
-        let (mut first, mut last) = (Vec::new(), Vec::with_capacity(blocks.len()));
-        for (position, &block) in blocks.iter().enumerate() {
-            match self.ref_counts.get_mut(block as usize) {
-                Some(count) if *count > 0 => *count -= 1,
-                found => {
-                    let unknown = found.is_none();
-                    for &undo in &blocks[..position] {
-                        self.ref_counts[undo as usize] += 1;
-                    }
-                    return Err(self
-                        .check(block)
-                        .err()
-                        .filter(|_| unknown)
-                        .unwrap_or(VllmError::NotHeld { block }));
-                }
-            }
-            if self.ref_counts[block as usize] == 0 {
-                let hashed = self.caching && self.keys.hash_of(block).is_some();
-                if hashed { last.push(block) } else { first.push(block) }
-            }
-        }
+        let idle = self.drop_references(&blocks)?;
+        let is_hashed = |&block: &u32| self.caching && self.keys.hash_of(block).is_some();
+        let (last, first): (Vec<u32>, Vec<u32>) = idle.into_iter().partition(is_hashed);
         self.queue.push_front_n(&first);
         self.queue.push_back_n(&last);
         Ok(())
@@ -233,20 +216,52 @@ impl Pool {
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        for (position, &block) in blocks.iter().enumerate() {
-            let named_before = blocks[..position].iter().filter(|&&other| other == block).count() as i32;
-            self.check(block)?;
-            if block == 0 || self.ref_counts[block as usize] <= named_before {
-                return Err(VllmError::NotHeld { block });
-            }
-        }
-        for &block in blocks {
-            self.ref_counts[block as usize] -= 1;
-            if self.ref_counts[block as usize] == 0 {
-                self.queue.push_back_n(&[block]);
-            }
-        }
+        let idle = self.drop_references(blocks)?;
+        self.queue.push_back_n(&idle);
         Ok(())
+    }
+
+    /// Drops one reference of each block, all or none. Returns those that lost their last one, in the order in which they
+    /// did. The null block has none.
+    fn drop_references(&mut self, blocks: &[u32]) -> Result<Vec<u32>, VllmError> {
+        let mut idle = Vec::with_capacity(blocks.len());
+        for (position, &block) in blocks.iter().enumerate() {
+            match self.ref_counts.get_mut(block as usize) {
+                Some(count) if *count > 0 && block != 0 => {
+                    *count -= 1;
+                    if *count == 0 {
+                        idle.push(block);
+                    }
+                }
+                _ => {
+                    for &undo in &blocks[..position] {
+                        self.ref_counts[undo as usize] += 1;
+                    }
+                    return Err(self.check(block).err().unwrap_or(VllmError::NotHeld { block }));
+                }
+            }
+        }
+        Ok(idle)
+    }
+
+    /// Takes the blocks that `demand` needs, if they may be taken: holds its `hits`, which are cached, and allocates the
+    /// others into `out`. False, and nothing has changed, if they may not. What is evicted goes to `removed`.
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`] among the hits.
+    pub fn take_slots(
+        &mut self,
+        slots: Slots,
+        demand: Demand,
+        hits: &[u32],
+        out: &mut Vec<u32>,
+        removed: Option<&mut Vec<Removed>>,
+    ) -> Result<bool, VllmError> {
+        let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };
+        let Some(missing) = slots.plan(&demand, self.num_free()) else { return Ok(false) };
+        self.touch(hits)?;
+        self.allocate(missing, out, removed)?;
+        Ok(true)
     }
 
     /// The block that was cached first under `key` and is still there.

@@ -44,15 +44,15 @@ def find_in_full_attention(
     if type(block_pool) is not BlockPool or block_pool.loose or inside_blocks:
         return stock_full(  # type: ignore[no-any-return]
             cls,
-            block_hashes=block_hashes,
-            max_length=max_length,
-            kv_cache_group_ids=kv_cache_group_ids,
-            block_pool=block_pool,
-            kv_cache_spec=kv_cache_spec,
-            drop_eagle_block=drop_eagle_block,
-            alignment_tokens=alignment_tokens,
-            dcp_world_size=dcp_world_size,
-            pcp_world_size=pcp_world_size,
+            block_hashes,
+            max_length,
+            kv_cache_group_ids,
+            block_pool,
+            kv_cache_spec,
+            drop_eagle_block,
+            alignment_tokens,
+            dcp_world_size,
+            pcp_world_size,
         )
     hashes = resolve_block_hashes(block_hashes, block_pool.hash_block_size, block_size)
     tables = block_pool.core.find_run(hashes, max_length // block_size, kv_cache_group_ids)
@@ -83,15 +83,15 @@ def find_in_sliding_window(
     if type(block_pool) is not BlockPool or block_pool.loose or dcp_world_size != 1 or pcp_world_size != 1:
         return stock_window(  # type: ignore[no-any-return]
             cls,
-            block_hashes=block_hashes,
-            max_length=max_length,
-            kv_cache_group_ids=kv_cache_group_ids,
-            block_pool=block_pool,
-            kv_cache_spec=kv_cache_spec,
-            drop_eagle_block=drop_eagle_block,
-            alignment_tokens=alignment_tokens,
-            dcp_world_size=dcp_world_size,
-            pcp_world_size=pcp_world_size,
+            block_hashes,
+            max_length,
+            kv_cache_group_ids,
+            block_pool,
+            kv_cache_spec,
+            drop_eagle_block,
+            alignment_tokens,
+            dcp_world_size,
+            pcp_world_size,
         )
     block_size = kv_cache_spec.block_size
     hashes = resolve_block_hashes(

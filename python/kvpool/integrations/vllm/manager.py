@@ -56,12 +56,9 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         #: What the calls of the group go to, or ``None`` where they are vLLM's.
         self.slots: _core.VllmSlots | None = _slots_of(self)
         if self.slots is not None:
-            self._take_over(self.slots)
-
-    def _take_over(self, slots: _core.VllmSlots) -> None:
-        """Puts the Rust calls of every request and step in front of the methods."""
-        self.allocate_slots = slots.allocate_slots
-        self.cache_blocks = slots.cache_blocks
+            # What is called for every request at every step goes to Rust without a frame of Python's.
+            self.allocate_slots = self.slots.allocate_slots
+            self.cache_blocks = self.slots.cache_blocks
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""

@@ -77,7 +77,7 @@ pub(crate) fn digests<'py>(
     let py = hashes.py();
     let checked = |at| {
         let digest = digest(hashes, at, scale)?;
-        Key::new(digest.as_bytes(), 0).or_raise(py)?;
+        Key::check_digest(digest.as_bytes()).or_raise(py)?;
         Ok(digest)
     };
     wanted.enumerate().map(|(i, wanted)| wanted.then(|| checked(first + i)).transpose()).collect()

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_vllm::{Demand, Key, Removed, Slots};
+use kvpool_vllm::{Demand, Key, LastHit, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,14 +17,11 @@ use super::block::{Shared, own, own_ids};
 use super::pool::{PyVllmPool, digest, digests, removed_keys};
 use crate::errors::OrRaise;
 
-/// The result of the last lookup: true for every request whose hashes go on from there, while no key is removed.
+/// The last lookup.
 #[derive(Default)]
 struct Memo {
-    removals: u64,
-    /// The digest of the last block of the hit; a digest stands for everything before it.
-    last: Vec<u8>,
-    blocks: Vec<u32>,
-    /// Their objects: a request at the head of the queue asks again at every step.
+    hit: LastHit,
+    /// The objects of its blocks: a request at the head of the queue asks again at every step.
     handles: Option<Py<PyList>>,
 }
 
@@ -165,21 +162,25 @@ impl PyVllmSlots {
         let held = table.as_ref().map_or(0, PyListMethods::len);
         let hits_of_a_running_request = hits.is_some() && (running.is_some() || held > 0);
         let nothing_to_do = num_new_tokens == 0 && num_new_computed_tokens == 0;
-        if num_external_computed_tokens > 0
-            || num_encoder_tokens > 0
-            || nothing_to_do
-            || hits_of_a_running_request
-        {
-            let skip = skip_zeroing_group_ids.unwrap_or_else(|| PyTuple::empty(py).into_any());
-            let sizes = (num_new_tokens, num_new_computed_tokens, new_computed_blocks, num_lookahead_tokens);
-            let (new, new_computed, blocks, lookahead) = sizes;
-            let how = (delay_cache_blocks, num_encoder_tokens, full_sequence_must_fit, reserved_blocks);
-            let (delay, encoder, whole, reserved) = how;
-            let external = num_external_computed_tokens;
-            let arguments = (request, new, new_computed, blocks, lookahead, external);
-            let more = (delay, encoder, whole, reserved, has_scheduled_reqs, skip);
-            let arguments = arguments.into_pyobject(py)?.add(more.into_pyobject(py)?)?;
-            return self.fallback.bind(py).call1(arguments.cast::<PyTuple>()?.clone());
+        // The shared last block would have to be copied.
+        let hit_inside_a_block =
+            hits.is_some() && !num_new_computed_tokens.is_multiple_of(self.slots.block_size);
+        let from_elsewhere = num_external_computed_tokens > 0 || num_encoder_tokens > 0;
+        if from_elsewhere || nothing_to_do || hits_of_a_running_request || hit_inside_a_block {
+            return self.fallback.bind(py).call1((
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                new_computed_blocks,
+                num_lookahead_tokens,
+                num_external_computed_tokens,
+                delay_cache_blocks,
+                num_encoder_tokens,
+                full_sequence_must_fit,
+                reserved_blocks,
+                has_scheduled_reqs,
+                skip_zeroing_group_ids.unwrap_or_else(|| PyTuple::empty(py).into_any()),
+            ));
         }
         let demand = Demand {
             computed: attr(request, intern!(py, "num_computed_tokens"))? + num_new_computed_tokens,
@@ -187,25 +188,19 @@ impl PyVllmSlots {
             lookahead: num_lookahead_tokens,
             num_tokens: num_tokens(request)?,
             table: held,
-            hits: hits.as_ref().map_or(0, Vec::len),
-            evictable: 0,
             watermark: self.watermark_for(request, has_scheduled_reqs)?,
             reserved: reserved_blocks,
             whole: full_sequence_must_fit,
+            ..Demand::default()
         };
         let (mut new, mut removed) = (Vec::new(), Vec::new());
-        {
-            let mut pool = self.shared.lock();
-            let evictable = hits.as_ref().map_or(0, |hits| pool.num_evictable(hits));
-            let demand = Demand { evictable, ..demand };
-            let Some(missing) = self.slots.plan(&demand, pool.num_free()) else {
-                return Ok(py.None().into_bound(py));
-            };
-            if let Some(hits) = &hits {
-                pool.touch(hits).or_raise(py)?;
-            }
+        let fits = {
+            let hits = hits.as_deref().unwrap_or_default();
             let removed = self.on_removed.is_some().then_some(&mut removed);
-            pool.allocate(missing, &mut new, removed).or_raise(py)?;
+            self.shared.lock().take_slots(self.slots, demand, hits, &mut new, removed).or_raise(py)?
+        };
+        if !fits {
+            return Ok(py.None().into_bound(py));
         }
         let blocks = self.core.get().handles(py, &new)?;
         let table = self.extend(py, &id, table, hits.as_deref(), &blocks)?;
@@ -300,30 +295,15 @@ impl PyVllmSlots {
     ) -> PyResult<(Bound<'py, PyAny>, usize)> {
         let max_blocks = (max_length / self.slots.block_size).min(hashes.len()?);
         let removals = self.shared.lock().removals();
-        let known = memo.blocks.len();
-        let stands = memo.removals == removals
-            && (1..=max_blocks).contains(&known)
-            && digest(hashes, known - 1, 1)?.as_bytes() == memo.last;
-        if !stands {
-            *memo = Memo { removals, ..Memo::default() };
-        }
-        for at in memo.blocks.len()..max_blocks {
-            let digest = digest(hashes, at, 1)?;
-            let key = Key::new(digest.as_bytes(), self.group).or_raise(py)?;
-            let found = self.shared.lock().find(&key);
-            let Some(block) = found else { break };
-            memo.blocks.push(block);
-        }
-        if memo.blocks.len() > known || !stands {
+        let key_of = |at| Key::new(digest(hashes, at, 1)?.as_bytes(), self.group).or_raise(py);
+        if memo.hit.resume(removals, max_blocks, key_of, |key| self.shared.lock().find(key))? {
             memo.handles = None;
         }
-        if let Some(last) = memo.blocks.len().checked_sub(1) {
-            memo.last = digest(hashes, last, 1)?.as_bytes().to_vec();
-        }
-        let hits = memo.blocks.len().saturating_sub(usize::from(self.drop_last));
+        let blocks = memo.hit.blocks();
+        let hits = blocks.len().saturating_sub(usize::from(self.drop_last));
         let handles = match &memo.handles {
             Some(handles) => handles.bind(py).clone(),
-            None => self.core.get().handles(py, &memo.blocks[..hits])?,
+            None => self.core.get().handles(py, &blocks[..hits])?,
         };
         // Whoever gets a list may change it.
         let result = self.result(py, handles.get_slice(0, hits))?;

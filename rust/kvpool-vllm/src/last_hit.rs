@@ -1,0 +1,96 @@
+//! `LastHit`: what the last lookup found, for the next one to go on from.
+//!
+//! A request that waits at the head of vLLM's queue is looked up at every step. A digest stands for everything before it,
+//! so the blocks found for one request are right for every request whose digest at that place is the same, while no key
+//! has been removed: only what follows is to be looked up.
+//!
+//! Costs: O(1) for a lookup that stands, O(new blocks) otherwise; 4 bytes per block of the last hit.
+
+use crate::key::Key;
+
+/// The blocks of the last hit, from the first block of a prompt.
+#[derive(Clone, Debug, Default)]
+pub struct LastHit {
+    /// [`Pool::removals`](crate::Pool::removals) at that time.
+    removals: u64,
+    last: Option<Key>,
+    blocks: Vec<u32>,
+}
+
+impl LastHit {
+    /// The blocks.
+    #[must_use]
+    pub fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` the block under a key, `removals` is
+    /// the pool's. Returns whether the blocks are others than before.
+    ///
+    /// # Errors
+    /// Those of `key_of`.
+    pub fn resume<E>(
+        &mut self,
+        removals: u64,
+        len: usize,
+        mut key_of: impl FnMut(usize) -> Result<Key, E>,
+        mut find: impl FnMut(&Key) -> Option<u32>,
+    ) -> Result<bool, E> {
+        let known = self.blocks.len();
+        let stands =
+            self.removals == removals && (1..=len).contains(&known) && self.last == Some(key_of(known - 1)?);
+        if !stands {
+            *self = Self { removals, ..Self::default() };
+        }
+        for at in self.blocks.len()..len {
+            let key = key_of(at)?;
+            let Some(block) = find(&key) else { break };
+            self.blocks.push(block);
+            self.last = Some(key);
+        }
+        Ok(!stands || self.blocks.len() > known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::LastHit;
+    use crate::Key;
+
+    fn key(n: usize) -> Key {
+        Key::new(&[n as u8; 32], 0).unwrap()
+    }
+
+    /// Looks up keys `from..`, where those below `cached` lead to themselves; how many were looked for.
+    fn look(hit: &mut LastHit, removals: u64, from: usize, len: usize, cached: usize) -> (bool, usize) {
+        let mut asked = 0;
+        let find = |found: &Key| {
+            asked += 1;
+            (from..cached).find(|&n| key(n) == *found).map(|n| n as u32)
+        };
+        let changed = hit.resume(removals, len, |at| Ok::<_, Infallible>(key(from + at)), find).unwrap();
+        (changed, asked)
+    }
+
+    #[test]
+    fn a_lookup_that_stands_asks_for_what_follows_alone() {
+        let mut hit = LastHit::default();
+        assert_eq!(look(&mut hit, 0, 0, 9, 5), (true, 6));
+        assert_eq!(look(&mut hit, 0, 0, 9, 5), (false, 1));
+        assert_eq!(look(&mut hit, 0, 0, 9, 7), (true, 3));
+        assert_eq!(hit.blocks(), [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn it_does_not_stand_after_a_removal_for_a_shorter_prompt_or_for_another() {
+        for (removals, from, len) in [(1, 0, 9), (0, 0, 4), (0, 1, 9)] {
+            let mut hit = LastHit::default();
+            look(&mut hit, 0, 0, 9, 5);
+            let found = 5.min(from + len) - from;
+            assert_eq!(look(&mut hit, removals, from, len, 5), (true, found + usize::from(found < len)));
+            assert_eq!(hit.blocks().len(), found);
+        }
+    }
+}
