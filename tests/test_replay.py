@@ -239,7 +239,7 @@ def test_no_more_requests_run_than_allowed(most: int) -> None:
         ({"mode": "engine", "watermark": 1.5}, "watermark is 1.5"),
         ({"threads": -1}, "threads is -1"),
         ({"algorithm": "md5"}, "md5"),
-        ({"eviction": "fifo"}, "fifo"),
+        ({"eviction": "newest"}, "newest"),
     ],
     ids=str,
 )

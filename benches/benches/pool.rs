@@ -7,11 +7,17 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kvpool::{BlockId, BlockPool, HashChain};
+use kvpool::{AdvisorConfig, BlockId, BlockPool, HashChain, PoolConfig, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
 
 /// 64 k blocks fit the second-level cache partly; 16 M fit no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
+
+/// A pool with the default advisor.
+fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
+    let advisor = Some(AdvisorConfig::default());
+    BlockPool::new(PoolConfig { num_blocks, advisor, ..PoolConfig::default() })
+}
 
 struct State {
     pool: BlockPool,
@@ -22,7 +28,10 @@ struct State {
 
 impl State {
     fn full(num_blocks: usize) -> Self {
-        let mut pool = pool(num_blocks).unwrap();
+        Self::of(pool(num_blocks).unwrap())
+    }
+
+    fn of(mut pool: BlockPool) -> Self {
         let chains = fill(&mut pool).unwrap();
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
@@ -51,12 +60,25 @@ fn per_block(criterion: &mut Criterion) {
                 time(n, &mut state, hit, |s| s.pool.release_table(&s.table)).unwrap()
             });
         });
+        // The same with an advisor: 2,048 sampled blocks stand for the pool, so most references are not sampled.
+        let mut advised = State::of(advised(size).unwrap());
+        group.bench_function(BenchmarkId::new("hit_advised", size), |bencher| {
+            bencher.iter_custom(|n| {
+                let hit = |s: &mut State| {
+                    let at = s.next();
+                    s.table = s.pool.match_and_acquire(&s.chains[at], usize::MAX)?;
+                    Ok(())
+                };
+                time(n, &mut advised, hit, |s| s.pool.release_table(&s.table)).unwrap()
+            });
+        });
+        drop(advised);
         group.bench_function(BenchmarkId::new("release", size), |bencher| {
             bencher.iter_custom(|n| {
                 let take = |s: &mut State| {
                     let at = s.next();
                     s.table = s.pool.match_and_acquire(&s.chains[at], usize::MAX)?;
-                    Ok::<_, kvpool::PoolError>(())
+                    Ok::<_, PoolError>(())
                 };
                 take(&mut state).unwrap();
                 let time = time(n, &mut state, |s| s.pool.release_table(&s.table), take).unwrap();
@@ -69,7 +91,7 @@ fn per_block(criterion: &mut Criterion) {
                 let probe = |s: &mut State| {
                     let at = s.next();
                     black_box(s.pool.probe(&s.chains[at], usize::MAX)?);
-                    Ok::<_, kvpool::PoolError>(())
+                    Ok::<_, PoolError>(())
                 };
                 time(n, &mut state, probe, |_| Ok(())).unwrap()
             });

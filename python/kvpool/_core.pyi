@@ -33,6 +33,8 @@ from typing import (
 
 from typing_extensions import Buffer
 
+from kvpool.policies import Policy as _Policy
+
 __all__ = [
     "Admission",
     "BlockAllocator",
@@ -45,6 +47,7 @@ __all__ = [
     "FreeBlockList",
     "HashChain",
     "HashCursor",
+    "HintReport",
     "LruEvictor",
     "ManagerStats",
     "PoolStats",
@@ -52,9 +55,13 @@ __all__ = [
     "Probe",
     "Replay",
     "RequestInfo",
+    "Retention",
+    "RetentionConfig",
+    "RetentionStats",
     "Sequences",
     "Step",
     "Swap",
+    "TenantLimits",
     "TieredPool",
     "Trace",
     "Transfer",
@@ -98,6 +105,7 @@ _Ints: TypeAlias = Sequence[int] | _Array | CpuTensor
 Tokens: TypeAlias = _Ints
 BlockIds: TypeAlias = _Ints
 RequestId: TypeAlias = str | int
+_Ranges: TypeAlias = Sequence[tuple[int, int | None, Retention]]
 
 @type_check_only
 class StoredEvent(TypedDict):
@@ -155,6 +163,18 @@ class TraceSummary(TypedDict):
     unique_blocks: int
     block_tokens: int
 
+@type_check_only
+class ReadNotes(TypedDict):
+    """What was noticed while a trace was read; docs/traces.md says what each counts."""
+
+    records: int
+    reordered: int
+    unchained: int
+    regrouped: int
+    untimed: int
+    skipped_events: int
+    unknown_parents: int
+
 __version__: str
 debug_build: bool
 
@@ -178,6 +198,20 @@ def verify_modes() -> list[str]:
     ['none', 'fingerprint', 'tokens']
     """
 
+def eviction_policies() -> list[str]:
+    """Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
+
+    >>> "lru" in kvpool.eviction_policies()
+    True
+    """
+
+def trace_formats() -> list[str]:
+    """Names of the trace formats.
+
+    >>> kvpool.trace_formats()
+    ['mooncake', 'mooncake-sessions', 'bailian', 'kv-cache-tester', 'block-rows', 'kv-events']
+    """
+
 @final
 class CacheManager:
     """Requests by id over one block pool: what a scheduler calls.
@@ -195,7 +229,9 @@ class CacheManager:
             fingerprints.
         duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
             ``"drop-on-release"``.
-        eviction: Which cached-free block is reused first: ``"lru"``.
+        eviction: Which cached-free block is reused first: one of ``eviction_policies()``, or a ``Policy`` of your own.
+        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
+            pins and limits. Without it hints are refused, and cost nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
@@ -232,7 +268,8 @@ class CacheManager:
         key: bytes | None = None,
         seed: str | None = None,
         duplicates: str = "keep",
-        eviction: str = "lru",
+        eviction: str | _Policy = "lru",
+        retention: RetentionConfig | bool | None = None,
         event_capacity: int = 0,
         watermark: float = 0.0,
         host_blocks: int = 0,
@@ -268,6 +305,9 @@ class CacheManager:
         prompt: Tokens | HashCursor,
         extra: ExtraKeys | None = None,
         *,
+        tenant: int | None = None,
+        no_cache: bool = False,
+        retention: _Ranges | None = None,
         out: _Array | None = None,
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
@@ -280,6 +320,9 @@ class CacheManager:
             request_id: A new id.
             prompt: At least one token, or what ``prepare`` returned.
             extra: Extra keys of the prompt; not with a prepared one, which has its own.
+            tenant: Whose the blocks are that the request registers: they count towards the tenant's limits.
+            no_cache: It is a scan: the blocks that it registers are the first to be evicted; what it hits is not.
+            retention: Ranges of its tokens, hits included: see ``retain``.
             out: Receives the block table, if given: ``ceil(tokens / block_size)`` ids.
                 ``Admission.block_ids`` is then empty.
 
@@ -288,7 +331,9 @@ class CacheManager:
                 whether the request can ever fit.
             DuplicateRequestError: The id is known already.
             InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given
-                with a prepared prompt; ``out`` is too short.
+                with a prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live
+                and was no ``advance_time``.
+            NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
             TokenTypeError: Tokens, request id or ``out`` are of a type or dtype that is not taken.
@@ -490,7 +535,10 @@ class CacheManager:
             InvalidArgumentError: The lists differ in length, or a count is out of range.
             TokenTypeError: Counts or ids are of a type or dtype that is not taken.
         """
-    def release(self, request_id: RequestId, *, after_step: int | None = None) -> None:
+    @overload
+    def release(
+        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: Literal[False] = False
+    ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
         What it committed stays cached until evicted. O(blocks).
@@ -498,10 +546,145 @@ class CacheManager:
         Args:
             request_id: A running or preempted request.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
+            end_of_life: Its session has ended: cached blocks of it that nobody else holds are the first to be evicted
+                (but after cached blocks that hang on them, such as other sessions on a shared system prompt). A hit
+                takes that back. Of a request that is preempted or swapped out, what is still cached.
+
+        Returns:
+            What became of the end of life, or None.
 
         Raises:
             UnknownRequestError: No request has this id.
+            RequestStateError: A swap moves it.
+            NoRetentionError: With ``end_of_life``, and the manager has no retention.
             TokenTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
+        >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
+        >>> manager.release("chat", end_of_life=True)
+        HintReport(accepted=3, clipped=0, ignored=0)
+        """
+    @overload
+    def release(
+        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: Literal[True]
+    ) -> HintReport: ...
+    @overload
+    def release(
+        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: bool
+    ) -> HintReport | None: ...
+    def retain(self, request_id: RequestId, ranges: _Ranges) -> HintReport:
+        """Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
+
+        Of its registered blocks now, hits included, and of others when ``commit`` registers them. A block belongs to
+        a range if its last token does. Later ranges, and later calls, win where they overlap; what is said survives
+        preemption and swaps, and a fork starts with it. An absolute time to live counts from this call. O(blocks of
+        the ranges).
+
+        Args:
+            request_id: A request.
+            ranges: Triples of first token, token after the last (None: all that come), and ``Retention``.
+
+        Returns:
+            Counts of the registered blocks that the request holds on the device now.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            InvalidArgumentError: A range ends before it begins; there is a time to live and was no ``advance_time``.
+            NoRetentionError: The manager has no retention.
+            TokenTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
+        >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
+        >>> manager.retain("chat", [(0, 8, kvpool.Retention(80)), (8, None, kvpool.Retention(20))])
+        HintReport(accepted=3, clipped=0, ignored=0)
+        """
+    def set_tenant(self, request_id: RequestId, tenant: int) -> None:
+        """Says whose a request is: the blocks that it registers count towards the limits of the tenant.
+
+        Those that it has registered, too, unless they are somebody's already. Tenants without limits are not counted.
+        O(blocks).
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            InvalidArgumentError: The tenant is not a number of 32 bits.
+            NoRetentionError: The manager has no retention.
+        """
+    def end_of_life(self, request_id: RequestId, start_token: int = 0) -> HintReport:
+        """Says that a request's tokens from one on will not be used again.
+
+        A branch that was dropped, reasoning that the next turn leaves out. The request goes on as before; blocks that
+        nobody else holds are the first to be evicted once they are released, others if nobody else holds them then.
+        O(blocks from there).
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            NoRetentionError: The manager has no retention.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def retain_prefix(self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None) -> HintReport:
+        """Says how long ranges of cached content are worth keeping, whoever computed it.
+
+        As ``retain``, for content whose request is gone. Only what is cached now is reached: blocks of the ranges that
+        are not count as ignored. O(blocks), plus hashing if the prompt is not prepared.
+
+        Raises:
+            InvalidArgumentError: As for ``retain``; the prompt was hashed with other settings, or ``extra`` is given
+                with a prepared one.
+            NoRetentionError: The manager has no retention.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=kvpool.RetentionConfig(pin_budget=1))
+        >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12), manager.release("chat")
+        >>> manager.retain_prefix(range(12), [(0, 8, kvpool.Retention(pinned=True))])
+        HintReport(accepted=1, clipped=1, ignored=0)
+        """
+    def end_of_life_of(
+        self, prompt: Tokens | HashCursor, start_token: int = 0, extra: ExtraKeys | None = None
+    ) -> HintReport:
+        """Says that cached content will not be used again, whoever computed it.
+
+        Every copy of it that nobody holds is the first to be evicted. O(blocks), plus hashing if the prompt is not
+        prepared.
+
+        Raises:
+            InvalidArgumentError: The prompt was hashed with other settings, or ``extra`` is given with a prepared one.
+            NoRetentionError: The manager has no retention.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+    def advance_time(self, now: float) -> int:
+        """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+
+        Times to live count from the time that was given last. O(log blocks) for each that runs out.
+
+        Raises:
+            TimeBackwardsError: An earlier call gave a later time.
+            InvalidArgumentError: Not a number.
+            NoRetentionError: The manager has no retention.
+        """
+    def tenant_blocks(self, tenant: int) -> int:
+        """Returns how many blocks of a tenant with limits are cached or in use.
+
+        0 for a tenant without limits. O(log tenants).
+
+        Raises:
+            InvalidArgumentError: The tenant is not a number of 32 bits.
+            NoRetentionError: The manager has no retention.
+        """
+    def retention_stats(self) -> RetentionStats | None:
+        """Returns how many blocks are retained how, or None without retention."""
+    def check_policy(self) -> None:
+        """Raises what ended the manager's policy, if that is one written in Python and has failed.
+
+        ``kvpool.policies`` says what counts as a failure. O(1).
+
+        Raises:
+            PolicyError: The policy is used no more; the cause says why.
         """
     def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> None:
         """Takes the blocks of a running request away and keeps its tokens, for resume.
@@ -694,16 +877,27 @@ class Step:
     False
     """
 
-    def admit(self, request_id: RequestId, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None) -> int:
+    def admit(
+        self,
+        request_id: RequestId,
+        prompt: Tokens | HashCursor,
+        extra: ExtraKeys | None = None,
+        *,
+        tenant: int | None = None,
+        no_cache: bool = False,
+        retention: _Ranges | None = None,
+    ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
-        O(blocks), plus hashing if the prompt is not prepared.
+        O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a session
+        in a step, say ``end_of_life`` before the step is begun.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
             DuplicateRequestError: The id is known already, or named in this step.
-            InvalidArgumentError: The prompt is empty or was hashed with other settings, or ``extra`` is given
-                with a prepared prompt.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings, ``extra`` is given with a
+                prepared prompt, or a hint is out of range.
+            NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
@@ -860,6 +1054,160 @@ class Probe:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class Retention:
+    """How much blocks are worth keeping, and until when.
+
+    Blocks are evicted in this order: demoted ones; those of tenants above their ceilings; by priority, lowest first,
+    where 35 is left to the pool's policy; those of tenants at or under their floors; pinned ones. In all of them a
+    block waits for the cached blocks that hang on it. docs/retention.md has the whole story.
+
+    Args:
+        priority: From 0, evicted first, to 100. 35 is what blocks have that nobody said anything of.
+        ttl: Seconds after which this ends, on the clock of ``advance_time``; None is as long as the content is cached.
+        idle: Whether the seconds count from the last hit or release, not from the hint. They go on while it is in use.
+        then: What comes after: ``"normal"``, as if nothing had been said, or ``"demote"``, the first to go.
+        pinned: The last to go; beyond the budget of ``RetentionConfig`` it is priority 100.
+        demoted: The first to go: it will not be used again. A hit takes that back.
+
+    Raises:
+        InvalidArgumentError: A priority above 100, a ``ttl`` that is negative or not a number, ``idle`` without one, or
+            more than one of priority, pinned and demoted.
+
+    >>> kvpool.Retention(80, ttl=300, idle=True)
+    Retention(80, ttl=300.0, idle=True)
+    >>> kvpool.Retention(pinned=True, ttl=3600, then="demote")
+    Retention(pinned=True, ttl=3600.0, then='demote')
+    """
+
+    def __new__(
+        cls,
+        priority: int = 35,
+        *,
+        ttl: float | None = None,
+        idle: bool = False,
+        then: Literal["normal", "demote"] = "normal",
+        pinned: bool = False,
+        demoted: bool = False,
+    ) -> Self: ...
+    @property
+    def priority(self) -> int | None:
+        """From 0, evicted first, to 100; 35 is left to the pool's policy. None if pinned or demoted."""
+    @property
+    def ttl(self) -> float | None:
+        """Seconds after which it ends, or None."""
+    @property
+    def idle(self) -> bool:
+        """Whether the seconds count from the last use, not from the hint."""
+    @property
+    def then(self) -> Literal["normal", "demote"]:
+        """What comes after the ttl: normal or demote."""
+    @property
+    def pinned(self) -> bool:
+        """Whether the blocks go last, within the budget."""
+    @property
+    def demoted(self) -> bool:
+        """Whether the blocks go first."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class TenantLimits:
+    """What a tenant may count on, and what it may take while others need blocks.
+
+    Args:
+        tenant: The tenant, a number of 32 bits of the caller's.
+        floor: Blocks that others do not evict while anything else is evictable.
+        ceiling: Blocks above which its own are evicted first; None is no ceiling.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+
+    >>> kvpool.TenantLimits(7, floor=100, ceiling=400)
+    TenantLimits(7, floor=100, ceiling=400)
+    """
+
+    def __new__(cls, tenant: int, *, floor: int = 0, ceiling: int | None = None) -> Self: ...
+    @property
+    def tenant(self) -> int:
+        """Whose."""
+    @property
+    def floor(self) -> int:
+        """Blocks that others do not evict while anything else is evictable."""
+    @property
+    def ceiling(self) -> int | None:
+        """Blocks above which its own are evicted first, or None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class RetentionConfig:
+    """Settings of retention.
+
+    Args:
+        pin_budget: The most blocks that are pinned at once; pins beyond it are kept at priority 100.
+        tenants: Limits by tenant, at most 200. Tenants that are not named have none.
+
+    Raises:
+        InvalidArgumentError: A number is negative. Whether pins and floors fit is checked by the pool that is made
+            with it.
+
+    >>> retention = kvpool.RetentionConfig(pin_budget=8, tenants=[kvpool.TenantLimits(1, ceiling=32)])
+    >>> kvpool.BlockPool(num_blocks=64, retention=retention).retention_stats()
+    RetentionStats(demoted=0, below_normal=0, above_normal=0, pinned=0, with_ttl=0, expired=0)
+    """
+
+    def __new__(cls, *, pin_budget: int = 0, tenants: Sequence[TenantLimits] = ()) -> Self: ...
+    @property
+    def pin_budget(self) -> int:
+        """The most blocks that are pinned at once."""
+    @property
+    def tenants(self) -> list[TenantLimits]:
+        """Limits by tenant."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class HintReport:
+    """What became of a hint, by blocks."""
+
+    @property
+    def accepted(self) -> int:
+        """Blocks on which it took effect as asked."""
+    @property
+    def clipped(self) -> int:
+        """Blocks on which it took effect in part: pins beyond the budget are kept at the highest priority."""
+    @property
+    def ignored(self) -> int:
+        """Blocks on which it had no effect: not cached, or held by others when their end of life was said."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class RetentionStats:
+    """How many blocks are retained how, now."""
+
+    @property
+    def demoted(self) -> int:
+        """Blocks demoted, held ones included."""
+    @property
+    def below_normal(self) -> int:
+        """Blocks below the normal priority."""
+    @property
+    def above_normal(self) -> int:
+        """Blocks above the normal priority."""
+    @property
+    def pinned(self) -> int:
+        """Blocks pinned."""
+    @property
+    def with_ttl(self) -> int:
+        """Blocks with a time to live."""
+    @property
+    def expired(self) -> int:
+        """Times to live that have run out so far."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
 class ManagerStats:
     """Counts of a manager, in requests and tokens.
 
@@ -927,6 +1275,15 @@ class ManagerStats:
     @property
     def block_bytes(self) -> int:
         """Bytes of KV per block; 0 if unknown."""
+    @property
+    def hints(self) -> HintReport:
+        """What became of the hints so far, by blocks.
+
+        A request's hints count once for each time that they took effect on a block.
+        """
+    @property
+    def retention(self) -> RetentionStats | None:
+        """How many blocks are retained how, or None without retention."""
     @property
     def pool(self) -> PoolStats:
         """The pool's own counts."""
@@ -1008,7 +1365,10 @@ class BlockPool:
         verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
         duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
             ``"drop-on-release"``.
-        eviction: Which cached-free block is reused first: ``"lru"``, or ``"last-accessed"`` (``mark_accessed``).
+        eviction: Which cached-free block is reused first: one of ``eviction_policies()``, or a ``Policy`` of your own.
+            With ``"last-accessed"``, ``mark_accessed`` says.
+        retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
+            pins and limits. Without it hints are refused, and cost nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
 
     Raises:
@@ -1033,7 +1393,8 @@ class BlockPool:
         *,
         verify: str = "none",
         duplicates: str = "keep",
-        eviction: str = "lru",
+        eviction: str | _Policy = "lru",
+        retention: RetentionConfig | bool | None = None,
         event_capacity: int = 0,
     ) -> Self: ...
     @property
@@ -1276,6 +1637,71 @@ class BlockPool:
         Raises:
             InvalidBlockError: A block is free, or its id unknown.
             InvalidArgumentError: The time is not a number.
+        """
+    def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
+        """Says how long blocks are worth keeping, and returns what became of it.
+
+        Held or cached-free. Blocks without cached content are ignored, and so are those that several hold, if their
+        end of life is said. What is said holds as long as the content is cached, or until something else is. O(1) per
+        block, O(log blocks) with a time to live.
+
+        Raises:
+            InvalidBlockError: An id is unknown, or the null block.
+            InvalidArgumentError: There is a time to live and was no ``advance_time``.
+            NoRetentionError: The pool has no retention.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+
+        >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, retention=True)
+        >>> blocks = pool.allocate(2)
+        >>> pool.register(blocks, kvpool.BlockHasher(block_size=4).cursor(range(8)).chain())
+        2
+        >>> pool.mark_computed(blocks)
+        >>> pool.retain(blocks[:1], kvpool.Retention(90))
+        HintReport(accepted=1, clipped=0, ignored=0)
+        >>> pool.release_table(blocks)
+        >>> pool.eviction_order()
+        [2, 1]
+        """
+    def assign_tenant(self, block_ids: BlockIds, tenant: int) -> None:
+        """Says whose blocks are: they count towards the limits of the tenant while their content is cached.
+
+        A block that is somebody's already stays so; blocks without cached content, and tenants without limits, are
+        ignored. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, or the null block.
+            InvalidArgumentError: The tenant is not a number of 32 bits.
+            NoRetentionError: The pool has no retention.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def advance_time(self, now: float) -> int:
+        """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+
+        Times to live count from the time that was given last. O(log blocks) for each that runs out.
+
+        Raises:
+            TimeBackwardsError: An earlier call gave a later time.
+            InvalidArgumentError: Not a number.
+            NoRetentionError: The pool has no retention.
+        """
+    def tenant_blocks(self, tenant: int) -> int:
+        """Returns how many blocks of a tenant with limits are cached or in use.
+
+        0 for a tenant without limits. O(log tenants).
+
+        Raises:
+            InvalidArgumentError: The tenant is not a number of 32 bits.
+            NoRetentionError: The pool has no retention.
+        """
+    def retention_stats(self) -> RetentionStats | None:
+        """Returns how many blocks are retained how, or None without retention."""
+    def check_policy(self) -> None:
+        """Raises what ended the pool's policy, if that is one written in Python and has failed.
+
+        ``kvpool.policies`` says what counts as a failure. O(1).
+
+        Raises:
+            PolicyError: The policy is used no more; the cause says why.
         """
     def state(self, block_id: int) -> Literal["null", "free", "cached-free", "active", "fenced"]:
         """Returns where a block is in its life: null, free, cached-free, active or fenced.
@@ -2347,8 +2773,9 @@ class HashChain:
 class Trace:
     """A request trace in memory.
 
-    The format is Mooncake's JSONL: ``timestamp`` (ms), ``input_length`` and ``output_length`` (tokens), and
-    ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of requests.
+    Requests in order of arrival, each with ``timestamp`` (ms), ``input_length`` and ``output_length`` (tokens), and
+    ``hash_ids``, one chained id per block of the prompt. ``len(trace)`` is the number of requests. docs/traces.md
+    describes the formats that it can be read from.
 
     >>> trace = kvpool.Trace.generate(requests=100, seed=1)
     >>> trace
@@ -2361,28 +2788,48 @@ class Trace:
     def read(
         path: str | PathLike[str],
         *,
-        block_tokens: int = 512,
+        format: str = "auto",  # noqa: A002
+        block_tokens: int | None = None,
         limit: int | None = None,
         check_prefixes: bool = True,
+        sort: bool = False,
+        sessions_at_once: int | None = None,
+        event_gap_s: float = 5.0,
     ) -> Trace:
-        """Reads a trace file, plain or gzip.
+        """Reads a trace file or a folder of them, plain or gzip.
 
-        O(block references); other threads go on.
+        O(block references); other threads go on. ``TraceReader`` does the same in slices.
 
         Args:
-            path: The file; ``"-"`` is standard input.
-            block_tokens: Tokens that one id stands for. At least 1.
+            path: The file; ``"-"`` is standard input; of a folder, all .json and .jsonl files, plain or .gz.
+            format: One of ``trace_formats()``; ``"auto"`` tells it from the first record.
+            block_tokens: Tokens that one id stands for, at least 1. By default what the trace says, else 512, or
+                16 for ``"bailian"``. Where the trace says another size, its blocks are made into blocks of this one.
             limit: Stop after this many requests. At least 1.
             check_prefixes: Check that every id has one parent; off saves 40 to 80 bytes per different id.
+            sort: Put requests in order of arrival instead of refusing disorder.
+            sessions_at_once: Of ``"kv-cache-tester"``: sessions that run at a time; all begin at once by default.
+            event_gap_s: Of ``"kv-events"``: up to this many seconds after it was stored, the end of a chain may be
+                continued by the same request.
 
         Raises:
             TraceFileError: The file cannot be opened or read.
             TraceError: A line is not a request, or breaks the order of times or ids (the message names line
                 and field); there is no request; an option is 0.
-            InvalidArgumentError: An option is negative.
+            InvalidArgumentError: An option is negative, or the format unknown.
         """
     @staticmethod
-    def parse(data: bytes, *, block_tokens: int = 512, limit: int | None = None, check_prefixes: bool = True) -> Trace:
+    def parse(
+        data: bytes,
+        *,
+        format: str = "auto",  # noqa: A002
+        block_tokens: int | None = None,
+        limit: int | None = None,
+        check_prefixes: bool = True,
+        sort: bool = False,
+        sessions_at_once: int | None = None,
+        event_gap_s: float = 5.0,
+    ) -> Trace:
         """Reads a trace from bytes, plain or gzip.
 
         O(block references); other threads go on. The options are those of ``read``.
@@ -2390,7 +2837,7 @@ class Trace:
         Raises:
             TraceError: A line is not a request, or breaks the order of times or ids (the message names line
                 and field); there is no request; an option is 0.
-            InvalidArgumentError: An option is negative.
+            InvalidArgumentError: An option is negative, or the format unknown.
         """
     @staticmethod
     def generate(
@@ -2418,17 +2865,135 @@ class Trace:
         Raises:
             InvalidArgumentError: An argument is out of range; the message says which.
         """
-    def to_jsonl(self) -> bytes:
-        """Returns the trace as Mooncake JSONL.
+    def to_jsonl(self, format: str = "mooncake") -> bytes:  # noqa: A002
+        """Returns the trace as JSON lines of a format.
 
-        Parsing it again gives the same trace. O(block references).
+        Parsing it again, with the same ``block_tokens``, gives the same requests. O(block references).
+
+        Args:
+            format: ``"mooncake"``, ``"mooncake-sessions"`` or ``"bailian"``; docs/traces.md says what each loses.
+
+        Raises:
+            InvalidArgumentError: The format is unknown, or only read.
+        """
+    def with_block_tokens(self, block_tokens: int) -> Trace:
+        """Returns the same workload in blocks of another size.
+
+        Larger blocks hit as a whole or not at all; smaller ones hit the same tokens. Ids are new. O(block references).
+
+        Args:
+            block_tokens: A multiple or a divisor of this trace's.
+
+        Raises:
+            InvalidArgumentError: Neither size divides the other, or it is negative.
+            TraceError: It is 0, or gives more than ``2**30`` block references.
+
+        >>> trace = kvpool.Trace.generate(requests=10)
+        >>> trace.with_block_tokens(64)
+        Trace(requests=10, block_tokens=64)
         """
     def summary(self) -> TraceSummary:
         """Returns counts of requests, tokens and blocks.
 
         O(block references).
         """
+    def stats_json(self) -> str:
+        """Returns counts, percentiles and ideal hit rates, as a JSON object.
+
+        What a cache that never evicts would hit, by blocks, by tokens, by full blocks only and in the last half;
+        how long until blocks are used again; arrivals, sessions, kinds. O(block references).
+
+        >>> import json
+        >>> stats = json.loads(kvpool.Trace.generate(requests=100).stats_json())
+        >>> stats["requests"], 0 < stats["ideal_token_hit_rate"] < 100
+        (100, True)
+        """
+    @property
+    def format(self) -> str | None:
+        """The format that it was read from; None if it was made up."""
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that one id stands for."""
+    def notes(self) -> ReadNotes:
+        """Returns what was noticed while it was read.
+
+        O(1); all 0 for a trace that was made up.
+        """
     def __len__(self) -> int: ...
+
+@final
+class TraceReader:
+    """A trace on its way in.
+
+    Reads in slices what ``Trace.read`` reads at once, so that a caller can show progress or stop.
+
+    Args:
+        path: As in ``Trace.read``, and so are the other arguments.
+        format: The format, or ``"auto"``.
+        block_tokens: Tokens that one id stands for.
+        limit: Stop after this many requests.
+        check_prefixes: Check that every id has one parent.
+        sort: Put requests in order of arrival.
+        sessions_at_once: Sessions that run at a time.
+        event_gap_s: Seconds in which a stored chain may be continued by the same request.
+
+    Raises:
+        TraceFileError: The file cannot be opened or read.
+        TraceError: An option is 0.
+        InvalidArgumentError: An option is negative, or the format unknown.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.jsonl")
+    >>> size = path.write_bytes(kvpool.Trace.generate(requests=100).to_jsonl())
+    >>> reader = kvpool.TraceReader(path)
+    >>> while not reader.advance(1000):
+    ...     assert reader.bytes_read <= reader.total_bytes == size
+    >>> reader.finish()
+    Trace(requests=100, block_tokens=512)
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        format: str = "auto",  # noqa: A002
+        block_tokens: int | None = None,
+        limit: int | None = None,
+        check_prefixes: bool = True,
+        sort: bool = False,
+        sessions_at_once: int | None = None,
+        event_gap_s: float = 5.0,
+    ) -> Self: ...
+    def advance(self, size: int = 4_194_304) -> bool:
+        """Reads on for about this many bytes, and returns whether all is read.
+
+        O(bytes); other threads go on. Formats without an order of arrival are put in order in the last call.
+
+        Args:
+            size: Bytes of the file, before decompression.
+
+        Raises:
+            TraceError: As ``Trace.read``.
+            TraceFileError: Reading failed.
+            KvpoolError: The reader has given its trace, or has failed.
+            InvalidArgumentError: ``size`` is negative.
+        """
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far, before decompression."""
+    @property
+    def total_bytes(self) -> int | None:
+        """Bytes of the file or folder; None for standard input."""
+    def finish(self) -> Trace:
+        """Reads what is left, and returns the trace.
+
+        O(block references); other threads go on.
+
+        Raises:
+            TraceError: As ``Trace.read``.
+            TraceFileError: Reading failed.
+            KvpoolError: The reader has given its trace, or has failed.
+        """
 
 @final
 class Replay:
@@ -2517,6 +3082,178 @@ class Replay:
         """
 
 # Moving bytes: see kvpool.transfer.
+
+class SizingWindow(TypedDict):
+    """What arrives in one window of a trace, and what of it a cache hits."""
+
+    start_s: float
+    requests: int
+    references: int
+    block_hits: int
+    tokens: int
+    token_hits: int
+
+class SizingWorth(TypedDict):
+    """What a cache of one size in GiB saves."""
+
+    gib: float
+    blocks: int
+    token_hits: int
+    block_hit_rate: float
+    token_hit_rate: float
+    seconds_saved: float
+
+@final
+class References:
+    """A trace as block references: what all estimators of sizes work on.
+
+    One definition for all: whole prompts one after the other, without time; a block is a hit only if all blocks before it in
+    its prompt are. One hash-map step per reference to make; 4 bytes per reference, 24 per request, 20 per run of reuses.
+
+    Args:
+        trace: The trace, at its own block size.
+        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``: only blocks that
+            their prompt fills, which is all that an engine can find again.
+
+    Raises:
+        TraceError: The trace was read without the check of prefixes and would not have passed it.
+        InvalidArgumentError: More than 2^32 - 2 references.
+
+    >>> references = kvpool.sizing.References(kvpool.Trace.generate(500))
+    >>> references.requests
+    500
+    """
+
+    def __new__(cls, trace: Trace, *, blocks: str = "all") -> Self: ...
+    @property
+    def requests(self) -> int:
+        """Requests of the trace."""
+
+    @property
+    def references(self) -> int:
+        """Block references: hits and misses together."""
+
+    @property
+    def unique_blocks(self) -> int:
+        """Different blocks."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, in blocks or not: what token hit rates are a share of."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a full block."""
+
+    def lru(self) -> HitCurve:
+        """Return what LRU hits at every capacity, exact, in one pass (Mattson et al., 1970). O(runs log requests)."""
+
+    def run(self, policy: str, capacity_blocks: int, *, form: str = "pool") -> PolicyRun:
+        """Run one policy at one capacity. 20 to 150 ns per reference; other threads go on.
+
+        Args:
+            policy: One of ``kvpool.eviction_policies()``.
+            capacity_blocks: Blocks that the cache holds.
+            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the pool does in lookup
+                mode. ``"stream"``: each block for itself, last block first: what papers simulate.
+
+        Raises:
+            InvalidArgumentError: An unknown policy or form; a capacity out of range.
+        """
+
+    def optimal(self, capacity_blocks: int) -> PolicyRun:
+        """Run the clairvoyant optimum at one capacity: prefix-closed, and it need not store everything (Belady, 1966)."""
+
+    def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
+        """Run LRU that is told of a dead block, with this probability (0 to 1), that it is dead.
+
+        Raises:
+            InvalidArgumentError: An accuracy out of range.
+        """
+
+    def over_time(self, run: PolicyRun, window_s: float) -> list[SizingWindow]:
+        """Cut what a run hit into windows of so many seconds, empty ones included.
+
+        Raises:
+            InvalidArgumentError: A window that is not above 0, or so short that there are more than a million.
+        """
+
+@final
+class HitCurve:
+    """What LRU hits at every capacity. Points are (capacity in blocks, block hit rate, token hit rate), rates 0 to 1."""
+
+    def at(self, capacity_blocks: int) -> tuple[float, float]:
+        """Return block and token hit rate at a capacity."""
+
+    def ceiling(self) -> tuple[int, float, float]:
+        """Return the smallest capacity that hits all there is to hit."""
+
+    def points(self, most: int = 200) -> list[tuple[int, float, float]]:
+        """Return at most so many points, evenly spread over the logarithm of the capacity."""
+
+    def capacity_for(self, share: float) -> tuple[int, float, float] | None:
+        """Return the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``."""
+
+    def knee(self, most_blocks: int | None = None) -> tuple[int, float, float, float] | None:
+        """Return the point where the curve bends most, and by how much (Satopaa et al., "Kneedle", 2011).
+
+        ``None`` if it does not bend: then the largest cache is the best.
+        """
+
+    def worth(
+        self, bytes_per_token: int, gib: Sequence[float], *, prefill_tokens_per_s: float = 1.0
+    ) -> list[SizingWorth]:
+        """Return what caches of rising sizes in GiB save.
+
+        Raises:
+            InvalidArgumentError: Sizes that do not rise; a speed that is not above 0.
+        """
+
+    def distances(self) -> list[tuple[int, int, int]]:
+        """Return uses of blocks again by distance: (from, to, references), distances in different blocks."""
+
+    def distance_quantile(self, fraction: float) -> int | None:
+        """Return the distance within which this fraction (0 to 1) of the reuses lies; ``None`` without any."""
+
+@final
+class PolicyRun:
+    """What one cache of one capacity did with a trace."""
+
+    @property
+    def capacity_blocks(self) -> int:
+        """Blocks that it holds."""
+
+    @property
+    def block_hits(self) -> int:
+        """References that it hit."""
+
+    @property
+    def token_hits(self) -> int:
+        """Prompt tokens in them."""
+
+    @property
+    def block_hit_rate(self) -> float:
+        """Hits of all references, 0 to 1."""
+
+    @property
+    def token_hit_rate(self) -> float:
+        """Hit tokens of all prompt tokens, 0 to 1."""
+
+    @property
+    def evictions(self) -> int | None:
+        """Blocks evicted; ``None`` for the optimum and for hints, which are not simulated block by block."""
+
+    @property
+    def turnover(self) -> float | None:
+        """Resident turnover, 0 to 1: the mean of ``turnovers``; ``None`` if the trace ends before the first window."""
+
+    @property
+    def turnovers(self) -> list[float]:
+        """Of each capacity's worth of insertions, the share of the resident blocks that came with it.
+
+        Down towards 0 the cache has stagnated: what comes in goes out again at once.
+        """
+
 
 @type_check_only
 class Tensor(Protocol):
@@ -3000,7 +3737,7 @@ class VllmPool:
     Args:
         num_blocks: Blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
-        policy: The order in which cached blocks are given up; ``"lru"`` is vLLM's.
+        policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
@@ -3157,14 +3894,25 @@ class VllmPool:
             InvalidBlockError: A block is cached for as many tokens, or more.
             InvalidArgumentError: A digest of more than 35 bytes.
         """
-    def insert_hash(self, key: bytes, block: int, num_tokens: int | None = None) -> bool:
+    def insert_hash(
+        self, key: bytes, block: int, num_tokens: int | None = None, depth: int = 0, parent: bytes | None = None
+    ) -> bool:
         """Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
 
-        ``num_tokens`` are those of the prefix that the key stands for. O(1).
+        ``num_tokens`` are those of the prefix that the key stands for, ``depth`` is the block's position in its table,
+        ``parent`` the key of the block before it. O(1).
 
         Raises:
             InvalidArgumentError: More than 39 bytes.
         """
+    def chain_group(self, group: int) -> None:
+        """Takes a block of a group to be of no use without the block before it, from now on: in full attention it is none.
+
+        Where the pool keeps a history, no block cached later is evicted before what is cached behind it. O(1).
+        """
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the order depends on what blocks hold and who uses them: with lru it does not."""
     def remove_hashes(self, block: int) -> list[tuple[bytes, bool]]:
         """Takes all keys from a block, its hash first, and returns them as allocate does.
 

@@ -88,6 +88,21 @@ class BlocksInUseError(KvpoolError, RuntimeError):
     """A reset while blocks are held."""
 
 
+class NoRetentionError(KvpoolError, RuntimeError):
+    """A hint for a pool or manager that was made without ``retention``."""
+
+
+class TimeBackwardsError(KvpoolError, ValueError):
+    """A time before one that was given already; the message names both."""
+
+
+class PolicyError(KvpoolError, RuntimeError):
+    """An eviction policy written in Python failed and is used no more, or called into its own pool.
+
+    The exception that it raised, or what was wrong with its answer, is the cause.
+    """
+
+
 class PoolPoisonedError(KvpoolError, RuntimeError):
     """An internal invariant broke: the pool refuses all work and says why."""
 

@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``generate``, ``models``, ``hash``.
+"""The command line: ``kvpool replay``, ``size``, ``trace``, ``generate``, ``models``, ``hash``.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -22,6 +22,8 @@ from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
 from kvpool.cli.problems import UsageError, next_step, os_error_line
 from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
+from kvpool.cli.size import SIZE_EXAMPLES, size_command
+from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _EXAMPLES: Final = """Examples:
   kvpool replay             a first look, on a generated trace
 
   kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
+
+  kvpool size trace.jsonl --model llama-3.1-8b --html report.html
 
   kvpool generate | kvpool replay - --mode lookup --json
 
@@ -71,6 +75,8 @@ def _top(
 
 
 _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
+_app.command("size", epilog=SIZE_EXAMPLES)(size_command)
+_app.add_typer(trace_app, name="trace")
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.

@@ -74,7 +74,7 @@ class SizeOptions:
         """
         if self.blocks is not None and self.gib is not None:
             raise UsageError("--capacity-blocks and --capacity-gib both give the size: give one of them")
-        shape = self._shape()
+        shape = self.shape()
         if self.gib is None:
             blocks = DEFAULT_BLOCKS if self.blocks is None else self.blocks
         elif shape is None:
@@ -91,8 +91,13 @@ class SizeOptions:
             )
         return Capacity(blocks, block_size, shape)
 
-    def _shape(self) -> KvShape | None:
-        """Work out the KV shape, if one is given."""
+    def shape(self) -> KvShape | None:
+        """Work out the KV shape, if one is given.
+
+        Raises:
+            UsageError: the options contradict each other, or say too little.
+
+        """
         numbers = {
             "--layers": self.layers,
             "--kv-heads": self.kv_heads,

@@ -13,7 +13,7 @@ import kvpool
 from kvpool.cli.problems import bad_usage
 from kvpool.errors import InvalidArgumentError
 
-__all__ = ["GENERATE_EXAMPLES", "generate_command"]
+__all__ = ["GENERATE_EXAMPLES", "generate_command", "write_output"]
 
 GENERATE_EXAMPLES: Final = """Examples:
 
@@ -64,7 +64,7 @@ def generate_command(
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    _write(output, trace.to_jsonl())
+    write_output(output, trace.to_jsonl())
     facts = trace.summary()
     typer.echo(
         f"{facts['requests']:,} requests over {facts['span_ms'] / 1000:,.0f} s, "
@@ -74,7 +74,8 @@ def generate_command(
     )
 
 
-def _write(output: Path, data: bytes) -> None:
+def write_output(output: Path, data: bytes) -> None:
+    """Write a trace to a file, gzip if it is called so, or to stdout."""
     if str(output) == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -32,10 +32,13 @@ __all__ = [
     "Png",
     "PrefillTokensPerS",
     "Seed",
+    "SessionsAtOnce",
+    "Sort",
     "StepMs",
     "StepTokens",
     "Threads",
     "TraceBlockSize",
+    "TraceFormat",
     "TracePath",
     "Verify",
     "Watermark",
@@ -51,14 +54,36 @@ TracePath = Annotated[
     Path | None,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, JSON lines, plain or gzip; - is stdin. Without one, a trace is made up.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin. Without one, a trace is made up.",
         show_default=False,
     ),
 ]
 _PANEL = "Trace"
 Limit = Annotated[int | None, _option(_PANEL, "Replay this many requests.", metavar="N", min=1)]
+TraceFormat = Annotated[
+    str,
+    _option(_PANEL, f"One of auto, {', '.join(kvpool.trace_formats())}.", "--format", default=True, metavar="NAME"),
+]
 TraceBlockSize = Annotated[
-    int, _option(_PANEL, "Tokens that one hash id of the trace stands for.", default=True, metavar="N", min=1)
+    int | None,
+    _option(
+        _PANEL,
+        "Tokens that one hash id of the trace stands for.",
+        default="what the trace says; else 512, or 16 for bailian",
+        metavar="N",
+        min=1,
+    ),
+]
+Sort = Annotated[bool, _option(_PANEL, "Put requests in order of arrival instead of refusing disorder.", "--sort")]
+SessionsAtOnce = Annotated[
+    int | None,
+    _option(
+        _PANEL,
+        "Of kv-cache-tester: sessions that run at a time.",
+        default="all begin at once",
+        metavar="N",
+        min=1,
+    ),
 ]
 NoCheckPrefixes = Annotated[
     bool, _option(_PANEL, "Take a trace in which an id follows different ids.", "--no-check-prefixes")

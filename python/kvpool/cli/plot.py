@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     import kvpool
 
-__all__ = ["HitRatePlot"]
+__all__ = ["HitRatePlot", "need_matplotlib"]
+
+
+def need_matplotlib() -> None:
+    """Refuse a picture that nothing here can draw."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--png needs matplotlib", "pip install 'kvpool[plot]'")
 
 
 class HitRatePlot:
@@ -24,8 +30,7 @@ class HitRatePlot:
 
     def __init__(self, path: Path, replay: kvpool.Replay) -> None:
         """Refuses at once, not at the end of a long replay, if it could not draw."""
-        if importlib.util.find_spec("matplotlib") is None:
-            raise UsageError("--png needs matplotlib", "pip install 'kvpool[plot]'")
+        need_matplotlib()
         if path.suffix.lower() != ".png":
             raise UsageError(f"--png {path}: the name must end in .png")
         if not path.parent.is_dir():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line"]
 
 #: Arguments of the library that have another name on the command line.
-_OPTION_NAMES: Final = {"algorithm": "hash", "block_tokens": "trace-block-size"}
+_OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
 
 
 class UsageError(Exception):
@@ -69,6 +69,12 @@ def next_step(error: Exception) -> str | None:
     if isinstance(error, TraceError):
         if "--" in message:
             return None
+        if "sort the trace by timestamp" in message:
+            return "--sort puts its requests in order of arrival"
+        if "a trace has one format" in message:
+            return "--format NAME reads every record as that format"
+        if "(read as " in message:
+            return "--format NAME reads it as another format; kvpool trace validate --help lists them"
         if " it follows " in message:
             return "--no-check-prefixes replays it all the same; its hit rates may then be too high"
         if any(word in message for word in ("JSON", "missing", "instead of an object")):

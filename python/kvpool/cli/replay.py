@@ -35,9 +35,12 @@ REPLAY_EXAMPLES: Final = """Examples:
 
 def replay_command(
     trace: options.TracePath = None,
+    trace_format: options.TraceFormat = "auto",
     limit: options.Limit = None,
-    trace_block_size: options.TraceBlockSize = 512,
+    trace_block_size: options.TraceBlockSize = None,
     no_check_prefixes: options.NoCheckPrefixes = False,
+    sort: options.Sort = False,
+    sessions_at_once: options.SessionsAtOnce = None,
     mode: options.Mode = "engine",
     block_size: options.BlockSize = 16,
     capacity_blocks: options.CapacityBlocks = None,
@@ -82,7 +85,18 @@ def replay_command(
     sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim)
     capacity = sizes.capacity(block_size)
     began = time.perf_counter()
-    loaded, source = load(trace, limit=limit, block_tokens=trace_block_size, check_prefixes=not no_check_prefixes)
+    # JSON is for scripts: they get a bar only if somebody watches.
+    progress = not no_progress and (not as_json or sys.stderr.isatty())
+    loaded, source = load(
+        trace,
+        limit=limit,
+        block_tokens=trace_block_size,
+        check_prefixes=not no_check_prefixes,
+        trace_format=trace_format,
+        sort=sort,
+        sessions_at_once=sessions_at_once,
+        progress=progress,
+    )
     ready = time.perf_counter()
     try:
         replay = kvpool.Replay(
@@ -100,8 +114,6 @@ def replay_command(
     except (InvalidArgumentError, HashingError) as error:
         raise bad_usage(error) from error
     plot = HitRatePlot(png, replay) if png else None
-    # JSON is for scripts: they get a bar only if somebody watches.
-    progress = not no_progress and (not as_json or sys.stderr.isatty())
     advance(replay, progress=progress, each_slice=plot.sample if plot else None)
     outcome = Outcome(
         source=source,

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TextColumn,
@@ -20,8 +21,8 @@ from rich.progress import (
 )
 
 import kvpool
-from kvpool.cli.problems import bad_trace
-from kvpool.errors import TraceError, TraceFileError
+from kvpool.cli.problems import bad_trace, bad_usage
+from kvpool.errors import InvalidArgumentError, TraceError, TraceFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,23 +33,67 @@ __all__ = ["advance", "load"]
 #: Requests of the trace that is made up when none is given.
 _GENERATED_REQUESTS: Final = 2000
 
+#: Tokens of its blocks.
+_GENERATED_BLOCK: Final = 512
+
 #: Requests between two looks at Ctrl-C, at most.
 _SLICE: Final = 64
 
 
-def load(path: Path | None, *, limit: int | None, block_tokens: int, check_prefixes: bool) -> tuple[kvpool.Trace, str]:
+#: Bytes of a trace between two looks at Ctrl-C.
+_READ_SLICE: Final = 4 << 20
+
+
+def load(
+    path: Path | None,
+    *,
+    limit: int | None,
+    block_tokens: int | None,
+    check_prefixes: bool,
+    trace_format: str = "auto",
+    sort: bool = False,
+    sessions_at_once: int | None = None,
+    progress: bool = False,
+) -> tuple[kvpool.Trace, str]:
     """Load the trace, and say where it is from: a path, ``stdin`` or ``generated``."""
     if path is None:
-        return kvpool.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens), "generated"
+        made = kvpool.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK)
+        return made, "generated"
     source = "stdin" if str(path) == "-" else str(path)
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
         typer.echo("reading a trace from the terminal; Ctrl-D ends it", err=True)
+    # A file gives what it has; anything else may keep a read waiting for as long as it likes.
+    waits = not (path.is_file() or path.is_dir())
     try:
-        with _interruptible():
-            trace = kvpool.Trace.read(path, block_tokens=block_tokens, limit=limit, check_prefixes=check_prefixes)
+        with _interruptible() if waits else contextlib.nullcontext():
+            reader = kvpool.TraceReader(
+                path,
+                format=trace_format,
+                block_tokens=block_tokens,
+                limit=limit,
+                check_prefixes=check_prefixes,
+                sort=sort,
+                sessions_at_once=sessions_at_once,
+            )
+            _read(reader, progress=progress and not waits)
+            trace = reader.finish()
+    except InvalidArgumentError as error:
+        raise bad_usage(error) from error
     except (TraceError, TraceFileError) as error:
         raise bad_trace(error, source) from error
     return trace, source
+
+
+def _read(reader: kvpool.TraceReader, *, progress: bool) -> None:
+    """Read to the end, in slices; on a terminal with a bar, from the second slice on."""
+    if reader.advance(_READ_SLICE):
+        return
+    console = Console(stderr=True)
+    columns = (TextColumn("read"), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+        task = bar.add_task("read", total=reader.total_bytes)
+        while not reader.advance(_READ_SLICE):
+            bar.update(task, completed=reader.bytes_read)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,62 @@
 //!
 //! Every class is frozen and holds its state behind a mutex, so several Python threads may use one object. A short call takes
 //! the lock while attached to the interpreter; if another thread holds it, or the call may be long, it detaches first, so
-//! that nobody waits for a lock while holding the interpreter. No Python code ever runs while the lock is held.
+//! that nobody waits for a lock while holding the interpreter.
+//!
+//! No Python code ever runs while the lock is held, but for one kind: the methods of an eviction policy written in Python
+//! ([`crate::policy`]). Whatever owns one is entered by [`enter_guarded`]: it waits for the lock detached, and works attached,
+//! because the policy needs the interpreter again and again; and a policy that calls back into its own pool gets an error where
+//! it would wait for itself for ever.
 
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+thread_local! {
+    /// A policy written in Python is being called in this thread, with the lock of its pool held.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call of a policy written in Python.
+pub(crate) fn inside_policy<R>(call: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _restore = Restore(INSIDE.replace(true));
+    call()
+}
+
+/// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
+pub(crate) fn enter_guarded<T: Send, R: Send>(
+    py: Python<'_>,
+    mutex: &Mutex<T>,
+    guarded: bool,
+    size: usize,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> PyResult<R> {
+    if !guarded {
+        return Ok(enter_sized(py, mutex, size, call));
+    }
+    loop {
+        match mutex.try_lock() {
+            Ok(mut state) => return Ok(call(&mut state)),
+            Err(TryLockError::Poisoned(state)) => return Ok(call(&mut state.into_inner())),
+            Err(TryLockError::WouldBlock) if INSIDE.get() => {
+                let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
+                               a policy is told all that it needs";
+                return Err(raise(py, "PolicyError", message));
+            }
+            // Waits for its turn detached, and tries again attached.
+            Err(TryLockError::WouldBlock) => py.detach(|| drop(lock(mutex))),
+        }
+    }
+}
 
 /// Blocks or tokens from which on a call counts as long.
 pub(crate) const LONG: usize = 4096;

@@ -63,6 +63,8 @@ impl ToPyErr for PoolError {
             Self::StaleEpoch { .. } => "StaleEpochError",
             Self::InUse { .. } => "BlocksInUseError",
             Self::Poisoned { .. } => "PoolPoisonedError",
+            Self::NoRetention { .. } => "NoRetentionError",
+            Self::TimeBackwards { .. } => "TimeBackwardsError",
             _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())
@@ -133,8 +135,9 @@ impl ToPyErr for InvariantViolation {
 
 impl ToPyErr for TraceError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
-        let class = match self {
-            Self::Open { .. } | Self::Io { .. } => "TraceFileError",
+        let class = match self.root() {
+            Self::Open { .. } | Self::Io { .. } | Self::EmptyFolder { .. } => "TraceFileError",
+            Self::NotWritten { .. } | Self::BlockSizes { line: None, .. } => "InvalidArgumentError",
             _ => "TraceError",
         };
         raise(py, class, self.to_string())

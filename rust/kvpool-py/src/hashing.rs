@@ -116,7 +116,7 @@ pub(crate) fn prompt(
     hasher: &Arc<BlockHasher>,
     prompt: &Bound<'_, PyAny>,
     extra: Option<&Bound<'_, PyExtraKeys>>,
-    epoch: impl FnOnce() -> u64,
+    epoch: impl FnOnce() -> PyResult<u64>,
 ) -> PyResult<HashCursor> {
     if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
         if extra.is_some() {
@@ -126,7 +126,7 @@ pub(crate) fn prompt(
         return Ok(cursor.get().snapshot(py));
     }
     let tokens = tokens(prompt)?;
-    let extra = ExtraKeys { epoch: epoch(), ..extra_or_default(extra) };
+    let extra = ExtraKeys { epoch: epoch()?, ..extra_or_default(extra) };
     hash(py, hasher.clone(), extra, tokens)
 }
 

@@ -11,12 +11,16 @@ mod errors;
 mod hashing;
 mod manager;
 mod parts;
+mod policy;
 mod pool;
 mod replay;
+mod retention;
 mod sequences;
+mod sizing;
 mod stats;
 mod step;
 mod tiers;
+mod trace;
 mod transfer;
 mod vllm;
 
@@ -36,15 +40,21 @@ mod _core {
     #[pymodule_export]
     use super::pool::PyBlockPool;
     #[pymodule_export]
-    use super::replay::{PyReplay, PyTrace};
+    use super::replay::PyReplay;
+    #[pymodule_export]
+    use super::retention::{PyHintReport, PyRetention, PyRetentionConfig, PyRetentionStats, PyTenantLimits};
     #[pymodule_export]
     use super::sequences::PySequences;
+    #[pymodule_export]
+    use super::sizing::{PyHitCurve, PyPolicyRun, PyReferences, eviction_policies};
     #[pymodule_export]
     use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
     #[pymodule_export]
     use super::step::PyStep;
     #[pymodule_export]
     use super::tiers::{PySwap, PyTieredPool, PyTransferPlan};
+    #[pymodule_export]
+    use super::trace::{PyTrace, PyTraceReader, trace_formats};
     #[pymodule_export]
     use super::transfer::{PyBlockStore, PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
     #[pymodule_export]

@@ -2,14 +2,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockHasher, BlockPool, CacheManager, HashCursor, ManagerConfig, ManagerError, RequestRef};
+use kvpool::{
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
-use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::enter::{LONG, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
+use crate::policy::Health;
+use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
 use crate::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, event};
 use crate::step::PyStep;
@@ -18,9 +22,11 @@ use crate::tiers::PyTransferPlan;
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
-    pub(crate) inner: Mutex<CacheManager>,
+    inner: Mutex<CacheManager>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
+    /// Of a policy written in Python.
+    health: Option<Arc<Health>>,
 }
 
 impl PyCacheManager {
@@ -30,7 +36,29 @@ impl PyCacheManager {
         size: usize,
         call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
-        enter_sized(py, &self.inner, size, call).or_raise(py)
+        self.enter(py, size, call)?.or_raise(py)
+    }
+
+    pub(crate) fn enter<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut CacheManager) -> R + Send,
+    ) -> PyResult<R> {
+        enter_guarded(py, &self.inner, self.health.is_some(), size, call)
+    }
+
+    /// Runs an operation whose size only the manager knows.
+    fn run_measured<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: impl FnOnce(&CacheManager) -> usize,
+        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+    ) -> PyResult<R> {
+        if self.health.is_some() {
+            return self.run(py, 0, call);
+        }
+        enter_measured(py, &self.inner, size, call).or_raise(py)
     }
 
     /// Runs an operation on one request: one on a long sequence is a long call.
@@ -43,7 +71,7 @@ impl PyCacheManager {
         let blocks = |manager: &CacheManager| {
             manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
         };
-        enter_measured(py, &self.inner, blocks, call).or_raise(py)
+        self.run_measured(py, blocks, call)
     }
 
     /// A prompt: hashed already, or tokens to hash now, outside of the lock.
@@ -54,7 +82,7 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
         hashing::prompt(py, &self.hasher, prompt, extra, || {
-            enter(py, &self.inner, |manager| manager.pool().epoch())
+            self.enter(py, 0, |manager| manager.pool().epoch())
         })
     }
 }
@@ -69,8 +97,8 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction="lru", event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
-    ))]
+        eviction=None, retention=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -81,13 +109,14 @@ impl PyCacheManager {
         key: Option<&[u8]>,
         seed: Option<String>,
         duplicates: &str,
-        eviction: &str,
+        eviction: Option<&Bound<'_, PyAny>>,
+        retention: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         watermark: f64,
         host_blocks: i128,
         block_bytes: i128,
     ) -> PyResult<Self> {
-        let config = ManagerConfig {
+        let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
             block_size: count(py, "block_size", block_size)?,
             algorithm: named(py, algorithm)?,
@@ -95,14 +124,24 @@ impl PyCacheManager {
             key: self::key(py, key)?,
             seed,
             duplicates: named(py, duplicates)?,
-            eviction: named(py, eviction)?,
+            eviction: EvictionPolicy::default(),
+            retention: retention::config(retention)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
+            ..ManagerConfig::default()
         };
-        let manager = py.detach(|| CacheManager::new(config)).or_raise(py)?;
-        Ok(Self { hasher: manager.hasher().clone(), inner: Mutex::new(manager) })
+        let (manager, health) =
+            match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
+                Eviction::Named(policy) => {
+                    config.eviction = policy;
+                    (py.detach(|| CacheManager::new(config)), None)
+                }
+                Eviction::Own(evictor, health) => (CacheManager::with_evictor(config, evictor), Some(health)),
+            };
+        let manager = manager.or_raise(py)?;
+        Ok(Self { hasher: manager.hasher().clone(), inner: Mutex::new(manager), health })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -129,20 +168,25 @@ impl PyCacheManager {
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
-    #[pyo3(signature = (request_id, prompt, extra=None, *, out=None))]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, out=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
+        tenant: Option<Int>,
+        no_cache: bool,
+        retention: Option<&Bound<'_, PyAny>>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyAdmission> {
+        let hints = retention::hints(py, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.prompt(py, prompt, extra)?;
         let needed = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
         let out = out.map(|out| IdsOut::new(out, needed)).transpose()?;
-        let admitted = enter_sized(py, &self.inner, needed, |manager| manager.admit(id, cursor));
+        let admitted = self.enter(py, needed, |manager| manager.admit_with(id, cursor, &hints))?;
         let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
         Ok(match out {
             None => (&admission).into(),
@@ -211,8 +255,7 @@ impl PyCacheManager {
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        let taken = enter_measured(py, &self.inner, planned, CacheManager::take_plan);
-        Ok(PyTransferPlan(taken.or_raise(py)?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, CacheManager::take_plan)?))
     }
 
     /// Begins to preempt running requests by swap and returns the swap's number.
@@ -259,9 +302,9 @@ impl PyCacheManager {
     }
 
     /// Returns the counters and gauges of the host tier's pool, or None if there is none.
-    fn host_stats(&self, py: Python<'_>) -> Option<PyPoolStats> {
+    fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut CacheManager| manager.tiers().pool(1).ok().map(BlockPool::stats);
-        enter(py, &self.inner, host).map(Into::into)
+        Ok(self.enter(py, 0, host)?.map(Into::into))
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -284,15 +327,97 @@ impl PyCacheManager {
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each.
-    #[pyo3(signature = (request_id, *, after_step=None))]
+    #[pyo3(signature = (request_id, *, after_step=None, end_of_life=false))]
     fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
-    ) -> PyResult<()> {
+        end_of_life: bool,
+    ) -> PyResult<Option<PyHintReport>> {
         let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
-        self.run_on(py, id, |manager| manager.release(id, after_step))
+        let report = self.run_on(py, id, |manager| manager.release_with(id, after_step, end_of_life))?;
+        Ok(end_of_life.then(|| report.into()))
+    }
+
+    /// Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
+    fn retain(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        ranges: &Bound<'_, PyAny>,
+    ) -> PyResult<PyHintReport> {
+        let (id, ranges) = (request_ref(request_id)?, retention::ranges(ranges)?);
+        Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
+    }
+
+    /// Says whose a request is: the blocks that it registers count towards the limits of the tenant.
+    fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
+        let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
+        self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
+    }
+
+    /// Says that a request's tokens from one on will not be used again.
+    #[pyo3(signature = (request_id, start_token=None), text_signature = "($self, request_id, start_token=0)")]
+    fn end_of_life(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        start_token: Option<Int>,
+    ) -> PyResult<PyHintReport> {
+        let id = request_ref(request_id)?;
+        let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
+        Ok(self.run_on(py, id, |manager| manager.end_of_life(id, start))?.into())
+    }
+
+    /// Says how long ranges of cached content are worth keeping, whoever computed it.
+    #[pyo3(signature = (prompt, ranges, extra=None))]
+    fn retain_prefix(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        ranges: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<PyHintReport> {
+        let (ranges, cursor) = (retention::ranges(ranges)?, self.prompt(py, prompt, extra)?);
+        let size = cursor.chain().len();
+        Ok(self.run(py, size, |manager| manager.retain_prefix(&cursor, &ranges))?.into())
+    }
+
+    /// Says that cached content will not be used again, whoever computed it.
+    #[pyo3(signature = (prompt, start_token=None, extra=None), text_signature = "($self, prompt, start_token=0, extra=None)")]
+    fn end_of_life_of(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        start_token: Option<Int>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+    ) -> PyResult<PyHintReport> {
+        let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
+        let cursor = self.prompt(py, prompt, extra)?;
+        let size = cursor.chain().len();
+        Ok(self.run(py, size, |manager| manager.end_of_life_of(&cursor, start))?.into())
+    }
+
+    /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
+        self.run(py, 0, |manager| manager.advance_time(now))
+    }
+
+    /// Returns how many blocks of a tenant with limits are cached or in use.
+    fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
+        let tenant = retention::tenant(py, tenant)?;
+        self.run(py, 0, |manager| manager.tenant_blocks(tenant))
+    }
+
+    /// Returns how many blocks are retained how, or None without retention.
+    fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
+        Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
+    }
+
+    /// Raises what ended the manager's policy, if that is one written in Python and has failed.
+    fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
+        self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
     /// Takes the blocks of a running request away and keeps its tokens, for resume.
@@ -317,11 +442,11 @@ impl PyCacheManager {
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
-        enter_measured(py, &self.inner, fenced, |manager| manager.complete_step(step)).or_raise(py)
+        self.run_measured(py, fenced, |manager| manager.complete_step(step))
     }
 
     /// Begins to plan a step: several operations that are committed together or not at all.
-    fn begin_step(slf: Bound<'_, Self>) -> PyStep {
+    fn begin_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
         PyStep::new(slf)
     }
 
@@ -374,21 +499,21 @@ impl PyCacheManager {
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
-        let batch = enter(py, &self.inner, CacheManager::take_events);
+        let batch = self.enter(py, 0, CacheManager::take_events)?;
         let algorithm = Some(self.hasher.algorithm());
         let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
         Ok((events, batch.dropped))
     }
 
     /// Returns the manager's counters and gauges.
-    fn stats(&self, py: Python<'_>) -> PyManagerStats {
-        enter(py, &self.inner, |manager| manager.stats()).into()
+    fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
+        Ok(self.enter(py, 0, |manager| manager.stats())?.into())
     }
 
     /// Blocks of the pool, null block included.
     #[getter]
-    fn num_blocks(&self, py: Python<'_>) -> usize {
-        enter(py, &self.inner, |manager| manager.pool().num_blocks())
+    fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
+        self.enter(py, 0, |manager| manager.pool().num_blocks())
     }
 
     /// Tokens per block.
@@ -399,49 +524,49 @@ impl PyCacheManager {
 
     /// Blocks that an allocation can take now: free and cached-free.
     #[getter]
-    fn num_available(&self, py: Python<'_>) -> usize {
-        enter(py, &self.inner, |manager| manager.pool().num_available())
+    fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
+        self.enter(py, 0, |manager| manager.pool().num_available())
     }
 
     /// The current epoch: 0, plus one per bump.
     #[getter]
-    fn epoch(&self, py: Python<'_>) -> u64 {
-        enter(py, &self.inner, |manager| manager.pool().epoch())
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.enter(py, 0, |manager| manager.pool().epoch())
     }
 
     /// Returns the free blocks in the order in which they will be handed out.
-    fn free_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter_sized(py, &self.inner, LONG, |manager| manager.pool().free_order()))
+    fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
-    fn eviction_order(&self, py: Python<'_>) -> Vec<u32> {
-        ids(&enter_sized(py, &self.inner, LONG, |manager| manager.pool().eviction_order()))
+    fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
     /// Recounts the pool and every request from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.inner, LONG, |manager| manager.check_invariants()).or_raise(py)
+        self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = request_ref(request_id)?;
-        Ok(enter(py, &self.inner, |manager| manager.contains(id)))
+        self.enter(py, 0, |manager| manager.contains(id))
     }
 
-    fn __len__(&self, py: Python<'_>) -> usize {
-        let stats = enter(py, &self.inner, |manager| manager.stats());
-        stats.running + stats.preempted + stats.swapped + stats.moving
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        Ok(stats.running + stats.preempted + stats.swapped + stats.moving)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let stats = enter(py, &self.inner, |manager| manager.stats());
-        format!(
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        Ok(format!(
             "CacheManager(running={}, preempted={}, available={} of {} blocks)",
             stats.running,
             stats.preempted,
             stats.pool.available(),
             stats.pool.usable
-        )
+        ))
     }
 }

@@ -7,10 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::convert::{IdsOut, Int, block, blocks, count, ids};
-use crate::enter::{LONG, enter_measured, enter_sized};
+use crate::enter::{LONG, enter_guarded, enter_measured};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::parts::unknown_block;
+use crate::policy::Health;
+use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{PyPoolStats, PyProbe, event};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
@@ -18,11 +20,13 @@ use crate::stats::{PyPoolStats, PyProbe, event};
 pub(crate) struct PyBlockPool {
     tiers: Arc<Mutex<Tiers>>,
     tier: usize,
+    /// Of a policy written in Python.
+    health: Option<Arc<Health>>,
 }
 
 impl PyBlockPool {
     pub(crate) fn new(tiers: Arc<Mutex<Tiers>>, tier: usize) -> Self {
-        Self { tiers, tier }
+        Self { tiers, tier, health: None }
     }
 
     /// Runs an operation on `size` blocks.
@@ -34,7 +38,16 @@ impl PyBlockPool {
     ) -> PyResult<R> {
         let tier = self.tier;
         let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
-        enter_sized(py, &self.tiers, size, call).or_raise(py)
+        self.enter(py, size, call)?.or_raise(py)
+    }
+
+    fn enter<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut Tiers) -> R + Send,
+    ) -> PyResult<R> {
+        enter_guarded(py, &self.tiers, self.health.is_some(), size, call)
     }
 
     /// Runs a short operation that cannot fail.
@@ -64,26 +77,41 @@ fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
 #[pymethods]
 impl PyBlockPool {
     #[new]
-    #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
+    #[pyo3(
+        signature = (
+            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, event_capacity=0
+        ),
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, event_capacity=0)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
         py: Python<'_>,
         num_blocks: Int,
         block_size: i128,
         verify: &str,
         duplicates: &str,
-        eviction: &str,
+        eviction: Option<&Bound<'_, PyAny>>,
+        retention: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
     ) -> PyResult<Self> {
-        let config = PoolConfig {
+        let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
-            eviction: named(py, eviction)?,
+            retention: retention::config(retention)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            ..PoolConfig::default()
         };
-        let tiers = py.detach(|| Tiers::new(vec![config])).or_raise(py)?;
-        Ok(Self { tiers: Arc::new(Mutex::new(tiers)), tier: 0 })
+        let (tiers, health) =
+            match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
+                Eviction::Named(policy) => {
+                    config.eviction = policy;
+                    (py.detach(|| Tiers::new(vec![config])), None)
+                }
+                Eviction::Own(evictor, health) => (Tiers::with_evictor(vec![config], evictor), Some(health)),
+            };
+        Ok(Self { tiers: Arc::new(Mutex::new(tiers.or_raise(py)?)), tier: 0, health })
     }
 
     /// Blocks, null block included.
@@ -155,6 +183,9 @@ impl PyBlockPool {
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let tier = self.tier;
+        if self.health.is_some() {
+            return self.run(py, 0, |pool| pool.complete_step(step));
+        }
         let fenced = |tiers: &Tiers| tiers.pool(tier).map_or(0, BlockPool::num_fenced);
         let complete = |tiers: &mut Tiers| Ok::<_, TierError>(tiers.pool_mut(tier)?.complete_step(step)?);
         enter_measured(py, &self.tiers, fenced, complete).or_raise(py)
@@ -216,7 +247,7 @@ impl PyBlockPool {
 
     /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        enter_sized(py, &self.tiers, LONG, Tiers::bump_epoch).or_raise(py)
+        self.enter(py, LONG, Tiers::bump_epoch)?.or_raise(py)
     }
 
     /// Grows the pool; the new blocks are handed out last.
@@ -272,6 +303,44 @@ impl PyBlockPool {
         self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
     }
 
+    /// Says how long blocks are worth keeping, and returns what became of it.
+    fn retain(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        retention: &Bound<'_, PyRetention>,
+    ) -> PyResult<PyHintReport> {
+        let (named, retention) = (blocks(block_ids)?, retention.get().0);
+        Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
+    }
+
+    /// Says whose blocks are: they count towards the limits of the tenant while their content is cached.
+    fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
+        let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
+        self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
+    }
+
+    /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
+        self.run(py, 0, |pool| pool.advance_time(now))
+    }
+
+    /// Returns how many blocks of a tenant with limits are cached or in use.
+    fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
+        let tenant = retention::tenant(py, tenant)?;
+        self.run(py, 0, |pool| pool.tenant_blocks(tenant))
+    }
+
+    /// Returns how many blocks are retained how, or None without retention.
+    fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
+        Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
+    }
+
+    /// Raises what ended the pool's policy, if that is one written in Python and has failed.
+    fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
+        self.health.as_ref().map_or(Ok(()), |health| health.check(py))
+    }
+
     /// Returns where a block is in its life: null, free, cached-free, active or fenced.
     fn state(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         Ok(self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name))
@@ -317,7 +386,7 @@ impl PyBlockPool {
 
     /// Recounts every invariant of the pool and its parts from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py)
+        self.enter(py, LONG, |tiers| tiers.check_invariants())?.or_raise(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

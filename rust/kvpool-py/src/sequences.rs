@@ -64,7 +64,7 @@ impl PySequences {
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
         hashing::prompt(py, &self.hasher, prompt, extra, || {
-            enter(py, &self.inner, |sequences| sequences.epoch())
+            Ok(enter(py, &self.inner, |sequences| sequences.epoch()))
         })
     }
 }
@@ -89,6 +89,7 @@ impl PySequences {
             duplicates: named(py, duplicates)?,
             eviction: named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            ..PoolConfig::default()
         };
         let tiers = tiers(py, num_blocks, &each)?;
         let inner = Mutex::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);

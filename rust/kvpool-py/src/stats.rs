@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::ids;
+use crate::retention::{PyHintReport, PyRetentionStats};
 
 /// Counts of a pool, in blocks.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "PoolStats", eq)]
@@ -126,6 +127,10 @@ pub(crate) struct PyManagerStats {
     copied_blocks: u64,
     /// Bytes of KV per block; 0 if unknown.
     block_bytes: u64,
+    /// What became of the hints so far, by blocks.
+    hints: PyHintReport,
+    /// How many blocks are retained how, or None without retention.
+    retention: Option<PyRetentionStats>,
     /// The pool's own counts.
     pool: PyPoolStats,
 }
@@ -153,6 +158,8 @@ impl From<ManagerStats> for PyManagerStats {
             swapped_in: stats.swapped_in,
             copied_blocks: stats.copied_blocks,
             block_bytes: stats.block_bytes,
+            hints: stats.hints.into(),
+            retention: stats.retention.map(Into::into),
             pool: stats.pool.into(),
         }
     }

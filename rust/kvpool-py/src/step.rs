@@ -7,10 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::convert::{Int, request_id, request_ref, tokens};
-use crate::enter::{enter, enter_sized};
+use crate::enter::enter;
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
 use crate::manager::{PyCacheManager, step};
+use crate::retention;
 use crate::sequences::changed;
 use crate::stats::PyAdmission;
 
@@ -31,9 +32,9 @@ pub(crate) struct PyStep {
 }
 
 impl PyStep {
-    pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> Self {
-        let plan = enter(manager.py(), &manager.get().inner, |manager| manager.begin_step());
-        Self { manager: manager.unbind(), state: Mutex::new(State::Open(plan, 0)) }
+    pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
+        let plan = manager.get().enter(manager.py(), 0, |manager| manager.begin_step())?;
+        Ok(Self { manager: manager.unbind(), state: Mutex::new(State::Open(plan, 0)) })
     }
 
     /// Takes the plan for a call.
@@ -64,6 +65,11 @@ impl PyStep {
         });
     }
 
+    /// A policy written in Python that came here while its manager works is refused, and the step over: its plan is lost.
+    fn unless_refused<R>(&self, py: Python<'_>, done: PyResult<R>) -> PyResult<R> {
+        done.inspect_err(|_| self.put(py, State::Over))
+    }
+
     /// Plans an operation of `size` blocks or tokens.
     fn plan<R: Send>(
         &self,
@@ -72,17 +78,18 @@ impl PyStep {
         call: impl FnOnce(&mut CacheManager, &mut StepPlan) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
         let (mut plan, work) = self.take(py)?;
-        let (result, plan) = enter_sized(py, &self.manager.get().inner, size, move |manager| {
+        let planned = self.manager.get().enter(py, size, move |manager| {
             let result = call(manager, &mut plan);
             (result, plan)
         });
+        let (result, plan) = self.unless_refused(py, planned)?;
         self.put(py, State::Open(plan, work.saturating_add(size)));
         result.or_raise(py)
     }
 
     /// Blocks of a request, as far as they say how long a call takes.
-    fn size_of(&self, py: Python<'_>, id: RequestRef<'_>) -> usize {
-        enter(py, &self.manager.get().inner, |manager| {
+    fn size_of(&self, py: Python<'_>, id: RequestRef<'_>) -> PyResult<usize> {
+        self.manager.get().enter(py, 0, |manager| {
             manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
         })
     }
@@ -91,24 +98,29 @@ impl PyStep {
 #[pymethods]
 impl PyStep {
     /// Plans an admission and returns how many tokens would be cached.
-    #[pyo3(signature = (request_id, prompt, extra=None))]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
+        tenant: Option<Int>,
+        no_cache: bool,
+        retention: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
+        let hints = retention::hints(py, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.manager.get().prompt(py, prompt, extra)?;
         let size = cursor.num_tokens() / cursor.hasher().block_size();
-        self.plan(py, size, |manager, plan| Ok(manager.plan_admit(plan, id, cursor)?))
+        self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &hints)?))
     }
 
     /// Plans to resume a preempted request and returns how many tokens would be cached.
     fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<usize> {
         let id = request_ref(request_id)?;
-        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_resume(plan, id))
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume(plan, id))
     }
 
     /// Plans to append tokens to a running request and returns how many blocks that adds.
@@ -131,7 +143,7 @@ impl PyStep {
         after_step: Option<Int>,
     ) -> PyResult<usize> {
         let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
-        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_preempt(plan, id, after_step))
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, after_step))
     }
 
     /// Plans to release a request and returns how many blocks that makes available.
@@ -143,7 +155,7 @@ impl PyStep {
         after_step: Option<Int>,
     ) -> PyResult<usize> {
         let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
-        self.plan(py, self.size_of(py, id), |manager, plan| manager.plan_release(plan, id, after_step))
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, after_step))
     }
 
     /// Blocks that would still be available after the operations so far.
@@ -158,9 +170,8 @@ impl PyStep {
     /// Does all that is planned, and ends the step.
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut plan, work) = self.take(py)?;
-        let (result, plan) = enter_sized(py, &self.manager.get().inner, work, move |manager| {
-            (manager.commit_step(&mut plan), plan)
-        });
+        let done = self.manager.get().enter(py, work, move |manager| (manager.commit_step(&mut plan), plan));
+        let (result, plan) = self.unless_refused(py, done)?;
         self.put(py, if result.is_ok() { State::Over } else { State::Open(plan, work) });
         let outcomes = result.or_raise(py)?;
         let out = PyList::empty(py);

@@ -75,6 +75,7 @@ impl PyTieredPool {
             duplicates: named(py, duplicates)?,
             eviction: named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            ..PoolConfig::default()
         };
         Ok(Self(Arc::new(Mutex::new(tiers(py, num_blocks, &each)?))))
     }

@@ -14,6 +14,8 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
+use crate::formats::TraceFormat;
+
 /// Why a trace could not be read, or is not a valid trace.
 ///
 /// ```
@@ -96,22 +98,24 @@ pub enum TraceError {
         reason: String,
     },
     /// A line is JSON, but not an object.
-    #[error(
-        "line {line}: {found} instead of an object with timestamp, input_length, output_length, hash_ids"
-    )]
+    #[error("line {line}: {found} instead of an object with {needed}")]
     NotAnObject {
         /// The line.
         line: u64,
         /// What it is, such as "an array".
         found: &'static str,
+        /// The fields that a record of the format must have.
+        needed: String,
     },
     /// A field is missing.
-    #[error("line {line}: \"{field}\" is missing; needed: timestamp, input_length, output_length, hash_ids")]
+    #[error("line {line}: \"{field}\" is missing; needed: {needed}")]
     MissingField {
         /// The line.
         line: u64,
-        /// The field.
-        field: &'static str,
+        /// The field, with its place in the record: `requests[3].in`.
+        field: String,
+        /// The fields that a record of the format must have.
+        needed: String,
     },
     /// A field holds something other than a number (or, for `hash_ids`, an array of numbers).
     #[error("line {line}: \"{field}\" is {found}; allowed: {allowed}")]
@@ -208,6 +212,95 @@ pub enum TraceError {
         /// The id before it there; `None` where it stood first.
         first_parent: Option<u64>,
     },
+    /// The same block hash behind two different blocks, in recorded events.
+    #[error(
+        "line {line}: block {hash} was stored behind another block before; a block hash names a whole prefix"
+    )]
+    HashConflict {
+        /// The line.
+        line: u64,
+        /// The hash, as recorded.
+        hash: String,
+    },
+    /// No format has this name.
+    #[error("unknown format {name:?}, known: {}", known_formats())]
+    UnknownFormat {
+        /// The name.
+        name: String,
+    },
+    /// A record of another format: a trace has one.
+    #[error("line {line}: a record of {found} in a trace that begins as {assumed}; a trace has one format")]
+    MixedFormats {
+        /// The line.
+        line: u64,
+        /// The format that the record looks like.
+        found: TraceFormat,
+        /// The format of the first record.
+        assumed: TraceFormat,
+    },
+    /// What is wrong with a record, and what it was read as; for formats other than Mooncake's.
+    #[error("{error} (read as {format})")]
+    Format {
+        /// The format.
+        format: TraceFormat,
+        /// What is wrong.
+        error: Box<TraceError>,
+    },
+    /// What is wrong with a file of a folder.
+    #[error("{}: {error}", path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<TraceError>,
+    },
+    /// Blocks cannot be made into blocks of this size: neither size divides the other.
+    #[error(
+        "{}blocks of {from} tokens cannot be made into blocks of {to}: one must divide the other",
+        line.map_or_else(String::new, |line| format!("line {line}: "))
+    )]
+    BlockSizes {
+        /// The line of the first request with such blocks; `None` for a trace in memory.
+        line: Option<u64>,
+        /// Tokens of its blocks.
+        from: usize,
+        /// Tokens of the blocks to make: what was asked for, or the largest of the trace.
+        to: usize,
+    },
+    /// More block references than a trace may get by regrouping or reconstruction.
+    #[error("more than {limit} block references in blocks of {to} tokens; larger blocks take less")]
+    TooManyBlocks {
+        /// Tokens of the blocks.
+        to: usize,
+        /// The limit, in references.
+        limit: u64,
+    },
+    /// As many labels as requests, or none.
+    #[error("{labels} labels for {requests} requests; allowed: one per request, or none")]
+    LabelCount {
+        /// Labels.
+        labels: usize,
+        /// Requests.
+        requests: usize,
+    },
+    /// A folder without a file that could be part of a trace.
+    #[error("{}: no .json or .jsonl file, plain or .gz, in this folder", path.display())]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A format that is read and not written.
+    #[error("{format} is not written; written are: mooncake, mooncake-sessions, bailian")]
+    NotWritten {
+        /// The format.
+        format: TraceFormat,
+    },
+    /// Writing failed.
+    #[error("writing failed: {source}")]
+    Write {
+        /// What the operating system said.
+        source: io::Error,
+    },
 }
 
 impl TraceError {
@@ -215,7 +308,17 @@ impl TraceError {
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match *self {
-            Self::Open { .. } | Self::BadOption { .. } | Self::Empty { .. } => None,
+            Self::Open { .. }
+            | Self::BadOption { .. }
+            | Self::Empty { .. }
+            | Self::UnknownFormat { .. }
+            | Self::TooManyBlocks { .. }
+            | Self::LabelCount { .. }
+            | Self::EmptyFolder { .. }
+            | Self::NotWritten { .. }
+            | Self::Write { .. } => None,
+            Self::BlockSizes { line, .. } => line,
+            Self::Format { ref error, .. } | Self::InFile { ref error, .. } => error.line(),
             Self::Io { line, .. }
             | Self::TruncatedGzip { line }
             | Self::CorruptGzip { line, .. }
@@ -228,7 +331,18 @@ impl TraceError {
             | Self::BlockCount { line, .. }
             | Self::TimeBackwards { line, .. }
             | Self::DuplicateId { line, .. }
-            | Self::ParentConflict { line, .. } => Some(line),
+            | Self::ParentConflict { line, .. }
+            | Self::HashConflict { line, .. }
+            | Self::MixedFormats { line, .. } => Some(line),
+        }
+    }
+
+    /// What is wrong, without the format and the file that it was found in.
+    #[must_use]
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Format { error, .. } | Self::InFile { error, .. } => error.root(),
+            other => other,
         }
     }
 }
@@ -300,6 +414,12 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
         }
         _ => String::new(),
     }
+}
+
+/// All names of formats.
+fn known_formats() -> String {
+    let names: Vec<_> = TraceFormat::ALL.iter().map(|format| format.name()).collect();
+    names.join(", ")
 }
 
 /// A parent in words.

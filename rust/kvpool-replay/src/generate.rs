@@ -57,7 +57,7 @@ pub fn generate(config: &GeneratorConfig) -> Result<Trace, GeneratorError> {
     config.validate()?;
     let mut generator = Generator::new(config);
     let requests = (0..config.requests).map(|_| generator.next_request()).collect();
-    Ok(Trace::from_checked(requests, config.block_tokens))
+    Ok(Trace::from_checked(requests, config.block_tokens, crate::labels::Labels::default()))
 }
 
 /// The three kinds of request.

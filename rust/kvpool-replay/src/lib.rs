@@ -3,7 +3,10 @@
 //! | module | owns |
 //! |---|---|
 //! | [`trace`] | a trace in memory, and how it is written |
-//! | [`reader`] | Mooncake JSONL, plain or gzip |
+//! | [`reader`] | from a file, a folder or a stream, plain or gzip, to a trace |
+//! | [`formats`] | six formats: how each is told, read and written |
+//! | [`labels`] | what a trace knows of its requests besides tokens and blocks |
+//! | [`stats`] | what is in a trace, and the most that a cache could hit |
 //! | [`validate`] | what makes a trace consistent |
 //! | [`generate`] | a deterministic generator of chats and agent sessions |
 //! | [`expand`] | block ids -> made-up tokens |
@@ -11,11 +14,17 @@
 //! | [`sizing`] | hits at every capacity at once, the optimum, the value of hints, the knee in GiB |
 #![forbid(unsafe_code)]
 
+mod blocks;
 pub mod error;
 pub mod expand;
+pub mod formats;
 pub mod generate;
+pub mod labels;
+mod loader;
 pub mod reader;
 pub mod replay;
 pub mod sizing;
+mod source;
+pub mod stats;
 pub mod trace;
 pub mod validate;

@@ -1,11 +1,11 @@
-//! Traces: what a recorded or generated workload is, in memory and as Mooncake JSONL.
+//! Traces: what a recorded or generated workload is, in memory.
 //!
-//! Owns [`TraceRequest`] (one request), [`Trace`] (requests in order of arrival, with the block size that
-//! their ids are made for) and [`write_jsonl`]. Reading is in [`crate::reader`], the rules are in
+//! Owns [`TraceRequest`] (one request), and [`Trace`] (requests in order of arrival, with the block size that
+//! their ids are made for). Reading is in [`crate::reader`], the rules are in
 //! [`crate::validate`], and [`crate::generate`] makes traces.
 //!
-//! The format is Mooncake's: one JSON object a line, with `timestamp` (ms from the start of the recording),
-//! `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of the prompt. Ids are
+//! The form is Mooncake's, whatever [format](crate::formats) the trace was read from: `timestamp` (ms from the start of the
+//! recording), `input_length` and `output_length` (tokens), and `hash_ids`, one id per block of the prompt. Ids are
 //! *chained*: an id names a block together with everything before it, so equal ids at equal positions mean an
 //! equal prefix, which is all that a prefix cache can see of a prompt.
 //!
@@ -19,15 +19,20 @@
 //! 4. an id has one parent in the whole trace and stands at most once in a request (unless the check was
 //!    switched off in [`ReadOptions`](crate::reader::ReadOptions)).
 //!
-//! Costs: 40 bytes and one allocation per request, 8 bytes per block reference.
+//! What else a format knows of a request (its session, its kind) lies beside the requests, in [`Labels`].
+//!
+//! Costs: 40 bytes and one allocation per request, 8 bytes per block reference; labels 32 bytes per request.
 
 use std::{
     collections::HashSet,
-    io::{self, BufWriter, Write},
+    io::{self, Write},
 };
 
 use crate::{
+    blocks::{Chains, can_regroup, regroup},
     error::TraceError,
+    formats::{MOST_REFERENCES, TraceFormat, write_trace},
+    labels::Labels,
     validate::{IdHasherBuilder, RequestChecker},
 };
 
@@ -86,6 +91,7 @@ impl TraceRequest {
 pub struct Trace {
     requests: Vec<TraceRequest>,
     block_tokens: usize,
+    labels: Labels,
 }
 
 impl Trace {
@@ -105,12 +111,92 @@ impl Trace {
         for (line, request) in (1..).zip(&requests) {
             checker.check(request, line)?;
         }
-        Ok(Self { requests, block_tokens })
+        Ok(Self { requests, block_tokens, labels: Labels::default() })
     }
 
     /// A trace of one or more requests that a [`RequestChecker`] has passed in this order, or would pass.
-    pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize) -> Self {
-        Self { requests, block_tokens }
+    pub(crate) fn from_checked(requests: Vec<TraceRequest>, block_tokens: usize, labels: Labels) -> Self {
+        Self { requests, block_tokens, labels }
+    }
+
+    /// The same trace with labels, one per request or none.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::LabelCount`].
+    pub fn with_labels(self, labels: Labels) -> Result<Self, TraceError> {
+        if !labels.is_empty() && labels.len() != self.requests.len() {
+            return Err(TraceError::LabelCount { labels: labels.len(), requests: self.requests.len() });
+        }
+        Ok(Self { labels, ..self })
+    }
+
+    /// The same workload in blocks of another size, which must be a multiple or a divisor of this one.
+    ///
+    /// Larger blocks can only hit less: a block hits as a whole. Smaller ones hit the same tokens: the trace does not say
+    /// where within a block two prompts part. Ids are new; equal ids still mean equal prefixes. Of a partial block without
+    /// an id the text is unknown, so smaller blocks in it match nothing.
+    ///
+    /// One or two hash-map steps per block reference, old or new, whichever are more.
+    ///
+    /// ```
+    /// use kvpool_replay::trace::{Trace, TraceRequest};
+    ///
+    /// let turn = |input_length, ids: &[u64]| TraceRequest {
+    ///     timestamp_ms: 0.0,
+    ///     input_length,
+    ///     output_length: 1,
+    ///     hash_ids: ids.into(),
+    /// };
+    /// let trace = Trace::new(vec![turn(48, &[7, 8, 9]), turn(64, &[7, 8, 9, 5])], 16)?;
+    /// let larger = trace.with_block_tokens(32)?;
+    /// assert_eq!(larger.requests()[0].hash_ids[..], [0, 1]);
+    /// assert_eq!(larger.requests()[1].hash_ids[..], [0, 2]);
+    /// # Ok::<(), kvpool_replay::error::TraceError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::BadOption`] for 0; [`TraceError::BlockSizes`] if neither size divides the other;
+    /// [`TraceError::TooManyBlocks`] beyond 2^30 references.
+    pub fn with_block_tokens(&self, block_tokens: usize) -> Result<Self, TraceError> {
+        if block_tokens == 0 {
+            let (option, allowed) = ("block_tokens", "1 or more tokens");
+            return Err(TraceError::BadOption { option, value: 0, allowed });
+        }
+        if block_tokens == self.block_tokens {
+            return Ok(self.clone());
+        }
+        if !can_regroup(self.block_tokens, block_tokens) {
+            return Err(TraceError::BlockSizes { line: None, from: self.block_tokens, to: block_tokens });
+        }
+        let blocks = |request: &TraceRequest| u64::from(request.input_length).div_ceil(block_tokens as u64);
+        if self.requests.iter().map(blocks).sum::<u64>() > MOST_REFERENCES {
+            return Err(TraceError::TooManyBlocks { to: block_tokens, limit: MOST_REFERENCES });
+        }
+        let (mut chains, listed) = (Chains::default(), self.lists_partial_blocks());
+        let requests = self.requests.iter().map(|request| {
+            let (ids, tokens) = (&request.hash_ids, request.input_length);
+            let hash_ids = regroup(&mut chains, ids, tokens, self.block_tokens, block_tokens, listed);
+            TraceRequest { hash_ids, ..*request }
+        });
+        Ok(Self { requests: requests.collect(), block_tokens, labels: self.labels.clone() })
+    }
+
+    /// Whether partial last blocks have ids; true where no prompt has one.
+    #[must_use]
+    pub fn lists_partial_blocks(&self) -> bool {
+        let shows = self
+            .requests
+            .iter()
+            .find(|request| !(request.input_length as usize).is_multiple_of(self.block_tokens.max(1)));
+        shows.is_none_or(|request| request.full_blocks(self.block_tokens).len() < request.hash_ids.len())
+    }
+
+    /// What is known of the requests besides tokens and blocks; empty for formats that know nothing.
+    #[must_use]
+    pub fn labels(&self) -> &Labels {
+        &self.labels
     }
 
     /// The requests, in order of arrival; never empty.
@@ -179,9 +265,8 @@ pub struct TraceSummary {
 
 /// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
 ///
-/// The bytes depend on the trace alone: a time that is a whole number of ms is written without a fraction,
-/// another one with the fewest digits that name it. Reading them back gives the same trace (times of more
-/// than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
+/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them back gives the same
+/// requests (times of more than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
 ///
 /// ```
 /// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};
@@ -198,19 +283,8 @@ pub struct TraceSummary {
 ///
 /// What `out` says; part of the trace may have been written.
 pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, out);
-    for request in trace.requests() {
-        // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
-        write!(
-            out,
-            "{{\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, \"hash_ids\": [",
-            request.timestamp_ms, request.input_length, request.output_length
-        )?;
-        for (position, id) in request.hash_ids.iter().enumerate() {
-            let comma = if position == 0 { "" } else { ", " };
-            write!(out, "{comma}{id}")?;
-        }
-        out.write_all(b"]}\n")?;
-    }
-    out.flush()
+    write_trace(trace, TraceFormat::Mooncake, out).map_err(|error| match error {
+        TraceError::Write { source } => source,
+        other => io::Error::other(other),
+    })
 }

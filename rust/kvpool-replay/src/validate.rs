@@ -92,7 +92,7 @@ impl RequestChecker {
     /// [`TraceError::BlockCount`], [`TraceError::TimeBackwards`], and what [`PrefixChecker::check`] gives.
     /// After an error the checker is of no more use: it may have taken in a part of the request.
     pub fn check(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
-        let TraceRequest { timestamp_ms, input_length, ref hash_ids, .. } = *request;
+        let TraceRequest { timestamp_ms, ref hash_ids, .. } = *request;
         if !(timestamp_ms.is_finite() && timestamp_ms >= 0.0) {
             return Err(TraceError::BadNumber {
                 line,
@@ -101,15 +101,7 @@ impl RequestChecker {
                 allowed: "ms, 0 or more",
             });
         }
-        if input_length == 0 {
-            return Err(TraceError::BadNumber {
-                line,
-                field: "input_length".to_owned(),
-                value: "0".to_owned(),
-                allowed: "a whole number from 1 to 4294967295",
-            });
-        }
-        self.check_count(input_length, hash_ids.len(), line)?;
+        self.check_lengths(request, line)?;
         if let Some((previous_line, previous_ms)) = self.previous
             && timestamp_ms < previous_ms
         {
@@ -120,6 +112,24 @@ impl RequestChecker {
         }
         self.previous = Some((line, timestamp_ms));
         Ok(())
+    }
+
+    /// Checks the prompt's length and the number of its ids alone: the rules that need no order.
+    pub(crate) fn check_lengths(&mut self, request: &TraceRequest, line: u64) -> Result<(), TraceError> {
+        if request.input_length == 0 {
+            return Err(TraceError::BadNumber {
+                line,
+                field: "input_length".to_owned(),
+                value: "0".to_owned(),
+                allowed: "a whole number from 1 to 4294967295",
+            });
+        }
+        self.check_count(request.input_length, request.hash_ids.len(), line)
+    }
+
+    /// Whether partial last blocks have ids, as far as the requests show it.
+    pub(crate) fn lists_partial_blocks(&self) -> Option<bool> {
+        self.convention.map(|(partial, _)| partial == Partial::Listed)
     }
 
     /// Checks the number of ids: with or without one for the partial block, but the same way all along.

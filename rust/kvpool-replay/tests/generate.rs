@@ -60,7 +60,7 @@ fn traces_pass_every_check_at_any_block_size() {
         let trace = generate(&GeneratorConfig { seed, block_tokens, ..config(300) }).unwrap();
         // `new` checks counts, times and prefixes from scratch.
         assert_eq!(Trace::new(trace.requests().to_vec(), block_tokens).unwrap(), trace);
-        let options = ReadOptions { block_tokens, ..ReadOptions::default() };
+        let options = ReadOptions { block_tokens: Some(block_tokens), ..ReadOptions::default() };
         assert_eq!(Trace::from_reader(&bytes(&trace)[..], &options).unwrap(), trace);
         // Ids are dense, in order of first use.
         let mut next = 0;

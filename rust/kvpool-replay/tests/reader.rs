@@ -121,7 +121,7 @@ fn options_are_obeyed() {
     for (options, text) in [
         (ReadOptions { limit: Some(0), ..ReadOptions::default() }, "limit is 0; allowed: 1 or more requests"),
         (
-            ReadOptions { block_tokens: 0, ..ReadOptions::default() },
+            ReadOptions { block_tokens: Some(0), ..ReadOptions::default() },
             "block_tokens is 0; allowed: 1 or more tokens",
         ),
         (
@@ -299,7 +299,7 @@ fn time_and_prefixes_are_checked() {
             )
             .unwrap();
         }
-        let options = ReadOptions { block_tokens: 16, check_prefixes: false, ..ReadOptions::default() };
+        let options = ReadOptions { block_tokens: Some(16), check_prefixes: false, ..ReadOptions::default() };
         assert_eq!(Trace::from_reader(&text[..], &options).unwrap().requests(), requests);
     }
 }

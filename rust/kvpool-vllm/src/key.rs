@@ -70,6 +70,14 @@ impl Key {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
+    /// A number for the content that the key stands for, the same wherever and whenever it is computed: the first eight
+    /// bytes of the digest, as in kvpool's own pools, told apart by the group.
+    #[must_use]
+    pub fn content(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.bytes;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(self.group())
+    }
+
     /// The group: the last four bytes.
     #[must_use]
     pub fn group(&self) -> u32 {

@@ -5,7 +5,7 @@
 //! contract and nothing else: what a block's state is, which block is handed out next, which keys lead to it. It knows
 //! no Python; the bindings convert, and `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
 //!
-//! - [`Pool`]: reference counts, hash keys, the queue, eviction.
+//! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks stands in its table.
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`Queue`]: the free blocks in the order of reuse: kvpool's free list, then its evictor.
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
@@ -32,6 +32,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod history;
+mod invariants;
 mod key;
 mod keys;
 mod last_hit;
@@ -41,6 +43,7 @@ mod slots;
 mod window;
 
 pub use error::VllmError;
+pub use history::Start;
 pub use key::Key;
 pub use keys::Keys;
 pub use last_hit::LastHit;

@@ -4,15 +4,18 @@
 //! - V1: a free block is in exactly one part of the queue.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
 //! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one ([`Keys`]).
+//! - V4: with another policy than `lru`, the evictor knows a content of a block exactly if the block carries a hash
+//!   ([`history`](Pool::chain_group)).
 //!
-//! V2 and V3 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
+//! V2 to V4 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
 //! ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM.
 //!
 //! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
 
-use kvpool::{EvictionPolicy, InvariantViolation};
+use kvpool::EvictionPolicy;
 
 use crate::error::VllmError;
+use crate::history::Start;
 use crate::key::Key;
 use crate::keys::Keys;
 use crate::queue::Queue;
@@ -32,12 +35,14 @@ pub struct Removed {
 /// One vLLM block pool. Block 0 is the null block.
 #[derive(Debug)]
 pub struct Pool {
-    caching: bool,
+    pub(crate) caching: bool,
     ref_counts: Vec<i32>,
-    queue: Queue,
-    keys: Keys,
+    pub(crate) queue: Queue,
+    pub(crate) keys: Keys,
     /// How often a key was removed: a lookup's result stands while this does.
     removals: u64,
+    /// The groups in which a block is of no use without the one before it.
+    pub(crate) chained: Vec<u32>,
 }
 
 impl Pool {
@@ -67,6 +72,7 @@ impl Pool {
             ref_counts: vec![0; num_blocks],
             keys: Keys::new(num_blocks),
             removals: 0,
+            chained: Vec::new(),
         })
     }
 
@@ -126,11 +132,13 @@ impl Pool {
     /// Writes the hash of `block`; what leads to it stays.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
         self.keys.set_hash(block, key, num_tokens);
+        self.note_content(block, 0, None);
     }
 
     /// Forgets the hash of `block`; what leads to it stays.
     pub fn reset_hash(&mut self, block: u32) {
         self.keys.reset_hash(block);
+        self.note_gone(&[block]);
     }
 
     fn check(&self, block: u32) -> Result<(), VllmError> {
@@ -189,6 +197,8 @@ impl Pool {
             let count = &mut self.ref_counts[block as usize];
             if *count == 0 {
                 self.queue.remove(block);
+            } else {
+                self.queue.used(block);
             }
             *count += 1;
         }
@@ -274,10 +284,28 @@ impl Pool {
     /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
     /// cached so already. Returns whether the key is new to the index, as opposed to known by another block, or by this.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
-        self.keys.give(key, block, num_tokens) == Some(0)
+        self.insert_hash_behind(key, block, num_tokens, 0, None)
     }
 
-    /// Caches full blocks of one table, from its block `first` on: each under the key that `key_of` has for its position
+    /// As [`Self::insert_hash`], for the block at `depth` of a table, behind one with the key `parent`.
+    pub fn insert_hash_behind(
+        &mut self,
+        key: Key,
+        block: u32,
+        num_tokens: Option<u32>,
+        depth: u32,
+        parent: Option<&Key>,
+    ) -> bool {
+        let had_hash = self.keys.hash_of(block).is_some();
+        let is_new = self.keys.give(key, block, num_tokens) == Some(0);
+        if !had_hash {
+            let before = parent.and_then(|parent| self.keys.first(parent));
+            self.note_content(block, depth, before);
+        }
+        is_new
+    }
+
+    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its position
     /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
     /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
     ///
@@ -285,14 +313,14 @@ impl Pool {
     /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
     pub fn cache_full(
         &mut self,
-        first: usize,
+        start: Start,
         blocks: &[u32],
         key_of: impl Fn(usize) -> Option<Key>,
         block_size: usize,
         removed: &mut Vec<Removed>,
         mut stored: Option<&mut Vec<Option<bool>>>,
     ) -> Result<(), VllmError> {
-        let tokens_of = |position: usize| ((first + position + 1) * block_size) as u32;
+        let tokens_of = |position: usize| ((start.first + position + 1) * block_size) as u32;
         for (position, &block) in blocks.iter().enumerate() {
             self.check(block)?;
             if let Some((_, cached)) = self.keys.hash_of(block)
@@ -306,7 +334,7 @@ impl Pool {
         let removals = &mut self.removals;
         self.keys.give_run(
             blocks,
-            key_of,
+            &key_of,
             tokens_of,
             |block, key, left| {
                 *removals += 1;
@@ -318,6 +346,7 @@ impl Pool {
                 }
             },
         );
+        self.note_run(start, blocks, |position| key_of(position).is_some());
         Ok(())
     }
 
@@ -359,6 +388,7 @@ impl Pool {
                 removed.push(Removed { block, key, last_copy: left == 0 });
             }
         });
+        self.note_gone(blocks);
     }
 
     /// Gives the keys of `from` to `to`, which must carry none. Lookups then find `to`.
@@ -373,14 +403,16 @@ impl Pool {
             let (cached, wanted) = (cached.unwrap_or(0), num_tokens.unwrap_or(0));
             return Err(VllmError::AlreadyCached { block: to, cached, wanted });
         }
+        let depth = self.queue.depth_of(from).unwrap_or(0);
         for removed in self.remove_hashes(from) {
-            self.insert_hash(removed.key, to, num_tokens);
+            self.insert_hash_behind(removed.key, to, num_tokens, depth, None);
         }
         Ok(())
     }
 
-    /// Takes all keys away from `block`, in use or not. With `reuse_first` a free one is also the next to be handed out,
-    /// for nothing can hit it any more; vLLM's own pool leaves it among the cached ones, which it outlives.
+    /// Takes all keys away from `block`, in use or not. With `reuse_first`, or another policy than `lru`, a free one is also
+    /// the next to be handed out, for nothing can hit it any more; vLLM's own pool leaves it among the cached ones, which
+    /// it outlives.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
@@ -397,13 +429,14 @@ impl Pool {
         Ok(removed)
     }
 
-    /// Forgets everything that is cached, if no block but the null block is in use. The order of the queue stays.
+    /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
     pub fn reset(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks() {
             return false;
         }
         self.removals += 1;
         self.keys.clear();
+        self.queue.forget_all();
         true
     }
 
@@ -411,45 +444,5 @@ impl Pool {
     #[must_use]
     pub fn num_evictable(&self, blocks: &[u32]) -> usize {
         blocks.iter().filter(|&&block| block != 0 && self.ref_count(block) == 0).count()
-    }
-
-    /// Recounts everything from scratch.
-    ///
-    /// # Errors
-    /// The first broken invariant.
-    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.queue.check_invariants()?;
-        for block in 0..self.num_blocks() as u32 {
-            let held = self.ref_count(block) > 0 || block == 0;
-            if held == self.queue.contains(block) {
-                return Err(InvariantViolation::new(
-                    "V2 (a block is queued exactly if it has no references)",
-                    format!("block {block} has {} references", self.ref_count(block)),
-                ));
-            }
-            let keys =
-                self.keys.hash_of(block).map(|(key, _)| key).into_iter().chain(self.keys.further_keys(block));
-            for key in keys {
-                if !self.keys.leads_to(key, block) {
-                    return Err(InvariantViolation::new(
-                        "V3 (a key leads to what carries it)",
-                        format!("block {block} carries {key:?}, which does not lead to it"),
-                    ));
-                }
-            }
-        }
-        for key in self.keys.iter() {
-            for block in self.keys.copies(key) {
-                let carried = self.keys.hash_of(block).is_some_and(|(hash, _)| hash == key)
-                    || self.keys.further_keys(block).contains(key);
-                if !carried {
-                    return Err(InvariantViolation::new(
-                        "V3 (a key leads to what carries it)",
-                        format!("{key:?} leads to block {block}, which does not carry it"),
-                    ));
-                }
-            }
-        }
-        Ok(())
     }
 }

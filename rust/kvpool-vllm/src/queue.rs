@@ -4,16 +4,27 @@
 //! as two: kvpool's free list, last in first out, and behind it kvpool's evictor, least recently used. A block stays in
 //! the part in which it was put, whatever becomes of its hash, until it is taken or moved.
 //!
-//! Costs: O(1) per block; 16 bytes per block.
+//! Any other policy is no order of vLLM's. It is told what blocks hold ([`Queue::registered`]), who uses it
+//! ([`Queue::remove`], [`Queue::used`]) and what is gone ([`Queue::forget`]); a free block whose content is gone has
+//! nothing to be kept for, and goes to the front. The queue owns what the evictor was told; whether that is what a block
+//! carries is for [`Pool`](crate::Pool) to see to.
+//!
+//! Costs: O(1) per block, O(log n) where the policy needs it; 16 bytes per block, with another policy than `lru` 36 and
+//! what the policy has.
 
-use kvpool::evictor::{Candidate, Evictor};
+use kvpool::evictor::{Candidate, Content, Evictor};
 use kvpool::{BlockId, EvictionPolicy, FreeBlockList, InvariantViolation, PoolError};
+
+/// In the place of a depth: the evictor was not told what the block holds.
+const UNTOLD: u32 = u32::MAX;
 
 /// The free blocks, in the order of reuse.
 #[derive(Debug)]
 pub struct Queue {
     free: FreeBlockList,
     evictor: Box<dyn Evictor>,
+    /// How deep in its chain the content is that the evictor was told of, by block. Empty if it wants no history.
+    told: Vec<u32>,
 }
 
 impl Queue {
@@ -28,7 +39,28 @@ impl Queue {
         if num_blocks < 2 {
             free.pop_front_n(at_least_two - 1)?;
         }
-        Ok(Self { free, evictor: policy.build(at_least_two)? })
+        let evictor = policy.build(at_least_two, None)?;
+        let told = if evictor.wants_history() { vec![UNTOLD; at_least_two] } else { Vec::new() };
+        Ok(Self { free, evictor, told })
+    }
+
+    /// Whether the order depends on what blocks hold and who uses it: not with `lru`.
+    #[must_use]
+    #[inline]
+    pub const fn wants_history(&self) -> bool {
+        !self.told.is_empty()
+    }
+
+    /// How deep in its chain the content is that `block` is known to hold.
+    #[must_use]
+    pub fn depth_of(&self, block: u32) -> Option<u32> {
+        self.told.get(block as usize).copied().filter(|&depth| depth != UNTOLD)
+    }
+
+    fn tell(&mut self, block: u32, depth: u32) {
+        if let Some(place) = self.told.get_mut(block as usize) {
+            *place = depth;
+        }
     }
 
     /// Number of blocks in it.
@@ -58,14 +90,69 @@ impl Queue {
         }
         for _ in from_free.len()..n {
             let Some(block) = self.evictor.evict() else { return };
+            self.tell(block.get(), UNTOLD);
             out.push(block.get());
         }
     }
 
-    /// Takes `block` from wherever it is. Returns whether it was there.
+    /// Takes `block` from wherever it is: what it holds is in use again. Returns whether it was there.
     pub fn remove(&mut self, block: u32) -> bool {
-        let block = BlockId::new(block);
-        self.evictor.remove(block) || self.free.remove(block).is_ok()
+        let id = BlockId::new(block);
+        // What the evictor made up for a block without a content ends with its stay.
+        let was_cached =
+            if self.depth_of(block).is_some() { self.evictor.hit(id) } else { self.evictor.remove(id) };
+        was_cached || self.free.remove(id).is_ok()
+    }
+
+    /// Counts a use of what `block` holds, which is in use already.
+    #[inline]
+    pub(crate) fn used(&mut self, block: u32) {
+        if self.depth_of(block).is_some() {
+            self.evictor.hit(BlockId::new(block));
+        }
+    }
+
+    /// `block` has a new content, which depends on that of `parent`, if there is one. It stays where it is.
+    pub(crate) fn registered(&mut self, block: u32, content: Content, parent: Option<u32>) {
+        if !self.wants_history() || block == 0 {
+            return;
+        }
+        let id = BlockId::new(block);
+        // Contents are of blocks in use; one that is free is taken out meanwhile.
+        let was_cached = self.evictor.contains(id) && self.evictor.remove(id);
+        // A depth without a content would be the mark of none.
+        let content = Content { depth: content.depth.min(UNTOLD - 1), ..content };
+        self.evictor.registered(id, content, parent.filter(|&parent| parent != 0).map(BlockId::new));
+        self.tell(block, content.depth);
+        if was_cached {
+            self.push_back_n(&[block]);
+        }
+    }
+
+    /// The content of `block` is gone. If it is among the cached ones, it is reused next.
+    pub(crate) fn forget(&mut self, block: u32) {
+        if !self.wants_history() {
+            return;
+        }
+        self.tell(block, UNTOLD);
+        if self.evictor.remove(BlockId::new(block)) {
+            self.push_front_n(&[block]);
+        }
+    }
+
+    /// All contents are gone: what was cached is reused in the order in which it would have been evicted, behind what is
+    /// free. O(blocks).
+    pub(crate) fn forget_all(&mut self) {
+        if !self.wants_history() {
+            return;
+        }
+        let cached = self.evictor.order();
+        self.evictor.clear();
+        self.told.fill(UNTOLD);
+        for block in cached {
+            // Refused only for a block that is in it already.
+            let _ = self.free.push_back(block);
+        }
     }
 
     /// Puts `blocks` at the front: the first of them will be handed out next.
@@ -76,14 +163,22 @@ impl Queue {
         }
     }
 
-    /// Puts `blocks` at the back: the last of them will be handed out last.
+    /// Puts `blocks` at the back: with `lru` the last of them will be handed out last, with another policy they go where
+    /// it wants them, as of one moment.
     pub fn push_back_n(&mut self, blocks: &[u32]) {
-        // Equal depth: the evictor keeps the order in which they are given.
-        let candidate = |&block: &u32| Candidate { block: BlockId::new(block), depth: 0 };
+        // Equal depth, with `lru`: the evictor keeps the order in which they are given.
+        let depth = |block| self.depth_of(block).unwrap_or(0);
+        let candidate = |&block: &u32| Candidate { block: BlockId::new(block), depth: depth(block) };
         match blocks {
             [] => {}
-            [block] => self.evictor.insert(&mut [candidate(block)]),
-            _ => self.evictor.insert(&mut blocks.iter().map(candidate).collect::<Vec<_>>()),
+            [block] => {
+                let mut alone = [candidate(block)];
+                self.evictor.insert(&mut alone);
+            }
+            _ => {
+                let mut candidates: Vec<_> = blocks.iter().map(candidate).collect();
+                self.evictor.insert(&mut candidates);
+            }
         }
     }
 

@@ -1,11 +1,13 @@
 //! The whole pool against a model that works as vLLM's does: one list for the queue, one list of keys with their
 //! blocks in order, a plain record per block. Random operations, valid and not; after each, results, errors, queue
-//! order, every key's blocks, every block's keys and all invariants are compared.
+//! order, every key's blocks, every block's keys and all invariants are compared. With another policy than `lru`, everything
+//! but the order: the blocks that the pool takes must be free in the model, and no cached one before those without a content.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
-use kvpool_vllm::{Key, Pool, Removed, VllmError};
+use kvpool::EvictionPolicy;
+use kvpool_vllm::{Key, Pool, Removed, Start, VllmError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -246,6 +248,17 @@ impl Model {
             .collect()
     }
 
+    /// Puts `chosen` first, where the order is not vLLM's.
+    fn reorder(&mut self, chosen: &[u32]) {
+        for (at, block) in chosen.iter().enumerate() {
+            let from = self.queue.iter().position(|queued| queued == block);
+            let from = from.unwrap_or_else(|| panic!("block {block} is taken, and not free"));
+            assert!(from >= at, "block {block} is taken twice");
+            let block = self.queue.remove(from);
+            self.queue.insert(at, block);
+        }
+    }
+
     fn allocate(&mut self, n: usize) -> Outcome<(Vec<u32>, Vec<Removed>)> {
         if n > self.queue.len() {
             return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
@@ -397,13 +410,16 @@ impl Model {
 struct Pair {
     pool: Pool,
     model: Model,
+    is_ordered: bool,
     touched_by_hand: bool,
 }
 
 impl Pair {
-    fn new(num_blocks: usize, caching: bool) -> Self {
-        let pool = Pool::new(num_blocks, caching).unwrap();
-        Self { pool, model: Model::new(num_blocks, caching), touched_by_hand: false }
+    fn new(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Self {
+        let mut pool = Pool::with_policy(num_blocks, caching, policy).unwrap();
+        pool.chain_group(0);
+        let is_ordered = policy == EvictionPolicy::Lru;
+        Self { pool, model: Model::new(num_blocks, caching), is_ordered, touched_by_hand: false }
     }
 
     fn apply(&mut self, operation: &Operation) {
@@ -426,6 +442,9 @@ impl Pair {
                 let (mut out, mut removed) = (vec![99], Vec::new());
                 let got = self.pool.allocate(*n, &mut out, observed.then_some(&mut removed));
                 assert_eq!(out.remove(0), 99, "what was in the list stays");
+                if !self.is_ordered {
+                    self.model.reorder(&out);
+                }
                 let expected = self.model.allocate(*n);
                 let told =
                     |(blocks, removed): (Vec<u32>, _)| (blocks, if *observed { removed } else { vec![] });
@@ -481,7 +500,9 @@ impl Pair {
             }
             Operation::Peek(n) => {
                 let got = self.pool.peek(*n);
-                let expected = self.model.queue.iter().copied().take(*n).collect();
+                let model_order = self.model.queue.clone();
+                let order = if self.is_ordered { model_order } else { self.pool.order().collect() };
+                let expected = order.into_iter().take(*n).collect();
                 Self::agree(&Ok(got), &Ok(expected))
             }
             Operation::ByHand(by_hand) => {
@@ -513,7 +534,7 @@ impl Pair {
     ) -> Result<(), ()> {
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let told = observed.then_some(&mut stored);
-        let got = self.pool.cache_full(first, blocks, |i| keys[i], BLOCK_SIZE, &mut removed, told);
+        let got = self.pool.cache_full(Start::at(first), blocks, |i| keys[i], BLOCK_SIZE, &mut removed, told);
         let expected = self.model.cache_full(first, blocks, keys);
         let expected = expected.map(|(removed, stored)| (removed, if observed { stored } else { vec![] }));
         let refused = got.is_err();
@@ -564,6 +585,9 @@ impl Pair {
             ByHand::QueuePop(n) => {
                 let mut taken = Vec::new();
                 pool.queue_mut().pop_front_n(*n, &mut taken);
+                if !self.is_ordered {
+                    model.reorder(&taken);
+                }
                 let n = (*n).min(model.queue.len());
                 let expected: Vec<u32> = model.queue.drain(..n).collect();
                 assert_eq!(taken, expected);
@@ -607,7 +631,14 @@ impl Pair {
 
     fn compare(&self, operation: &Operation) {
         let (pool, model) = (&self.pool, &self.model);
-        assert_eq!(pool.order().collect::<Vec<_>>(), model.queue, "the order after {operation:?}");
+        let mut order: Vec<u32> = pool.order().collect();
+        assert_eq!(pool.peek(3), order.iter().copied().take(3).collect::<Vec<_>>());
+        let mut queue = model.queue.clone();
+        if !self.is_ordered {
+            order.sort_unstable();
+            queue.sort_unstable();
+        }
+        assert_eq!(order, queue, "the order after {operation:?}");
         assert_eq!(pool.num_free(), model.queue.len());
         assert_eq!(pool.num_blocks(), model.blocks.len());
         assert_eq!(pool.removals(), model.removals, "removals after {operation:?}");
@@ -653,7 +684,6 @@ impl Pair {
         let free = model.blocks.iter().skip(1).filter(|block| block.refs == 0).count();
         // Ids of no block count as free: nobody holds them.
         assert_eq!(pool.num_evictable(&all), free + 2);
-        assert_eq!(pool.peek(3), model.queue.iter().copied().take(3).collect::<Vec<_>>());
         if !self.touched_by_hand {
             pool.check_invariants().unwrap_or_else(|broken| panic!("after {operation:?}: {broken}"));
         }
@@ -672,10 +702,11 @@ fn run_model(by_hand: bool, share: u32) {
     let strategy = (
         1usize..9,
         prop::bool::weighted(0.8),
+        prop_oneof![1 => Just(EvictionPolicy::Lru), 1 => prop::sample::select(EvictionPolicy::ALL)],
         prop::collection::vec(operation(by_hand), 1..2 * STEPS as usize),
     );
-    let run = |(num_blocks, caching, operations): (usize, bool, Vec<Operation>)| {
-        let mut pair = Pair::new(num_blocks, caching);
+    let run = |(num_blocks, caching, policy, operations): (usize, bool, EvictionPolicy, Vec<Operation>)| {
+        let mut pair = Pair::new(num_blocks, caching, policy);
         for operation in &operations {
             pair.apply(operation);
         }
@@ -859,7 +890,7 @@ fn a7_a_full_block_replaces_all_keys_of_fewer_tokens() {
     pool.insert_hash(key(0), 1, Some(2));
     pool.insert_hash(key(1), 1, Some(3));
     let (mut removed, mut stored) = (Vec::new(), Vec::new());
-    pool.cache_full(0, &[1], |i| [Some(key(2))][i], 4, &mut removed, Some(&mut stored)).unwrap();
+    pool.cache_full(Start::at(0), &[1], |i| [Some(key(2))][i], 4, &mut removed, Some(&mut stored)).unwrap();
     assert_eq!(key_of(&removed), [(1, key(0), true), (1, key(1), true)]);
     assert_eq!(stored, [Some(true)]);
     assert_eq!(pool.keys().hash_of(1).map(|(_, tokens)| tokens), Some(Some(4)));
@@ -873,11 +904,11 @@ fn a7_a_block_that_is_cached_for_as_many_tokens_is_refused_before_anything_chang
     pool.insert_hash(key(0), 2, Some(8));
     let mut removed = Vec::new();
     let keys = [Some(key(1)), Some(key(2))];
-    let got = pool.cache_full(0, &[1, 2], |i| keys[i], 4, &mut removed, None);
+    let got = pool.cache_full(Start::at(0), &[1, 2], |i| keys[i], 4, &mut removed, None);
     assert_eq!(got, Err(VllmError::AlreadyCached { block: 2, cached: 8, wanted: 8 }));
     assert_eq!((pool.keys().hash_of(1), pool.find(&key(1))), (None, None));
     // A block that is left out may be cached for anything.
-    pool.cache_full(0, &[1, 2], |i| [Some(key(1)), None][i], 4, &mut removed, None).unwrap();
+    pool.cache_full(Start::at(0), &[1, 2], |i| [Some(key(1)), None][i], 4, &mut removed, None).unwrap();
     assert_eq!(pool.find(&key(1)), Some(1));
 }
 
@@ -962,7 +993,7 @@ fn a12_what_is_stored_is_told_block_by_block() {
     pool.insert_hash(key(1), 4, Some(8));
     let (mut removed, mut stored) = (Vec::new(), Vec::new());
     let keys = [Some(key(0)), Some(key(1)), None];
-    pool.cache_full(2, &[1, 2, 3], |i| keys[i], 4, &mut removed, Some(&mut stored)).unwrap();
+    pool.cache_full(Start::at(2), &[1, 2, 3], |i| keys[i], 4, &mut removed, Some(&mut stored)).unwrap();
     assert_eq!((stored, removed), (vec![Some(true), Some(false), None], vec![]));
     let tokens = |block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens);
     assert_eq!((tokens(1), tokens(2), tokens(3)), (Some(12), Some(16), None));

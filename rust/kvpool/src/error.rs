@@ -187,6 +187,20 @@ pub enum PoolError {
         /// Largest pool.
         max: usize,
     },
+    /// Retention in a pool that was made without.
+    #[error("this pool has no retention: make it with a retention configuration to {operation}")]
+    NoRetention {
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// A clock that goes backwards.
+    #[error("the time {now} is before {before}, which was passed earlier: time does not go backwards")]
+    TimeBackwards {
+        /// The time of this call.
+        now: String,
+        /// The latest time so far.
+        before: String,
+    },
     /// A token that the prefix index could not take: see [`HashError`].
     #[error(transparent)]
     Hash(#[from] HashError),

@@ -27,9 +27,11 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod advisor;
 mod allocator;
 mod block;
 mod block_list;
+mod block_lists;
 mod error;
 mod events;
 pub mod evictor;
@@ -39,26 +41,31 @@ pub mod hash;
 mod manager;
 mod pool;
 mod prefix_index;
+pub mod retention;
 mod sequence;
 mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tiers;
 
+pub use advisor::{Advice, AdvisorConfig};
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use block_list::BlockList;
+pub use block_lists::BlockLists;
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use events::{BlockEvent, EventBatch};
-pub use evictor::{Candidate, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor};
+pub use evictor::{
+    Candidate, Closed, Content, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor, Policy,
+};
 pub use free_list::FreeBlockList;
 pub use hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestId,
-    RequestInfo, RequestRef, RequestState, StepOutcome, StepPlan,
+    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
+    RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
 };
 pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
 pub use prefix_index::{Inserted, PrefixIndex};

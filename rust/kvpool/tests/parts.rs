@@ -283,7 +283,7 @@ fn lru_order_is_time_then_depth_then_position() {
 #[test]
 fn every_policy_keeps_its_contract() {
     for &policy in EvictionPolicy::ALL {
-        let mut evictor = policy.build(10).unwrap();
+        let mut evictor = policy.build(10, None).unwrap();
         assert_eq!((evictor.name(), evictor.name().parse()), (policy.name(), Ok(policy)));
         assert!(evictor.is_empty() && evictor.evict().is_none() && !evictor.remove(id(3)));
         evictor.insert(&mut candidates(&[(1, 0), (2, 1), (3, 2)]));

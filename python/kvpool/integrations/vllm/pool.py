@@ -40,10 +40,11 @@ class BlockPool:
 
     Where the two differ: a block that is freed more often than it was taken is refused (:class:`InvalidBlockError`,
     nothing changed) instead of handed out twice later; the null block has no references; events are exact unless
-    ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`).
+    ``KVPOOL_VLLM_EVENTS=stock`` (see :mod:`.events`); and cached blocks are evicted in the order that
+    ``KVPOOL_VLLM_EVICTION`` names, vLLM's if that is ``lru``.
     """
 
-    #: What the plug-in's settings say; ``install`` writes them.
+    #: What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is made with.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
 
@@ -83,6 +84,8 @@ class BlockPool:
         self.events = self.events_class(self)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
+        #: Whether the core asks which block stands before which: not with ``lru``.
+        self._keeps_history = self.core.keeps_history
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, self.events_class.__name__)
 
     # What is where.
@@ -91,6 +94,12 @@ class BlockPool:
     def cached_block_hashes_by_block(self) -> dict[int, set[bytes]]:
         """The keys of blocks beyond their hash, by block id: a copy."""
         return {block: set(self.core.further_keys(block)) for block in self.core.blocks_with_further_keys()}
+
+    def chain_groups(self, kv_cache_group_ids: Iterable[int]) -> None:
+        """Says that in these groups a block is of no use without the one before it: they are of full attention."""
+        if self._keeps_history:
+            for group in kv_cache_group_ids:
+                self.core.chain_group(group)
 
     def get_num_free_blocks(self) -> int:
         """Blocks that can be handed out, cached ones included."""
@@ -213,15 +222,21 @@ class BlockPool:
                     raise errors.InvalidBlockError(f"block {block.block_id} is cached already, for {cached} tokens")
                 removed += self._take_keys(block)
             key = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at], group)
-            new.append(bool(self._give_key(key, block, num_tokens)))
+            parent = kv_cache_utils.make_block_hash_with_group_id(block_hashes[at - 1], group) if at else None
+            new.append(bool(self._give_key(key, block, num_tokens, at, parent)))
         return removed, new
 
-    def _give_key(self, key: bytes, block: Any, num_tokens: int | None) -> bool | None:
-        """Caches ``block`` under ``key``: whether the key is new; ``None`` if the block had it."""
+    def _give_key(
+        self, key: bytes, block: Any, num_tokens: int | None, depth: int = 0, parent: bytes | None = None
+    ) -> bool | None:
+        """Caches ``block`` under ``key``: whether the key is new; ``None`` if the block had it.
+
+        ``depth`` is its position in a table, ``parent`` the key of the block before it.
+        """
         if block.block_hash == key or self.cached_block_hash_to_block.contain(key, block.block_id):
             return None
         if self.core.owns(block):
-            return self.core.insert_hash(key, block.block_id, num_tokens) and key not in self.loose
+            return self.core.insert_hash(key, block.block_id, num_tokens, depth, parent) and key not in self.loose
         is_new = not self.blocks_of(key)
         if block.block_hash is None:
             block.set_block_hash(key, num_tokens=num_tokens)
@@ -288,7 +303,12 @@ class BlockPool:
         is_shorter = block.block_hash is not None and tokens_before is not None and tokens_before < num_tokens
         if replace_existing_hashes or (not known and is_shorter):
             self._tell_removed(self._take_keys(block))
-        is_new = self._give_key(key, block, num_tokens)
+        depth = (num_tokens - 1) // block_size
+        before = None
+        if depth and self._keeps_history:
+            digest = request.block_hashes[depth * (block_size // unit) - 1]
+            before = kv_cache_utils.make_block_hash_with_group_id(digest, kv_cache_group_id)
+        is_new = self._give_key(key, block, num_tokens, depth, before)
         if self.enable_kv_cache_events and self.events.stored_part(is_new):
             start = num_tokens - unit
             parent = request.block_hashes[num_hashes - 2] if num_hashes > 1 else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
+
+from kvpool import eviction_policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
 Level = Literal["pool", "manager", "shadow"]
 Events = Literal["exact", "stock"]
 _Choice = TypeVar("_Choice", bound=str)
+
+#: vLLM's own order.
+LRU: Final = "lru"
+#: Times of access are stated by nobody here.
+EVICTIONS: Final = tuple(name for name in eviction_policies() if name != "last-accessed")
 
 
 @dataclass(frozen=True)
@@ -28,22 +35,31 @@ class Settings:
     level: Level | None = None
     #: ``KVPOOL_VLLM_EVENTS``: ``exact``, or ``stock`` for vLLM's own, defects included.
     events: Events = "exact"
-    #: ``KVPOOL_VLLM_EVICTION``: the order in which cached blocks are given up. ``lru`` is vLLM's.
-    eviction: str = "lru"
+    #: ``KVPOOL_VLLM_EVICTION``: the order in which cached blocks are given up, one of ``EVICTIONS``.
+    eviction: str = LRU
     #: ``KVPOOL_VLLM_SHADOW_DIR``: where a difference that the shadow finds is written.
     shadow_folder: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Reads the variables; raises ``ValueError`` for a value that is none of those above."""
+        """Reads the variables; raises ``ValueError`` for a value that is none of those above.
+
+        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``.
+        """
         environment = os.environ if environment is None else environment
         level = environment.get("KVPOOL_VLLM", "").strip().lower()
-        return cls(
+        found = cls(
             level=None if level in {"", "off"} else _one_of("KVPOOL_VLLM", level, get_args(Level)),
             events=_one_of("KVPOOL_VLLM_EVENTS", environment.get("KVPOOL_VLLM_EVENTS", "exact"), get_args(Events)),
-            eviction=_one_of("KVPOOL_VLLM_EVICTION", environment.get("KVPOOL_VLLM_EVICTION", "lru"), ("lru",)),
+            eviction=_one_of("KVPOOL_VLLM_EVICTION", environment.get("KVPOOL_VLLM_EVICTION", LRU), EVICTIONS),
             shadow_folder=environment.get("KVPOOL_VLLM_SHADOW_DIR") or None,
         )
+        if found.level == "shadow" and found.eviction != LRU:
+            raise ValueError(
+                f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, since the "
+                "shadow compares with vLLM's own order"
+            )
+        return found
 
 
 def _one_of(name: str, value: str, known: tuple[_Choice, ...]) -> _Choice:

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_vllm::{Key, Pool};
+use kvpool_vllm::{Key, Pool, Start};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -28,6 +28,17 @@ impl Shared {
     /// The pool. No Python code may run, and no Python object be made, while it is held: a collection could call back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Where a run of a table begins, with the block before it if the pool wants to know.
+    pub(crate) fn start(self: &Arc<Self>, table: &Bound<'_, PyAny>, first: usize) -> PyResult<Start> {
+        if first == 0 || !self.lock().keeps_history() {
+            return Ok(Start::at(first));
+        }
+        let before = own(&table.get_item(first - 1)?, self).map(|block| block.id);
+        Ok(Start { first, before })
     }
 }
 

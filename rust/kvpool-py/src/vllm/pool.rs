@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvpool::EvictionPolicy;
-use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
+use kvpool_vllm::{Key, Pool, Removed, Start, VllmError, find_window};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
@@ -278,6 +278,7 @@ impl PyVllmPool {
                 None => return Ok(None),
             }
         }
+        let start = self.shared.start(blocks, first)?;
         let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
         let digests = digests(hashes, first, scale, wanted)?;
@@ -286,16 +287,36 @@ impl PyVllmPool {
         let observed = observed.then_some(&mut stored);
         self.shared
             .lock()
-            .cache_full(first, &ids, key_of, block_size, &mut removed, observed)
+            .cache_full(start, &ids, key_of, block_size, &mut removed, observed)
             .or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
     /// Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
-    #[pyo3(signature = (key, block, num_tokens=None))]
-    fn insert_hash(&self, py: Python<'_>, key: &[u8], block: u32, num_tokens: Option<u32>) -> PyResult<bool> {
+    #[pyo3(signature = (key, block, num_tokens=None, depth=0, parent=None))]
+    fn insert_hash(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+        block: u32,
+        num_tokens: Option<u32>,
+        depth: u32,
+        parent: Option<&[u8]>,
+    ) -> PyResult<bool> {
         let key = Key::from_bytes(key).or_raise(py)?;
-        Ok(self.shared.lock().insert_hash(key, block, num_tokens))
+        let parent = parent.map(Key::from_bytes).transpose().or_raise(py)?;
+        Ok(self.shared.lock().insert_hash_behind(key, block, num_tokens, depth, parent.as_ref()))
+    }
+
+    /// Takes a block of a group to be of no use without the block before it, from now on: in full attention it is none.
+    fn chain_group(&self, group: u32) {
+        self.shared.lock().chain_group(group);
+    }
+
+    /// Whether the order depends on what blocks hold and who uses them: with lru it does not.
+    #[getter]
+    fn keeps_history(&self) -> bool {
+        self.shared.lock().keeps_history()
     }
 
     /// Takes all keys from a block, its hash first, and returns them as allocate does.

@@ -99,8 +99,10 @@ impl PyVllmSlots {
                 "block_size is 0: must be at least 1",
             ));
         }
+        let shared = core.get().shared.clone();
+        shared.lock().chain_group(group);
         Ok(Self {
-            shared: core.get().shared.clone(),
+            shared,
             core,
             slots: Slots { block_size, max_model_len },
             group,
@@ -391,10 +393,11 @@ impl PyVllmSlots {
             let ids = self.ids(table, known, full, fresh)?;
             let digests = digests(&hashes, known, 1, ids.iter().map(|&id| id != 0))?;
             let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), self.group).ok();
+            let start = self.shared.start(table, known)?;
             let mut removed = Vec::new();
             self.shared
                 .lock()
-                .cache_full(known, &ids, key_of, self.slots.block_size, &mut removed, None)
+                .cache_full(start, &ids, key_of, self.slots.block_size, &mut removed, None)
                 .or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)

@@ -23,8 +23,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHasher, CacheManager, DuplicatePolicy, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
-    ManagerError, PoolConfig, Verify,
+    BlockHasher, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig, ManagerError,
+    PoolConfig, Verify,
 };
 
 use crate::error::ExpandError;
@@ -259,9 +259,8 @@ impl Replay {
             num_blocks,
             block_size: config.block_size,
             verify: config.verify,
-            duplicates: DuplicatePolicy::Keep,
             eviction: config.eviction,
-            event_capacity: 0,
+            ..PoolConfig::default()
         })?;
         let hasher = BlockHasher::new(HasherConfig {
             algorithm: config.algorithm,

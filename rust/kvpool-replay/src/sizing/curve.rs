@@ -87,6 +87,29 @@ impl HitCurve {
         CurvePoint { capacity_blocks, ..point.unwrap_or_default() }
     }
 
+    /// At most `most` points, evenly spread over the logarithm of the capacity, the first and the last among them: enough to
+    /// draw the curve. O(`most` log points).
+    #[must_use]
+    pub fn spread(&self, most: usize) -> Vec<CurvePoint> {
+        let (Some(&first), Some(&last)) = (self.points.first(), self.points.last()) else {
+            return Vec::new();
+        };
+        if self.points.len() <= most {
+            return self.points.clone();
+        }
+        let ratio = last.capacity_blocks as f64 / first.capacity_blocks.max(1) as f64;
+        let steps = most.saturating_sub(1).max(1);
+        let mut spread: Vec<CurvePoint> = (0..most)
+            .map(|step| first.capacity_blocks as f64 * ratio.powf(step as f64 / steps as f64))
+            .map(|capacity| if most == 1 { last } else { self.at(capacity.round() as u64) })
+            .collect();
+        if let (true, Some(end)) = (most > 1, spread.last_mut()) {
+            *end = last;
+        }
+        spread.dedup_by_key(|point| point.capacity_blocks);
+        spread
+    }
+
     /// The most that the curve reaches, at the smallest capacity that reaches it.
     #[must_use]
     pub fn ceiling(&self) -> CurvePoint {

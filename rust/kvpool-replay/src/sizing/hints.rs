@@ -57,15 +57,39 @@ pub fn lru_with_hints(
     capacity_blocks: usize,
     config: HintConfig,
 ) -> Result<Outcome, SizingError> {
-    if !(0.0..=1.0).contains(&config.accuracy) {
-        return Err(setting("accuracy", config.accuracy, "0 to 1"));
-    }
-    let told = (config.accuracy * (1_u64 << 53) as f64) as u64;
+    let draws = Draws::new(config)?;
     Ok(simulate(references, capacity_blocks, |request, dead| {
-        let request_key = mix(config.seed.wrapping_add(mix(request as u64)));
-        let untold = (0..dead).filter(|&depth| mix(request_key.wrapping_add(u64::from(depth))) >> 11 >= told);
+        let untold = (0..dead).filter(|&nth| !draws.told(request, nth));
         untold.count() as u32 // at most `dead`
     }))
+}
+
+/// Which dead blocks an engine is told of.
+pub(super) struct Draws {
+    seed: u64,
+    /// Of 2^53.
+    threshold: u64,
+}
+
+impl Draws {
+    pub(super) fn new(config: HintConfig) -> Result<Self, SizingError> {
+        if !(0.0..=1.0).contains(&config.accuracy) {
+            return Err(setting("accuracy", config.accuracy, "0 to 1"));
+        }
+        let threshold = (config.accuracy * (1_u64 << 53) as f64) as u64;
+        Ok(Self { seed: config.seed, threshold })
+    }
+
+    /// Whether it is told, when a request ends, of all its dead blocks: that a session is over.
+    pub(super) fn told_of_all(&self, request: usize) -> bool {
+        self.told(request, u32::MAX) // beyond any block of a request
+    }
+
+    /// Whether it is told of the `nth` dead block of a request, counted from the first of them.
+    pub(super) fn told(&self, request: usize, nth: u32) -> bool {
+        let request_key = mix(self.seed.wrapping_add(mix(request as u64)));
+        mix(request_key.wrapping_add(u64::from(nth))) >> 11 < self.threshold
+    }
 }
 
 /// The output function of `SplitMix64`: a permutation of 64 bits in which every bit of the input moves every bit of the output.

@@ -10,6 +10,8 @@
 //! | how far apart uses are | [`ReuseDistances`] |
 //! | the best that any policy could do | [`optimal()`] |
 //! | what it is worth to know which blocks are dead | [`lru_with_hints`] |
+//! | a policy at one capacity, as the pool evicts or as papers simulate | [`run_policy`], [`pool_form`], [`stream()`] |
+//! | the same, with hints to the pool's retention | [`pool_form_with_hints`] |
 //! | which requests hit, and when | [`lru()`], [`over_time()`] |
 //! | in GiB of a model, where it bends, what each GiB buys | [`HitCurve`] |
 //!
@@ -34,10 +36,14 @@ mod lru;
 mod optimal;
 mod outcome;
 mod over_time;
+mod policy_run;
+mod pool_form;
 pub mod references;
 pub mod runs;
 mod sampled;
 pub mod stack;
+mod stream;
+mod turnover;
 
 pub use curve::{CurvePoint, HitCurve, Knee, KvBytes, Worth};
 pub use error::SizingError;
@@ -46,7 +52,10 @@ pub use lru::lru;
 pub use optimal::optimal;
 pub use outcome::Outcome;
 pub use over_time::{MAX_WINDOWS, Window, over_time};
+pub use policy_run::{Form, PolicyRun, run_policy};
+pub use pool_form::{pool_form, pool_form_with_hints};
 pub use references::{Blocks, References};
 pub use runs::{Run, Runs};
 pub use sampled::{SampleConfig, SampledLru};
 pub use stack::{DistanceBucket, ReuseDistances, lru_distances};
+pub use stream::stream;

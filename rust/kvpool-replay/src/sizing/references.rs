@@ -16,8 +16,9 @@
 //! more.
 
 use std::collections::{HashMap, hash_map::Entry};
+use std::str::FromStr;
 
-use super::error::SizingError;
+use super::error::{SizingError, setting};
 use super::runs::{Run, Runs};
 use crate::trace::Trace;
 use crate::validate::IdHasherBuilder;
@@ -30,6 +31,18 @@ pub enum Blocks {
     All,
     /// Full blocks only: what an engine can find again.
     Full,
+}
+
+impl FromStr for Blocks {
+    type Err = SizingError;
+
+    fn from_str(name: &str) -> Result<Self, SizingError> {
+        match name {
+            "all" => Ok(Self::All),
+            "full" => Ok(Self::Full),
+            _ => Err(setting("blocks", name, "all or full")),
+        }
+    }
 }
 
 /// A trace as block references.

@@ -18,6 +18,8 @@
 //! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique block while it works;
 //! 24 bytes held per distance that occurs.
 
+use kvpool::advisor::Fenwick;
+
 use super::curve::{CurvePoint, HitCurve};
 use super::references::References;
 
@@ -174,48 +176,5 @@ impl ReuseDistances {
             (from, to, below) = (to + 1, to.saturating_mul(2), hits);
         }
         buckets
-    }
-}
-
-/// Counts per request, with sums over ranges (Fenwick, "A new data structure for cumulative frequency tables", 1994).
-#[derive(Debug)]
-pub(super) struct Fenwick {
-    /// Entry i holds the sum over the `i & -i` counts that end with number i, from 1.
-    tree: Vec<u32>,
-    total: u32,
-}
-
-impl Fenwick {
-    pub(super) fn new(entries: usize) -> Self {
-        Self { tree: vec![0; entries + 1], total: 0 }
-    }
-
-    pub(super) fn add(&mut self, entry: u32, count: u32) {
-        self.total += count;
-        let mut place = entry as usize + 1;
-        while let Some(sum) = self.tree.get_mut(place) {
-            *sum += count;
-            place += place & place.wrapping_neg();
-        }
-    }
-
-    pub(super) fn subtract(&mut self, entry: u32, count: u32) {
-        self.total -= count;
-        let mut place = entry as usize + 1;
-        while let Some(sum) = self.tree.get_mut(place) {
-            *sum -= count;
-            place += place & place.wrapping_neg();
-        }
-    }
-
-    /// The sum over the entries behind `entry`.
-    pub(super) fn after(&self, entry: u32) -> u32 {
-        let mut place = entry as usize + 1;
-        let mut up_to = 0;
-        while place > 0 {
-            up_to += self.tree[place];
-            place &= place - 1;
-        }
-        self.total - up_to
     }
 }

@@ -100,6 +100,14 @@ impl Evictor for LastAccessEvictor {
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
+        let held = self.give_up(block);
+        if let Some(time) = self.times.get_mut(block.index()) {
+            *time = NEVER; // the access was to what is gone
+        }
+        held
+    }
+
+    fn hit(&mut self, block: BlockId) -> bool {
         self.give_up(block)
     }
 
@@ -118,14 +126,6 @@ impl Evictor for LastAccessEvictor {
         if let Some(old) = held {
             self.order.remove(&old);
             self.order.extend(self.key(block));
-        }
-    }
-
-    fn forget_access(&mut self, block: BlockId) {
-        if self.key(block).is_none()
-            && let Some(time) = self.times.get_mut(block.index())
-        {
-            *time = NEVER;
         }
     }
 

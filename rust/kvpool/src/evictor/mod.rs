@@ -1,23 +1,32 @@
 //! Evictors: which cached-free block to reuse when no free block is left.
 //!
 //! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else: reference counts, hashes and the free list
-//! belong to others, and [`crate::BlockPool`] is the only caller. One policy per file.
+//! belong to others, and [`crate::BlockPool`] is the only caller.
 //!
-//! | policy | file | evicts first | cost per block |
-//! |---|---|---|---|
-//! | LRU | [`lru`] | least recently released; of one release the deepest of a chain | O(1) |
-//! | last access | [`last_access`] | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
+//! Most policies are a [`Policy`], an order with its history, in one file each under [`policies`]; [`Closed`] makes an evictor
+//! of any of them that keeps the cache prefix-closed, with [`crate::retention`] if it is asked for. Two are evictors of their
+//! own: [`lru`], which is closed by itself and the cheapest, and [`last_access`], whose order the caller states.
 
+pub mod closed;
+pub mod ghosts;
+pub mod heap;
 pub mod last_access;
 pub mod lru;
+mod names;
+pub mod policies;
+pub mod policy;
+mod slots;
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
+use crate::retention::{Retain, RetentionStats};
+pub use closed::Closed;
 pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
+pub use names::EvictionPolicy;
+pub use policy::{Content, Policy};
 
 /// A block that has become cached-free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +55,56 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MAY reorder `candidates`. MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
-    /// Gives up `block`, because it was hit or dropped from the index. Returns whether it was held.
+    /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.
     ///
     /// MUST NOT change the order of the other blocks. MUST be O(1) or O(log n).
     fn remove(&mut self, block: BlockId) -> bool;
+
+    /// Gives up `block`, because a lookup took it: its content stays. Returns whether it was held. A policy that
+    /// [wants history](Self::wants_history) is told of hits on blocks in use too.
+    ///
+    /// MUST be O(1) or O(log n).
+    fn hit(&mut self, block: BlockId) -> bool {
+        self.remove(block)
+    }
+
+    /// Whether [`Self::registered`], and [`Self::hit`] for blocks in use, are to be called. Must always say the same.
+    fn wants_history(&self) -> bool {
+        false
+    }
+
+    /// Learns that `block`, which is in use, has a new content. `parent` is the block with the content before it in its chain,
+    /// if there is one.
+    fn registered(&mut self, _block: BlockId, _content: Content, _parent: Option<BlockId>) {}
+
+    /// Whether `block`, about to be released, was registered behind a parent that has lost its content since. The pool then
+    /// looks for another block with that content and says so with [`Self::relink`].
+    fn lost_parent(&self, _block: BlockId) -> bool {
+        false
+    }
+
+    /// Learns that `parent` has the content before that of `block`, which is in use, in place of the one that it lost.
+    fn relink(&mut self, _block: BlockId, _parent: BlockId) {}
+
+    /// Whether cached blocks held here hang on `block`. A copy of a content is not dropped then, though another exists.
+    fn has_dependents(&self, _block: BlockId) -> bool {
+        false
+    }
+
+    /// Forgets all contents, history included. O(blocks).
+    fn clear(&mut self) {
+        while self.evict().is_some() {}
+    }
+
+    /// Priorities, times to live, pins and tenants, if this evictor has them.
+    fn retention(&mut self) -> Option<&mut dyn Retain> {
+        None
+    }
+
+    /// The gauges of retention, if this evictor has it. O(1).
+    fn retention_stats(&self) -> Option<RetentionStats> {
+        None
+    }
 
     /// Gives up the next victim.
     ///
@@ -60,9 +115,6 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     ///
     /// MUST NOT move an access back in time. MAY ignore it, as policies without times do.
     fn mark_accessed(&mut self, _block: BlockId, _time: f64) {}
-
-    /// Learns that `block`, which is not held here, has lost its content: its access time, if any, is that of the past.
-    fn forget_access(&mut self, _block: BlockId) {}
 
     /// Number of blocks held.
     fn len(&self) -> usize;
@@ -89,55 +141,4 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// # Errors
     /// The first broken invariant.
     fn check_invariants(&self) -> Result<(), InvariantViolation>;
-}
-
-/// The policies that come with the crate, by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EvictionPolicy {
-    /// Least recently used: see [`lru`].
-    #[default]
-    Lru,
-    /// By access times that the caller states: see [`last_access`].
-    LastAccess,
-}
-
-impl EvictionPolicy {
-    /// Every policy.
-    pub const ALL: &'static [Self] = &[Self::Lru, Self::LastAccess];
-
-    /// The policy's name, as users write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::LastAccess => "last-accessed",
-        }
-    }
-
-    /// An empty evictor of this policy for blocks `1..num_blocks`, with all its memory taken.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
-    pub fn build(self, num_blocks: usize) -> Result<Box<dyn Evictor>, PoolError> {
-        Ok(match self {
-            Self::Lru => Box::new(LruEvictor::reserved(num_blocks)?),
-            Self::LastAccess => Box::new(LastAccessEvictor::new(num_blocks)?),
-        })
-    }
-}
-
-impl FromStr for EvictionPolicy {
-    type Err = PoolError;
-
-    fn from_str(name: &str) -> Result<Self, PoolError> {
-        Self::ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|policy| policy.name()).collect();
-            PoolError::InvalidConfig {
-                field: "eviction",
-                value: format!("{name:?}"),
-                expected: format!("one of {}", known.join(", ")),
-            }
-        })
-    }
 }

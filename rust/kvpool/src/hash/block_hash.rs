@@ -61,6 +61,13 @@ impl BlockHash {
         &self.0
     }
 
+    /// The first 8 bytes: the same content has the same key, and other contents have others, short of chance.
+    #[inline]
+    pub(crate) fn key(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// The bytes that `algorithm` produced: the first [`HashAlgorithm::digest_len`].
     #[must_use]
     pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {

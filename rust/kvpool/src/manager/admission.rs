@@ -2,6 +2,7 @@
 
 use super::error::{ManagerError, Refused};
 use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::retention::Hints;
 use super::{CacheManager, ManagerStats};
 use crate::block::BlockId;
 use crate::error::Refusal;
@@ -40,16 +41,25 @@ impl CacheManager {
     /// the request can ever fit), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
     /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
-        let id = id.into();
+        self.admit_hinted(id.into(), cursor, None)
+    }
+
+    pub(super) fn admit_hinted(
+        &mut self,
+        id: RequestId,
+        cursor: HashCursor,
+        hints: Option<Box<Hints>>,
+    ) -> Result<Admission, Refused> {
         let staged = self.check_new(&id, &cursor).and_then(|()| {
             let available = self.tiers.device().num_available();
             self.stage(&cursor, available, self.stats.running > 0)
         });
         match staged {
-            Ok(staged) => {
+            Ok(mut staged) => {
+                staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
                 let refused = |error| Refused { error, cursor: Box::new(cursor.clone()) };
                 let blocks = self.take(&staged).map_err(refused)?;
-                Ok(self.install(id, cursor, &staged, blocks))
+                Ok(self.install(id, cursor, &staged, blocks, hints))
             }
             Err(error) => {
                 self.count_refusal(&error);
@@ -123,6 +133,7 @@ impl CacheManager {
         cursor: HashCursor,
         staged: &Staged,
         blocks: Vec<BlockId>,
+        hints: Option<Box<Hints>>,
     ) -> Admission {
         let cached_blocks = staged.found.blocks.len();
         let cached_tokens = cached_blocks * self.tiers.device().block_size();
@@ -135,12 +146,25 @@ impl CacheManager {
         self.version += 1;
         let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
         let sequence = Sequence::new(cursor, blocks, cached_blocks, 0);
-        self.enter(Request { id, state: RequestState::Running, sequence, cached_tokens, batch: 0 });
+        let hinted = hints.is_some();
+        let slot = self.enter(Request {
+            id,
+            state: RequestState::Running,
+            sequence,
+            cached_tokens,
+            batch: 0,
+            hints,
+            own_from: cached_blocks,
+        });
+        if hinted {
+            // Fails only if the pool is poisoned, which the next call says, too.
+            let _poisoned = self.apply_hints(slot, 0..cached_blocks);
+        }
         admission
     }
 
     /// Gives a new request a slot.
-    pub(super) fn enter(&mut self, request: Request) {
+    pub(super) fn enter(&mut self, request: Request) -> usize {
         let id = request.id.clone();
         let slot = self.free_slots.pop().unwrap_or(self.requests.len());
         if slot == self.requests.len() {
@@ -149,6 +173,7 @@ impl CacheManager {
             self.requests[slot] = Some(request);
         }
         self.slots.insert(id, slot);
+        slot
     }
 
     pub(super) fn count_refusal(&mut self, error: &ManagerError) {
@@ -192,6 +217,7 @@ impl CacheManager {
     pub(super) fn release_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
         self.check_settled(slot, "release it: complete or abort the swap first")?;
         let state = self.at(slot)?.state;
+        self.apply_ends(slot)?;
         self.give_up_blocks(slot, after_step)?;
         *self.gauge(state) -= 1;
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
@@ -259,7 +285,8 @@ impl CacheManager {
         let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
         let available = self.tiers.device().num_available();
         let staged = self.stage(cursor, available, self.stats.running > 0);
-        let staged = staged.inspect_err(|error| self.count_refusal(error))?;
+        let mut staged = staged.inspect_err(|error| self.count_refusal(error))?;
+        staged.found.tenant = self.at(slot)?.hints.as_deref().and_then(Hints::tenant);
         let blocks = self.take(&staged)?;
         self.reinstall(slot, rebased, &staged, blocks)
     }
@@ -290,6 +317,7 @@ impl CacheManager {
         request.sequence.reinstate(rebased.map(|cursor| *cursor), blocks, cached_blocks);
         request.state = RequestState::Running;
         request.cached_tokens = cached_tokens;
+        request.own_from = request.own_from.min(cached_blocks);
         let tokens = request.sequence.num_tokens() as u64;
         let ManagerStats { running, preempted, resumptions, resumed_tokens, resumed_hit_tokens, .. } =
             &mut self.stats;
@@ -299,6 +327,7 @@ impl CacheManager {
         *resumed_tokens += tokens;
         *resumed_hit_tokens += cached_tokens as u64;
         self.version += 1;
+        self.apply_hints(slot, 0..cached_blocks)?;
         Ok(admission)
     }
 }

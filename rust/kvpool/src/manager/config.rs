@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::hash::{HashAlgorithm, HasherConfig, Verify};
 use crate::pool::{DuplicatePolicy, PoolConfig};
+use crate::retention::{HintReport, RetentionConfig, RetentionStats};
 use crate::stats::PoolStats;
 
 /// Settings of a [`CacheManager`](super::CacheManager).
@@ -26,6 +28,10 @@ pub struct ManagerConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
+    /// Priorities, times to live, pins and tenants' limits of the device's blocks; `None` has none of it, and costs nothing.
+    pub retention: Option<RetentionConfig>,
+    /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none, and costs nothing.
+    pub advisor: Option<AdvisorConfig>,
     /// Events kept until they are taken; 0 records none.
     pub event_capacity: usize,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
@@ -39,8 +45,16 @@ pub struct ManagerConfig {
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, event_capacity } =
-            PoolConfig::default();
+        let PoolConfig {
+            num_blocks,
+            block_size,
+            verify,
+            duplicates,
+            eviction,
+            retention,
+            advisor,
+            event_capacity,
+        } = PoolConfig::default();
         Self {
             num_blocks,
             block_size,
@@ -50,6 +64,8 @@ impl Default for ManagerConfig {
             seed: None,
             duplicates,
             eviction,
+            retention,
+            advisor,
             event_capacity,
             watermark: 0.0,
             host_blocks: 0,
@@ -66,6 +82,8 @@ impl ManagerConfig {
             verify: self.verify,
             duplicates: self.duplicates,
             eviction: self.eviction,
+            retention: self.retention.clone(),
+            advisor: self.advisor.clone(),
             event_capacity: self.event_capacity,
         }
     }
@@ -140,6 +158,10 @@ pub struct ManagerStats {
     pub copied_blocks: u64,
     /// Bytes of KV per block; 0 if unknown.
     pub block_bytes: u64,
+    /// What became of the hints so far, by blocks: those of requests once for each time that they took effect.
+    pub hints: HintReport,
+    /// How many blocks are retained how; `None` without retention.
+    pub retention: Option<RetentionStats>,
     /// The pool's own figures.
     pub pool: PoolStats,
 }

@@ -247,6 +247,11 @@ impl CacheManager {
             return Err(super::lost_slot());
         };
         self.version += 1;
-        Ok(request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?)
+        let before = request.sequence.published;
+        let registered = request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?;
+        if registered > 0 && request.hints.is_some() {
+            self.apply_hints(slot, before..before + registered)?;
+        }
+        Ok(registered)
     }
 }

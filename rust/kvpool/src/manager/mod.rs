@@ -18,6 +18,9 @@
 //! [`CacheManager::trim_window`]; preemption by swap in two phases ([`CacheManager::begin_swap_out`]). The copies of a step
 //! come out as one plan ([`CacheManager::take_plan`]), to be executed before the step writes KV.
 //!
+//! What callers know of the future goes in as hints: [`CacheManager::admit_with`], [`CacheManager::retain`],
+//! [`CacheManager::end_of_life`], [`CacheManager::release_with`].
+//!
 //! A step may be planned as a whole before anything is touched: [`CacheManager::begin_step`].
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
@@ -51,6 +54,7 @@ mod config;
 mod error;
 mod growth;
 mod request;
+mod retention;
 mod step;
 mod tables;
 
@@ -60,10 +64,11 @@ use hashbrown::HashMap;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
-use crate::tiers::{Place, SwapId, Tiers};
+use crate::tiers::{Place, SwapId, TierError, Tiers};
 
 pub use admission::Admission;
 pub use config::{ManagerConfig, ManagerStats};
@@ -71,6 +76,7 @@ pub use error::{ManagerError, Refused};
 pub use growth::NewBlock;
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
+pub use retention::{RequestHints, RetentionRange};
 pub use step::{StepOutcome, StepPlan};
 use tables::Move;
 
@@ -96,6 +102,8 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
+    /// The time that the pool was told last: hints with a time to live count from it.
+    now: Option<f64>,
 }
 
 impl CacheManager {
@@ -105,6 +113,23 @@ impl CacheManager {
     /// Names the setting that is out of range and what is allowed.
     #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
     pub fn new(config: ManagerConfig) -> Result<Self, ManagerError> {
+        Self::assemble(&config, Tiers::new)
+    }
+
+    /// A manager of an empty pool whose cached-free blocks are in `evictor`'s order; `config.eviction` is that of the host tier,
+    /// and `config.retention` is ignored, as by [`BlockPool::with_evictor`].
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also if `evictor` already holds blocks.
+    #[expect(clippy::needless_pass_by_value, reason = "a configuration is handed over, as to the pool")]
+    pub fn with_evictor(config: ManagerConfig, evictor: Box<dyn Evictor>) -> Result<Self, ManagerError> {
+        Self::assemble(&config, |pools| Tiers::with_evictor(pools, evictor))
+    }
+
+    fn assemble(
+        config: &ManagerConfig,
+        tiers: impl FnOnce(Vec<PoolConfig>) -> Result<Tiers, TierError>,
+    ) -> Result<Self, ManagerError> {
         if !(0.0..1.0).contains(&config.watermark) {
             return Err(ManagerError::Pool(PoolError::InvalidConfig {
                 field: "watermark",
@@ -112,9 +137,11 @@ impl CacheManager {
                 expected: "a share of the pool, from 0.0 to below 1.0".into(),
             }));
         }
-        let host =
-            (config.host_blocks > 0).then(|| PoolConfig { num_blocks: config.host_blocks, ..config.pool() });
-        let tiers = Tiers::new(std::iter::once(config.pool()).chain(host).collect())?;
+        // What is said of blocks is said of the device's: the host tier keeps what was swapped out.
+        let host_pool =
+            || PoolConfig { num_blocks: config.host_blocks, retention: None, advisor: None, ..config.pool() };
+        let host = (config.host_blocks > 0).then(host_pool);
+        let tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
@@ -134,6 +161,7 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
+            now: None,
         })
     }
 
@@ -201,7 +229,8 @@ impl CacheManager {
     /// Counters and gauges. O(1).
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
-        ManagerStats { pool: self.tiers.device().stats(), ..self.stats }
+        let pool = self.tiers.device();
+        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
     }
 
     /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].

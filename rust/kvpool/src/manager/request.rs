@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 
+use super::retention::Hints;
 use crate::sequence::Sequence;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.
@@ -161,6 +162,10 @@ pub(crate) struct Request {
     pub(crate) cached_tokens: usize,
     /// The number of the batch that named it last: finds an id named twice in one call in O(1).
     pub(crate) batch: u64,
+    /// What was said of it.
+    pub(crate) hints: Option<Box<Hints>>,
+    /// The first position of its table whose block it registered itself: what is before was hit, or is a parent's.
+    pub(crate) own_from: usize,
 }
 
 /// What a scheduler may want to know of a request.

@@ -15,6 +15,7 @@ use super::CacheManager;
 use super::admission::{Admission, Staged};
 use super::error::{ManagerError, Refused};
 use super::request::{RequestId, RequestRef, RequestState};
+use super::retention::{Hints, RequestHints};
 use crate::block::BlockId;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::TableChange;
@@ -22,7 +23,7 @@ use crate::sequence::TableChange;
 /// One planned operation.
 #[derive(Debug)]
 enum Planned {
-    Admit { id: RequestId, cursor: Box<HashCursor>, staged: Staged },
+    Admit { id: RequestId, cursor: Box<HashCursor>, staged: Staged, hints: Option<Box<Hints>> },
     Resume { slot: usize, rebased: Option<Box<HashCursor>>, staged: Staged },
     Append { slot: usize, tokens: Vec<u32> },
     Preempt { slot: usize, after_step: Option<u64> },
@@ -149,16 +150,31 @@ impl CacheManager {
         id: impl Into<RequestId>,
         cursor: HashCursor,
     ) -> Result<usize, Refused> {
+        self.plan_admit_with(plan, id, cursor, &RequestHints::default())
+    }
+
+    /// [`Self::plan_admit`], with what is known of the request. An absolute time to live counts from here.
+    ///
+    /// # Errors
+    /// As [`Self::plan_admit`], and what [`CacheManager::admit_with`] says of hints.
+    pub fn plan_admit_with(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestId>,
+        cursor: HashCursor,
+        hints: &RequestHints,
+    ) -> Result<usize, Refused> {
         let id = id.into();
         let staged = self
             .check_plan(plan, id.as_ref())
             .and_then(|()| self.check_new(&id, &cursor))
-            .and_then(|()| self.stage_in(plan, &cursor));
+            .and_then(|()| Ok((self.check_hints(hints)?, self.stage_in(plan, &cursor)?)));
         match staged {
-            Ok(staged) => {
+            Ok((hints, mut staged)) => {
+                staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
                 let cached = self.count_in(plan, &staged);
                 plan.named.insert(id.clone());
-                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged });
+                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged, hints });
                 Ok(cached)
             }
             Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
@@ -178,7 +194,9 @@ impl CacheManager {
         self.check_plan(plan, id)?;
         let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
-        let staged = self.stage_in(plan, rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor))?;
+        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
+        let mut staged = self.stage_in(plan, cursor)?;
+        staged.found.tenant = self.at(slot)?.hints.as_deref().and_then(Hints::tenant);
         let cached = self.count_in(plan, &staged);
         plan.named.insert(id.to_owned());
         plan.operations.push(Planned::Resume { slot, rebased, staged });
@@ -317,9 +335,9 @@ impl CacheManager {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
             outcomes.push(match operation {
-                Planned::Admit { id, cursor, staged } => {
+                Planned::Admit { id, cursor, staged, hints } => {
                     let blocks = self.fill(&staged)?;
-                    StepOutcome::Admitted(self.install(id, *cursor, &staged, blocks))
+                    StepOutcome::Admitted(self.install(id, *cursor, &staged, blocks, hints))
                 }
                 Planned::Resume { slot, rebased, staged } => {
                     let blocks = self.fill(&staged)?;

@@ -41,13 +41,15 @@ impl CacheManager {
         if self.slots.contains_key(&id) {
             return Err(ManagerError::DuplicateRequest { id });
         }
-        let cached_tokens = self.at(slot)?.cached_tokens;
+        let (cached_tokens, hints) = (self.at(slot)?.cached_tokens, self.at(slot)?.hints.clone());
         let (sequence, tiers) = self.parts(slot)?;
         let sequence = sequence.fork(tiers)?;
         self.stats.forks += 1;
         self.stats.running += 1;
         self.version += 1;
-        self.enter(Request { id, state: RequestState::Running, sequence, cached_tokens, batch: 0 });
+        let own_from = sequence.published;
+        let state = RequestState::Running;
+        self.enter(Request { id, state, sequence, cached_tokens, batch: 0, hints, own_from });
         Ok(())
     }
 
@@ -70,6 +72,10 @@ impl CacheManager {
         }
         let (sequence, tiers) = self.parts(slot)?;
         sequence.truncate(tiers, num_tokens)?;
+        let published = sequence.published;
+        // What it registers from here on is its own, whatever was hit there before.
+        let request = self.at_mut(slot)?;
+        request.own_from = request.own_from.min(published);
         self.version += 1;
         Ok(())
     }
@@ -207,6 +213,7 @@ impl CacheManager {
         for &slot in &slots {
             self.at_mut(slot)?.sequence.moved(&mapping, to);
             self.set_state(slot, if to == HOST { RequestState::Swapped } else { RequestState::Running })?;
+            self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
         }
         let counter = if to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };
         *counter += slots.len() as u64;

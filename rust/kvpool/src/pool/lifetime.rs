@@ -132,7 +132,8 @@ impl BlockPool {
         for &block in &idle {
             if let Some(depth) = self.index.depth_of(block) {
                 let duplicate = self.duplicates == DuplicatePolicy::DropOnRelease
-                    && self.index.has_other_computed_copy(block);
+                    && self.index.has_other_computed_copy(block)
+                    && !self.evictor.has_dependents(block);
                 if self.index.is_computed(block) && !duplicate {
                     self.candidates.push(Candidate { block, depth });
                     continue;
@@ -140,12 +141,28 @@ impl BlockPool {
                 self.counters.duplicates_dropped += u64::from(duplicate);
                 self.unregister(block);
             }
-            self.evictor.forget_access(block);
+            self.evictor.remove(block);
             self.allocator.free_parked(block)?;
         }
+        self.relink_candidates();
         self.evictor.insert(&mut self.candidates);
         self.idle = idle;
         Ok(())
+    }
+
+    /// Names another copy of a parent's content to blocks whose own parent is gone.
+    fn relink_candidates(&mut self) {
+        if !self.history {
+            return;
+        }
+        for candidate in &self.candidates {
+            if self.evictor.lost_parent(candidate.block)
+                && let Some(hash) = self.index.parent_of(candidate.block)
+                && let Some(parent) = self.index.head_of_hash(&hash)
+            {
+                self.evictor.relink(candidate.block, parent);
+            }
+        }
     }
 
     /// Releases blocks that a running step may still touch: they become allocatable when `complete_step(step)`, or that
@@ -295,7 +312,11 @@ impl BlockPool {
         if !self.evictor.is_empty() {
             return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
         }
+        self.evictor.clear();
         self.index.clear();
+        if let Some(advisor) = &mut self.advisor {
+            advisor.forget();
+        }
         self.events.push(BlockEvent::Cleared { epoch: self.epoch });
         Ok(registered)
     }
@@ -312,9 +333,14 @@ impl BlockPool {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
         // Memory for everything first: the allocator, whose size is the pool's, comes last and hands the blocks out.
+        let advisor =
+            self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         self.index.grow(num_blocks)?;
         self.evictor.grow(num_blocks)?;
         self.allocator.grow(num_blocks)?;
+        if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
+            advisor.resize(resized);
+        }
         Ok(())
     }
 }

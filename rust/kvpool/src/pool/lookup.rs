@@ -1,12 +1,14 @@
 //! Lookups, registration and the computed bit: the prefix-cache half of [`BlockPool`].
 
 use super::BlockPool;
+use crate::advisor::Sample;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
 use crate::prefix_index::{Inserted, Visibility};
+use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +37,12 @@ pub(crate) struct PrefixMatch {
     /// Blocks of the match without references.
     pub(crate) idle: usize,
     /// Blocks asked for.
-    asked: usize,
+    pub(super) asked: usize,
     collided: bool,
+    /// Whose lookup it is, for the advisor; the caller fills it in.
+    pub(crate) tenant: Option<TenantId>,
+    /// What the advisor wants to know of the blocks asked for.
+    pub(super) sample: Sample,
 }
 
 impl BlockPool {
@@ -48,12 +54,20 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// The longest computed prefix of `chain`, at most `max_blocks` long, without touching anything.
+    /// The longest computed prefix of `chain`, at most `max_blocks` long, without touching anything: to be acquired.
     pub(crate) fn match_prefix(
         &self,
         chain: &HashChain,
         max_blocks: usize,
     ) -> Result<PrefixMatch, PoolError> {
+        let mut found = self.find_prefix(chain, max_blocks)?;
+        if let Some(advisor) = &self.advisor {
+            advisor.sample(chain.hashes().get(..found.asked).unwrap_or(&[]), 0, &mut found.sample);
+        }
+        Ok(found)
+    }
+
+    fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
         let asked = chain.len().min(max_blocks);
@@ -85,7 +99,8 @@ impl BlockPool {
             if before > 0 {
                 self.allocator.acquire(&[block])?;
                 self.fences.on_acquire(block, before);
-            } else if self.evictor.remove(block) {
+                self.note_shared_hit(block);
+            } else if self.evictor.hit(block) {
                 self.allocator.hold_parked(block);
             } else {
                 return Err(
@@ -96,6 +111,7 @@ impl BlockPool {
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;
         self.counters.collisions += u64::from(found.collided);
+        self.advise(found);
         Ok(())
     }
 
@@ -120,7 +136,7 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::match_and_acquire`].
     pub fn probe(&self, chain: &HashChain, max_blocks: usize) -> Result<Probe, PoolError> {
-        let found = self.match_prefix(chain, max_blocks)?;
+        let found = self.find_prefix(chain, max_blocks)?;
         let cached_blocks = found.blocks.len();
         let pending = (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(chain, at));
         Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
@@ -162,10 +178,26 @@ impl BlockPool {
             }
             if self.index.insert_checked(block, &link) == Inserted::Collision {
                 self.counters.collisions += 1;
+                self.note_all_registered(&blocks[..done], chain, start);
+                self.advise_registered(chain, start, start + done);
                 return Ok(Registered { blocks: done, collided: true });
             }
         }
+        self.note_all_registered(blocks, chain, start);
+        self.advise_registered(chain, start, start + blocks.len());
         Ok(Registered { blocks: blocks.len(), collided: false })
+    }
+
+    fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
+        if !self.history {
+            return;
+        }
+        for (done, &block) in blocks.iter().enumerate() {
+            if let Some(link) = chain.link(start + done) {
+                let before = done.checked_sub(1).map(|before| blocks[before]);
+                self.note_registered(block, &link, before);
+            }
+        }
     }
 
     /// Sets the computed bit of registered blocks: the engine has written their KV, lookups may return them. O(blocks),

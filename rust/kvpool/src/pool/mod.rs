@@ -34,20 +34,24 @@
 //! # Ok::<(), kvpool::PoolError>(())
 //! ```
 
+mod advice;
 mod lifetime;
 mod lookup;
 mod promote;
+mod retention;
 
 use std::str::FromStr;
 
+use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::BlockAllocator;
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::events::{BlockEvent, EventBatch, EventLog};
-use crate::evictor::{Candidate, EvictionPolicy, Evictor};
+use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::FenceSet;
-use crate::hash::{BlockHash, Verify};
+use crate::hash::{BlockHash, LinkRef, Verify};
 use crate::prefix_index::{PrefixIndex, Visibility};
+use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
 
 pub(crate) use lookup::PrefixMatch;
@@ -106,6 +110,10 @@ pub struct PoolConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
+    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. `None` has none of it, and costs nothing.
+    pub retention: Option<RetentionConfig>,
+    /// What an advisor samples: see [`crate::advisor`]. `None` has none, and costs nothing.
+    pub advisor: Option<AdvisorConfig>,
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more.
     pub event_capacity: usize,
@@ -119,6 +127,8 @@ impl Default for PoolConfig {
             verify: Verify::None,
             duplicates: DuplicatePolicy::Keep,
             eviction: EvictionPolicy::Lru,
+            retention: None,
+            advisor: None,
             event_capacity: 0,
         }
     }
@@ -141,8 +151,11 @@ pub struct BlockPool {
     allocator: BlockAllocator,
     index: PrefixIndex,
     evictor: Box<dyn Evictor>,
+    /// Whether the evictor wants to be told of registrations and of hits on blocks in use.
+    history: bool,
     fences: FenceSet,
     events: EventLog,
+    advisor: Option<Box<Advisor>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
@@ -163,11 +176,12 @@ impl BlockPool {
     )]
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
         let allocator = BlockAllocator::new(config.num_blocks)?;
-        let evictor = config.eviction.build(config.num_blocks)?;
+        let evictor = config.eviction.build(config.num_blocks, config.retention.as_ref())?;
         Self::assemble(&config, allocator, evictor)
     }
 
-    /// A pool with a policy of the caller's own; `config.eviction` is ignored.
+    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored: [`crate::Closed`] makes
+    /// an evictor of a [`crate::Policy`], with retention.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.
@@ -194,14 +208,18 @@ impl BlockPool {
         evictor: Box<dyn Evictor>,
     ) -> Result<Self, PoolError> {
         let events = EventLog::new(config.event_capacity)?;
-        let index =
-            PrefixIndex::new(config.num_blocks, config.block_size, config.verify, events.is_enabled())?;
+        let advisor = config.advisor.as_ref().map(|config| Advisor::new(config, allocator.num_usable()));
+        let history = evictor.wants_history();
+        let keep_parents = events.is_enabled() || history;
+        let index = PrefixIndex::new(config.num_blocks, config.block_size, config.verify, keep_parents)?;
         Ok(Self {
             allocator,
             index,
             evictor,
+            history,
             fences: FenceSet::default(),
             events,
+            advisor: advisor.transpose()?.map(Box::new),
             duplicates: config.duplicates,
             epoch: 0,
             counters: Counters::default(),
@@ -383,6 +401,7 @@ impl BlockPool {
         self.allocator.check_invariants()?;
         self.index.check_invariants()?;
         self.evictor.check_invariants()?;
+        self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
         for block in (1..self.num_blocks() as u32).map(BlockId::new) {
@@ -430,6 +449,23 @@ impl BlockPool {
     fn broken(&mut self, reason: String) -> PoolError {
         self.poison = Some(reason.clone().into_boxed_str());
         PoolError::Poisoned { reason }
+    }
+
+    /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
+    fn note_registered(&mut self, block: BlockId, link: &LinkRef<'_>, before: Option<BlockId>) {
+        if !self.history {
+            return;
+        }
+        let parent = before.or_else(|| self.index.head_of_hash(&link.parent?));
+        let content = Content { key: link.hash.key(), depth: link.depth };
+        self.evictor.registered(block, content, parent);
+    }
+
+    /// Tells the evictor that a lookup took a block which was in use.
+    fn note_shared_hit(&mut self, block: BlockId) {
+        if self.history {
+            self.evictor.hit(block);
+        }
     }
 
     /// Takes a registered block out of the index, with its event.

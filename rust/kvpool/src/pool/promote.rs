@@ -51,8 +51,9 @@ impl BlockPool {
             self.release(&[block])?;
             return Ok(shared);
         }
-        if self.index.insert_checked(block, &link.as_ref()) == Inserted::Collision {
-            self.counters.collisions += 1;
+        match self.index.insert_checked(block, &link.as_ref()) {
+            Inserted::Collision => self.counters.collisions += 1,
+            _ => self.note_registered(block, &link.as_ref(), None),
         }
         Ok(block)
     }
@@ -73,19 +74,23 @@ impl BlockPool {
     fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
         let Some(shared) = self.index.find_link(link).ok().flatten() else {
             self.counters.misses += 1;
+            self.advise_link(link, false);
             return Ok(None);
         };
         self.hold(shared)?;
         self.counters.hits += 1;
+        self.advise_link(link, true);
         Ok(Some(shared))
     }
 
     /// One more reference to a block that is held or cached-free.
     pub(crate) fn hold(&mut self, block: BlockId) -> Result<(), PoolError> {
         if self.allocator.ref_count(block) != Some(0) {
-            return self.acquire(&[block]);
+            self.acquire(&[block])?;
+            self.note_shared_hit(block);
+            return Ok(());
         }
-        if !self.evictor.remove(block) {
+        if !self.evictor.hit(block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
         }
@@ -116,6 +121,7 @@ impl BlockPool {
             self.counters.collisions += 1;
             return Ok(());
         }
+        self.note_registered(block, content, None);
         self.mark_computed(&[block])
     }
 }

@@ -316,6 +316,11 @@ impl PrefixIndex {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }
 
+    /// The block registered under `hash` that a lookup would find first, computed or not.
+    pub(crate) fn head_of_hash(&self, hash: &BlockHash) -> Option<BlockId> {
+        self.head_of(hash).map(BlockId::new)
+    }
+
     /// What is known of a registered block: enough to register another one with its content, in another tier.
     pub(crate) fn link_of(&self, block: BlockId) -> Option<LinkRef<'_>> {
         Some(LinkRef {

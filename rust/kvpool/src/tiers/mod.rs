@@ -35,6 +35,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::Evictor;
 use crate::pool::{BlockPool, PoolConfig};
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;
@@ -108,6 +109,24 @@ impl Tiers {
     /// # Errors
     /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there is none.
     pub fn new(configs: Vec<PoolConfig>) -> Result<Self, TierError> {
+        Self::check_alike(&configs)?;
+        let pools = configs.into_iter().map(BlockPool::new).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of(pools))
+    }
+
+    /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see [`BlockPool::with_evictor`].
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also if `evictor` already holds blocks.
+    pub fn with_evictor(configs: Vec<PoolConfig>, evictor: Box<dyn Evictor>) -> Result<Self, TierError> {
+        Self::check_alike(&configs)?;
+        let mut configs = configs.into_iter();
+        let device = configs.next().map(|config| BlockPool::with_evictor(config, evictor));
+        let pools = device.into_iter().chain(configs.map(BlockPool::new)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of(pools))
+    }
+
+    fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
         let refuse = |field, value: String, expected: &str| {
             Err(TierError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
         };
@@ -121,8 +140,7 @@ impl Tiers {
         if let Some(other) = configs.iter().find(|c| c.verify != verify) {
             return refuse("verify", other.verify.to_string(), "the same in every tier");
         }
-        let pools = configs.into_iter().map(BlockPool::new).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::of(pools))
+        Ok(())
     }
 
     fn of(pools: Vec<BlockPool>) -> Self {

@@ -1,0 +1,250 @@
+"""``kvpool size``: how much cache a workload needs, and which policy.
+
+Owns the command's options and the way from them to a report. The figures are :func:`kvpool.sizing.size`'s; the table is
+:mod:`kvpool.cli.size_table`'s, the page and the picture :mod:`kvpool.cli.sizing_html`'s.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kvpool.cli import options
+from kvpool.cli.capacity import SizeOptions
+from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.running import load
+from kvpool.cli.size_table import print_sizing
+from kvpool.errors import InvalidArgumentError
+from kvpool.sizing import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvpool.sizing.report import SizingReport
+
+__all__ = ["SIZE_EXAMPLES", "size_command"]
+
+_POLICIES: Final = ",".join(DEFAULT_POLICIES)
+_CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
+_HINTS: Final = ",".join(map(str, DEFAULT_HINTS))
+
+SIZE_EXAMPLES: Final = """Examples:
+
+  kvpool size trace.jsonl --model llama-3.1-8b --prefill-tokens-per-s 10000
+
+  kvpool size trace.jsonl --policies lru,arc,adaptive --capacities 1%,5%,60GiB --model llama-3.1-8b
+
+  kvpool size trace.jsonl --form stream     the figures of papers
+
+  kvpool size trace.jsonl --html report.html --png report.png"""
+
+_PANEL = "Sizing"
+Policies = Annotated[
+    str,
+    typer.Option(
+        help=f"Eviction policies, by commas, or all: {', '.join(POLICIES)}.",
+        metavar="NAMES",
+        rich_help_panel=_PANEL,
+    ),
+]
+Capacities = Annotated[
+    str,
+    typer.Option(
+        help="Sizes, by commas: 5% of the trace's different blocks, 60GiB of a model's KV, or 9139 blocks.",
+        metavar="SIZES",
+        rich_help_panel=_PANEL,
+    ),
+]
+Form = Annotated[
+    Literal["pool", "stream"],
+    typer.Option(
+        help="pool: as the shipped pool evicts, whole requests at a time, no parent before its children. "
+        "stream: each block for itself, as papers simulate.",
+        metavar="FORM",
+        rich_help_panel=_PANEL,
+    ),
+]
+FullBlocks = Annotated[
+    bool,
+    typer.Option(
+        "--full-blocks",
+        help="Leave out partial last blocks, which an engine cannot find again.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Hints = Annotated[
+    str,
+    typer.Option(
+        help="Accuracies of end-of-life hints, 0 to 1, by commas; none is none.",
+        metavar="SHARES",
+        rich_help_panel=_PANEL,
+    ),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(help="Threads, 0: one per core. Results are the same.", metavar="N", min=0, rich_help_panel="Run"),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a page with plots, in one file.", metavar="FILE", rich_help_panel="Run", show_default=False
+    ),
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--png",
+        help="Write the plots as a picture; needs matplotlib.",
+        metavar="FILE",
+        rich_help_panel="Run",
+        show_default=False,
+    ),
+]
+PrefillSpeed = Annotated[
+    float | None,
+    typer.Option(
+        "--prefill-tokens-per-s",
+        help="Speed of prefill: says what memory buys in seconds. Needs a KV shape.",
+        metavar="N",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def size_command(
+    trace: options.TracePath = None,
+    trace_format: options.TraceFormat = "auto",
+    limit: options.Limit = None,
+    trace_block_size: options.TraceBlockSize = None,
+    no_check_prefixes: options.NoCheckPrefixes = False,
+    sort: options.Sort = False,
+    sessions_at_once: options.SessionsAtOnce = None,
+    policies: Policies = _POLICIES,
+    capacities: Capacities = _CAPACITIES,
+    form: Form = "pool",
+    full_blocks: FullBlocks = False,
+    hints: Hints = _HINTS,
+    model: options.Model = None,
+    dtype: options.Dtype = None,
+    layers: options.Layers = None,
+    kv_heads: options.KvHeads = None,
+    head_dim: options.HeadDim = None,
+    latent_dim: options.LatentDim = None,
+    prefill_tokens_per_s: PrefillSpeed = None,
+    jobs: Jobs = 0,
+    as_json: options.AsJson = False,
+    html: Html = None,
+    png: Picture = None,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Size a cache for a workload: policies, capacities, the optimum, and what each GiB buys.
+
+    Reads a request trace and says what a prefix cache of any size would hit:
+    LRU at every capacity, each policy at chosen ones, the best that any
+    policy could do, and what it would be worth to know which blocks are dead.
+    """
+    shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim).shape()
+    if prefill_tokens_per_s is not None and shape is None:
+        raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", "add --model NAME")
+    if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
+        raise UsageError(f"--prefill-tokens-per-s is {prefill_tokens_per_s}: must be above 0")
+    for path, suffix in ((html, ".html"), (png, ".png")):
+        _check_output(path, suffix)
+    accuracies = _accuracies(hints)
+    names = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
+    # JSON is for scripts: they get a bar only if somebody watches.
+    shown = not no_progress and (not as_json or sys.stderr.isatty())
+    loaded, source = load(
+        trace,
+        limit=limit,
+        block_tokens=trace_block_size,
+        check_prefixes=not no_check_prefixes,
+        trace_format=trace_format,
+        sort=sort,
+        sessions_at_once=sessions_at_once,
+        progress=shown,
+    )
+    with _bar(shown=shown) as progress:
+        try:
+            report = size(
+                loaded,
+                policies=names,
+                capacities=capacities.split(","),
+                form=form,
+                blocks="full" if full_blocks else "all",
+                hints=accuracies,
+                shape=shape,
+                prefill_tokens_per_s=prefill_tokens_per_s,
+                jobs=jobs,
+                source=source,
+                progress=progress,
+            )
+        except InvalidArgumentError as error:
+            raise bad_usage(error) from error
+    _write(report, html, png)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_sizing(report, Console(highlight=False))
+
+
+def _accuracies(text: str) -> list[float]:
+    """Read shares by commas.
+
+    >>> _accuracies("0.5, 1")
+    [0.5, 1.0]
+    """
+    if text.strip().lower() in {"", "none"}:
+        return []
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--hints is {text!r}: must be shares of 0 to 1, by commas, or none") from None
+
+
+def _check_output(path: Path | None, suffix: str) -> None:
+    """Refuse at once, not after the work, what cannot be written."""
+    if path is None:
+        return
+    option = f"--{suffix[1:]}"
+    if path.suffix.lower() != suffix:
+        raise UsageError(f"{option} {path}: the name must end in {suffix}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no directory {path.parent}")
+    if suffix == ".png":
+        from kvpool.cli.plot import need_matplotlib
+
+        need_matplotlib()
+
+
+def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
+    if html is not None:
+        from kvpool.cli.sizing_html import render
+
+        html.write_text(render(report), encoding="utf-8")
+    if png is not None:
+        from kvpool.cli.sizing_html import save_png
+
+        save_png(report, png)
+
+
+@contextlib.contextmanager
+def _bar(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
+    """Show a bar over the cells of the grid."""
+    columns = (
+        TextColumn("size"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("simulations"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("size", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,135 @@
+"""The report of ``kvpool size`` as tables to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from kvpool.sizing.report import Capacity, Hits, SizingReport
+
+__all__ = ["print_sizing"]
+
+_FORMS: Final = {
+    "pool": "pool form: requests one after the other, as the shipped pool evicts: a request's blocks are in use "
+    "until it is released, and no block goes before its cached descendants",
+    "stream": "stream form: requests one after the other, each block for itself, last block first; this is what "
+    "papers simulate, and not what a pool can do, which holds a whole request",
+}
+_DEFINITIONS: Final = (
+    "hit rate: share of block references that are found; a block counts only if every block before it in its prompt does",
+    "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the cache has "
+    "stagnated on old favourites",
+    "optimum: the best that any policy could do that knew the future and need not store everything",
+    "hints: LRU that is told, so often, that a block will not be used again",
+)
+
+
+def print_sizing(report: SizingReport, console: Console) -> None:
+    """Print the report, for 80 columns and more."""
+    _print_trace(report, console)
+    _print_grid(report, console)
+    _print_memory(report, console)
+    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
+    definitions.add_column(style="bold", no_wrap=True)
+    definitions.add_column()
+    for line in (_FORMS[report["form"]], *_DEFINITIONS):
+        name, _, text = line.partition(": ")
+        definitions.add_row(name, text)
+    console.print(definitions)
+
+
+def _print_trace(report: SizingReport, console: Console) -> None:
+    trace, ideal = report["trace"], report["trace"]["ideal"]
+    table = Table(box=box.SIMPLE, show_header=False, title="kvpool size", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    table.add_row("trace", "", Text(f"{trace['source']} ({trace['format']})"))
+    table.add_row("requests", f"{trace['requests']:,}", f"arriving over {trace['span_s']:,.1f} s")
+    table.add_row("prompt tokens", f"{trace['tokens_in']:,}", "")
+    different = f"{trace['unique_blocks']:,} different"
+    table.add_row(f"{trace['block_size']:,}-token blocks", f"{trace['references']:,}", different)
+    others = f"{_percent(ideal['token'])} of tokens, {_percent(ideal['full_blocks'])} of full blocks"
+    last_half = f"{_percent(ideal['last_half'])} of tokens in the last half"
+    table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}, {last_half}")
+    cells = len(report["policies"]) * len(report["capacities"])
+    memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", f"{cells} simulations; {memory}")
+    console.print(table)
+
+
+def _print_grid(report: SizingReport, console: Console) -> None:
+    """One table of the hit rates, policies down, capacities across; the best policy of each column is bold."""
+    sizes = report["capacities"]
+    table = Table(box=box.SIMPLE, title="Block hit rate, %", title_justify="left")
+    table.add_column("")
+    for capacity in sizes:
+        table.add_column(_head(capacity), justify="right", no_wrap=True)
+    best = [max(policy["hits"][at]["block_hit_rate"] for policy in report["policies"]) for at in range(len(sizes))]
+    for policy in report["policies"]:
+        table.add_row(Text(policy["name"]), *_cells(policy["hits"], best))
+    table.add_section()
+    for hint in report["hints"]:
+        table.add_row(f"hints {100 * hint['accuracy']:.0f} %", *_cells(hint["hits"]))
+    if report["optimum"] is not None:
+        table.add_row("optimum", *_cells(report["optimum"]["hits"]))
+    console.print(table)
+    turnover = Table(box=box.SIMPLE, title="Resident turnover, %", title_justify="left")
+    turnover.add_column("")
+    for capacity in sizes:
+        turnover.add_column(_head(capacity), justify="right", no_wrap=True)
+    for policy in report["policies"]:
+        shares = [hits["resident_turnover"] for hits in policy["hits"]]
+        turnover.add_row(Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares))
+    console.print(turnover)
+
+
+def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Text]:
+    rates = [one["block_hit_rate"] for one in hits]
+    styles = ["bold" if best and rate == top else "" for rate, top in zip(rates, best or rates, strict=True)]
+    return [Text(f"{100 * rate:.2f}", style=style) for rate, style in zip(rates, styles, strict=True)]
+
+
+def _head(capacity: Capacity) -> str:
+    lines = [] if capacity["percent"] is None else [f"{capacity['percent']:g} %"]
+    lines.append(f"{capacity['blocks']:,}")
+    if capacity["gib"] is not None:
+        lines.append(f"{capacity['gib']:,.4g} GiB")
+    return "\n".join(lines)
+
+
+def _print_memory(report: SizingReport, console: Console) -> None:
+    knee, model = report["knee"], report["model"]
+    if knee is not None:
+        gib = "" if knee["gib"] is None else f", {knee['gib']:,.1f} GiB"
+        rate = _percent(knee["block_hit_rate"])
+        console.print(f"Knee of the LRU curve: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
+    if model is None:
+        console.print("What a GiB buys: name a model, --model llama-3.1-8b for instance.\n", style="dim")
+        return
+    table = Table(box=box.SIMPLE, title=f"What memory buys, LRU, {model['name']}", title_justify="left")
+    for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", "seconds"):
+        table.add_column(head, justify="right")
+    for step in report["worth"]:
+        width = step["to_gib"] - step["from_gib"]
+        seconds = step["prefill_seconds"]
+        table.add_row(
+            f"{step['from_gib']:,.4g}",
+            f"{step['to_gib']:,.4g}",
+            f"{step['hit_tokens']:,}",
+            f"{step['hit_tokens'] / width:,.0f}",
+            "-" if seconds is None else f"{seconds:,.0f}",
+        )
+    console.print(table)
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.2f} %"

@@ -1,0 +1,133 @@
+"""What a plot shows, before anybody draws it.
+
+Owns :class:`Figure` and its parts: plain data, in the units of the axes, from which ``svg`` draws the page's plots and
+``png`` the picture's. Both show the same because neither looks at the report. Also owns the choice of ticks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+__all__ = ["Axis", "Figure", "Rule", "Series", "Table", "linear_axis", "log_axis"]
+
+#: More than these crowd an axis.
+_MOST_TICKS = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """A direction of a plot."""
+
+    label: str
+    low: float
+    high: float
+    log: bool
+    #: Values, and what is written there.
+    ticks: tuple[tuple[float, str], ...]
+
+    def place(self, value: float) -> float:
+        """Give where the value is: 0 at the low end, 1 at the high end. What lies outside is moved to the end."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong together. ``None`` as height is a gap."""
+
+    name: str
+    #: ``line`` joins the points, ``marks`` marks them, ``marked`` does both; ``steps`` and ``bars`` begin at ``left``.
+    kind: Literal["line", "marks", "marked", "steps", "bars"]
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    #: Where each point is, in words, and what is so high there.
+    places: tuple[str, ...]
+    notes: tuple[str, ...]
+    #: Left ends of steps and bars.
+    left: tuple[float, ...] = ()
+    #: Colour: ``ink`` (LRU, the base of comparison), ``optimum``, ``ceiling`` or a number of the palette.
+    colour: str = "ink"
+    dashed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A straight line through the plot."""
+
+    label: str
+    #: Where it crosses its axis.
+    at: float
+    #: ``x``: upright, at that x. ``y``: level.
+    axis: Literal["x", "y"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """The figures behind a plot."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot and all that is said about it."""
+
+    #: Names it inside the page.
+    key: str
+    title: str
+    #: What is measured, in one line.
+    definition: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    table: Table
+    rules: tuple[Rule, ...] = ()
+    #: The same x in another unit, along the top: ticks are at values of ``x``.
+    top: Axis | None = None
+
+
+def linear_axis(label: str, high: float, *, tight: bool = False) -> Axis:
+    """From 0 to ``high`` if ``tight``, else to the first tick at or above it."""
+    high = high if high > 0 else 1.0
+    step = _round_up(high / 5)
+    count = math.floor(high / step + 1e-9) if tight else math.ceil(high / step - 1e-9)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    ticks = tuple((step * index, f"{step * index:,.{digits}f}") for index in range(count + 1))
+    return Axis(label, 0.0, high if tight else step * count, False, ticks)
+
+
+def log_axis(label: str, low: float, high: float) -> Axis:
+    """From ``low`` to ``high``, both above 0, with ticks at round values."""
+    if high <= low:
+        low, high = low / 2, high * 2
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        values = [step * 10.0**exponent for exponent in exponents for step in steps]
+        values = [value for value in values if low * 0.999 <= value <= high * 1.001]
+        if len(values) <= _MOST_TICKS:
+            break
+    else:
+        values = values[:: math.ceil(len(values) / _MOST_TICKS)]
+    if len(values) < 2:
+        # Less than a factor of 2 or so: as on a linear axis.
+        step = _round_up((high - low) / 4)
+        values = [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return Axis(label, low, high, True, tuple((value, _short(value)) for value in values))
+
+
+def _round_up(value: float) -> float:
+    """1, 2 or 5 times a power of ten, not below the value."""
+    base = 10.0 ** math.floor(math.log10(value))
+    return next(base * step for step in (1, 2, 5, 10) if base * step >= value * (1 - 1e-9))
+
+
+def _short(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

@@ -1,0 +1,67 @@
+"""The table of policies by capacities: the hit rates, which is best where, and how far each is from LRU.
+
+Owns the comparison: only policies compete for "best of the column". Hints know more than a policy may and the optimum
+knows all, so they are rows below. Rates that are written alike, to 0.01 points, are equally good.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+from kvpool.cli.sizing_html.words import name_of
+
+if TYPE_CHECKING:
+    from kvpool.sizing.report import Hits, SizingReport
+
+__all__ = ["Cell", "Row", "grid_rows", "lru_of"]
+
+#: Which of the two rates.
+Rate = Literal["block_hit_rate", "token_hit_rate"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """A policy at a capacity."""
+
+    rate: float
+    #: To LRU; ``None`` where there is no LRU, and for LRU itself.
+    difference: float | None
+    best: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A policy, hint accuracy or the optimum."""
+
+    name: str
+    kind: Literal["policy", "hint", "optimum"]
+    cells: tuple[Cell, ...]
+
+
+def lru_of(report: SizingReport) -> list[Hits] | None:
+    """Give what LRU hits, if it is among the policies."""
+    return next((policy["hits"] for policy in report["policies"] if policy["name"].lower() == "lru"), None)
+
+
+def grid_rows(report: SizingReport, rate: Rate) -> list[Row]:
+    """Give the rows, in the order of the report: policies, hints, optimum."""
+    lru = lru_of(report)
+    best = [
+        max((round(policy["hits"][column][rate], 4) for policy in report["policies"]), default=1.0)
+        for column in range(len(report["capacities"]))
+    ]
+
+    def row(name: str, kind: Literal["policy", "hint", "optimum"], hits: list[Hits]) -> Row:
+        cells = []
+        for column, each in enumerate(hits):
+            difference = None if lru is None or hits is lru else each[rate] - lru[column][rate]
+            is_best = kind == "policy" and round(each[rate], 4) == best[column]
+            cells.append(Cell(each[rate], difference, is_best))
+        return Row(name, kind, tuple(cells))
+
+    rows = [row(name_of(policy["name"]), "policy", policy["hits"]) for policy in report["policies"]]
+    rows += [row(f"LRU, hints {100 * hint['accuracy']:g} %", "hint", hint["hits"]) for hint in report["hints"]]
+    if report["optimum"] is not None:
+        rows.append(row("optimum (clairvoyant)", "optimum", report["optimum"]["hits"]))
+    return rows

@@ -1,0 +1,100 @@
+"""The first lines of the page: what a reader in a hurry takes away.
+
+Owns which findings are stated, each with its figure and where it comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from kvpool.cli.sizing_html.grid import grid_rows
+from kvpool.cli.sizing_html.words import count, gib, percent, points, share_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvpool.sizing.report import Capacity, SizingReport
+
+__all__ = ["Finding", "findings"]
+
+#: Nearly all that can be had.
+_NEARLY = 0.9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """A figure, what it is and what it rests on."""
+
+    name: str
+    value: str
+    remark: str
+
+
+def findings(report: SizingReport) -> list[Finding]:
+    """Give what can be said of this report."""
+    return [finding for build in (_ceiling, _knee, _nearly, _policy, _hint) for finding in build(report)]
+
+
+def _ceiling(report: SizingReport) -> Iterator[Finding]:
+    ideal = report["trace"]["ideal"]
+    blocks = ideal["block"] if report["blocks"] == "all" else ideal["full_blocks"]
+    yield Finding(
+        "ceiling", f"{percent(blocks)} %", f"of blocks, {percent(ideal['token'])} % of tokens: a cache without end"
+    )
+
+
+def _size(blocks: int, size: float | None) -> str:
+    return f"{count(blocks)} blocks" if size is None else f"{gib(size)} GiB"
+
+
+def _knee(report: SizingReport) -> Iterator[Finding]:
+    knee = report["knee"]
+    if knee is not None:
+        remark = f"{percent(knee['block_hit_rate'])} % of blocks with LRU"
+        if knee["gib"] is not None:
+            remark = f"{count(knee['blocks'])} blocks: {remark}"
+        yield Finding("knee of the curve", _size(knee["blocks"], knee["gib"]), remark)
+
+
+def _nearly(report: SizingReport) -> Iterator[Finding]:
+    ideal = report["trace"]["ideal"]
+    goal = _NEARLY * (ideal["block"] if report["blocks"] == "all" else ideal["full_blocks"])
+    point = next((point for point in report["lru_curve"] if point["block_hit_rate"] >= goal > 0), None)
+    if point is not None:
+        share = 100 * point["blocks"] / max(report["trace"]["unique_blocks"], 1)
+        yield Finding(
+            f"LRU gets {100 * _NEARLY:.0f} % of the ceiling with",
+            _size(point["blocks"], point["gib"]),
+            f"{share:.1f} % of the unique blocks: {percent(point['block_hit_rate'])} % of blocks",
+        )
+
+
+def _most(report: SizingReport, kind: str) -> tuple[float, str, Capacity] | None:
+    """Largest gain over LRU among the rows of a kind, whose it is and where."""
+    gains = [
+        (cell.difference, row.name, capacity)
+        for row in grid_rows(report, "block_hit_rate")
+        if row.kind == kind
+        for cell, capacity in zip(row.cells, report["capacities"], strict=True)
+        if cell.difference is not None
+    ]
+    return max(gains, key=lambda gain: gain[0], default=None)
+
+
+def _policy(report: SizingReport) -> Iterator[Finding]:
+    gain = _most(report, "policy")
+    if gain is None:
+        return
+    if round(gain[0], 4) > 0:
+        at = f"{gain[1]} at {share_label(gain[2])}: {count(gain[2]['blocks'])} blocks"
+        yield Finding("most that a policy gains over LRU", f"{points(gain[0])} points", at)
+    else:
+        yield Finding("most that a policy gains over LRU", "nothing", "at none of these capacities")
+
+
+def _hint(report: SizingReport) -> Iterator[Finding]:
+    gain = _most(report, "hint")
+    if gain is not None and round(gain[0], 4) > 0:
+        at = f"{gain[1]} at {share_label(gain[2])}: {count(gain[2]['blocks'])} blocks"
+        yield Finding("most that hints gain", f"{points(gain[0])} points", at)

@@ -1,0 +1,83 @@
+"""How the report writes its numbers: counts with commas, rates as per cent with two digits, sizes in GiB."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvpool.sizing.report import Capacity
+
+__all__ = ["capacity_label", "count", "gib", "name_of", "percent", "points", "seconds", "share_label"]
+
+#: Names that are not written as they are typed.
+_NAMES = {
+    "lru": "LRU",
+    "fifo": "FIFO",
+    "lfu": "LFU",
+    "lfu-da": "LFU-DA",
+    "sieve": "SIEVE",
+    "s3-fifo": "S3-FIFO",
+    "s3fifo": "S3-FIFO",
+    "arc": "ARC",
+    "2q": "2Q",
+    "lru-k": "LRU-K",
+    "lru-2": "LRU-2",
+    "lrfu": "LRFU",
+    "gdsf": "GDSF",
+}
+
+
+def name_of(policy: str) -> str:
+    """Name of a policy, as its paper writes it."""
+    return _NAMES.get(policy.lower(), policy)
+
+
+def count(value: int) -> str:
+    """Write 1234567 as 1,234,567."""
+    return f"{value:,}"
+
+
+def percent(rate: float | None) -> str:
+    """Write a share from 0 to 1 as per cent; a dash where there is none."""
+    return "–" if rate is None else f"{100 * rate:.2f}"  # noqa: RUF001 - a dash, not a minus sign
+
+
+def points(difference: float) -> str:
+    """Write a difference of two shares as percentage points, with its sign."""
+    text = f"{100 * difference:+.2f}"
+    return "0.00" if text in {"+0.00", "-0.00"} else text.replace("-", "−")  # noqa: RUF001 - a minus sign
+
+
+def gib(value: float | None) -> str:
+    """Write a size with three digits; a dash where there is none."""
+    if value is None:
+        return "–"  # noqa: RUF001 - a dash
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration in the unit that suits it."""
+    if value is None:
+        return "–"  # noqa: RUF001 - a dash
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if value >= 2 * size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value:,.1f} s" if value >= 1 or value == 0 else f"{1000 * value:,.1f} ms"
+
+
+def share_label(capacity: Capacity) -> str:
+    """Name a capacity in short: 5 %, or its blocks where it was not given as a share."""
+    if capacity["percent"] is None:
+        return count(capacity["blocks"])
+    return f"{capacity['percent']:g} %"
+
+
+def capacity_label(capacity: Capacity) -> str:
+    """Name a capacity in full: 5 %: 9,139 blocks, 143 GiB."""
+    label = f"{count(capacity['blocks'])} blocks"
+    if capacity["percent"] is not None:
+        label = f"{capacity['percent']:g} % of the unique blocks: {label}"
+    if capacity["gib"] is not None:
+        label += f", {gib(capacity['gib'])} GiB"
+    return label

@@ -1,0 +1,322 @@
+"""``kvpool trace``: what is in a trace, whether it is one, and the same trace in another format.
+
+Owns the three commands and their tables. What a format is, and every figure, is the library's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
+from kvpool.cli.generate import write_output
+from kvpool.cli.problems import bad_usage
+from kvpool.cli.running import load
+from kvpool.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import kvpool
+
+__all__ = ["trace_app"]
+
+_STATS_EXAMPLES: Final = """Examples:
+
+  kvpool trace stats trace.jsonl.gz
+
+  kvpool trace stats traces/ --sessions-at-once 32
+
+  kvpool trace stats trace.jsonl --json | jq .ideal_token_hit_rate"""
+
+_VALIDATE_EXAMPLES: Final = """Examples:
+
+  kvpool trace validate trace.jsonl
+
+  kvpool trace validate events.jsonl --format kv-events
+
+  kvpool generate | kvpool trace validate -"""
+
+_CONVERT_EXAMPLES: Final = """Examples:
+
+  kvpool trace convert qwen_traceA_blksz_16.jsonl a.jsonl.gz --to mooncake
+
+  kvpool trace convert traces/ all.jsonl --to mooncake-sessions --block-size 512
+
+  kvpool trace convert trace.jsonl - --to bailian | head -n 1"""
+
+_APP_EXAMPLES: Final = """Examples:
+
+  kvpool trace stats trace.jsonl.gz
+
+  kvpool trace validate trace.jsonl
+
+  kvpool trace convert trace.jsonl out.jsonl --to bailian"""
+
+trace_app: Final = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+    epilog=_APP_EXAMPLES,
+    help="Look into traces, check them, and convert them.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+_File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin.",
+        show_default=False,
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+
+
+@trace_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+def _group(context: typer.Context) -> None:
+    """Look into traces, check them, and convert them."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@trace_app.command("stats", epilog=_STATS_EXAMPLES)
+def stats_command(
+    trace: _File,
+    trace_format: options.TraceFormat = "auto",
+    limit: options.Limit = None,
+    trace_block_size: options.TraceBlockSize = None,
+    sort: options.Sort = False,
+    sessions_at_once: options.SessionsAtOnce = None,
+    as_json: _AsJson = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Show what is in a trace, and the most that any cache could hit.
+
+    Four ideal hit rates, since "the" hit rate of a trace depends on what is
+    counted. Prefixes are not checked but broken ones are counted.
+    """
+    loaded, source = load(
+        trace,
+        limit=limit,
+        block_tokens=trace_block_size,
+        check_prefixes=False,
+        trace_format=trace_format,
+        sort=sort,
+        sessions_at_once=sessions_at_once,
+        progress=not no_progress,
+    )
+    stats: dict[str, Any] = json.loads(loaded.stats_json())
+    if as_json:
+        typer.echo(json.dumps({"source": source, "format": loaded.format, **stats, "notes": loaded.notes()}, indent=2))
+        return
+    _print_stats(source, loaded, stats, Console(highlight=False))
+
+
+@trace_app.command("validate", epilog=_VALIDATE_EXAMPLES)
+def validate_command(
+    trace: _File,
+    trace_format: options.TraceFormat = "auto",
+    limit: options.Limit = None,
+    trace_block_size: options.TraceBlockSize = None,
+    sort: options.Sort = False,
+    as_json: _AsJson = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Check that a file is a trace, to the last record.
+
+    Exit code 0: it is, and what was noticed is printed. 1: it is not, and the
+    first thing that is wrong is printed, with line and field.
+    """
+    loaded, source = load(
+        trace,
+        limit=limit,
+        block_tokens=trace_block_size,
+        check_prefixes=True,
+        trace_format=trace_format,
+        sort=sort,
+        progress=not no_progress,
+    )
+    notes = loaded.notes()
+    if as_json:
+        facts = {"source": source, "valid": True, "format": loaded.format, **loaded.summary(), "notes": notes}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        f"{source}: valid, {loaded.format}, {len(loaded):,} requests in blocks of {loaded.block_tokens:,} tokens"
+    )
+    for remark in _remarks(notes):
+        typer.echo(f"  {remark}")
+
+
+@trace_app.command("convert", epilog=_CONVERT_EXAMPLES)
+def convert_command(
+    trace: _File,
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="File to write; .gz compresses it. - is stdout.", show_default=False),
+    ],
+    to: Annotated[
+        Literal["mooncake", "mooncake-sessions", "bailian"],
+        typer.Option("--to", help="Format to write.", metavar="NAME", show_default=False),
+    ],
+    block_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Tokens per block to write: a multiple or a divisor of the trace's.",
+            show_default="the trace's; 16 for bailian",
+        ),
+    ] = None,
+    trace_format: options.TraceFormat = "auto",
+    limit: options.Limit = None,
+    trace_block_size: options.TraceBlockSize = None,
+    no_check_prefixes: options.NoCheckPrefixes = False,
+    sort: options.Sort = False,
+    sessions_at_once: options.SessionsAtOnce = None,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Write a trace in another format, or in blocks of another size.
+
+    What the format has no place for is lost, and named on stderr.
+    """
+    loaded, _ = load(
+        trace,
+        limit=limit,
+        block_tokens=trace_block_size,
+        check_prefixes=not no_check_prefixes,
+        trace_format=trace_format,
+        sort=sort,
+        sessions_at_once=sessions_at_once,
+        progress=not no_progress,
+    )
+    wanted = block_size or (_BAILIAN_BLOCK if to == "bailian" else loaded.block_tokens)
+    try:
+        written = loaded.with_block_tokens(wanted)
+    except InvalidArgumentError as error:
+        raise bad_usage(error) from error
+    write_output(output, written.to_jsonl(to))
+    facts = written.summary()
+    typer.echo(
+        f"{facts['requests']:,} requests, {facts['block_references']:,} blocks of {wanted:,} tokens, "
+        f"{facts['unique_blocks']:,} different",
+        err=True,
+    )
+    for line in _losses(json.loads(loaded.stats_json()), to):
+        typer.echo(line, err=True)
+    usual = _BAILIAN_BLOCK if to == "bailian" else _MOONCAKE_BLOCK
+    if wanted != usual:
+        typer.echo(f"{to} does not say the block size: read it with --trace-block-size {wanted}", err=True)
+
+
+_BAILIAN_BLOCK: Final = 16
+_MOONCAKE_BLOCK: Final = 512
+
+
+def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
+    """What the format has no place for, of what the trace has."""
+    if to == "mooncake" and stats["sessions"]:
+        yield f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
+    if to != "bailian" and stats["kinds"]:
+        names = ", ".join(name for name, _ in stats["kinds"][:4])
+        yield f"lost: the kind of a request ({names}; bailian keeps it)"
+
+
+def _remarks(notes: kvpool._core.ReadNotes) -> Iterator[str]:
+    """What was noticed while a trace was read, in words."""
+    for name, words in (
+        ("reordered", "requests stood behind a later one, and were put in order"),
+        (
+            "unchained",
+            "prefixes have an id that has another prefix elsewhere: ids of contents, made into ids of prefixes",
+        ),
+        ("regrouped", "requests had blocks of another size, and were regrouped"),
+        ("untimed", "records have no time of their own"),
+        ("skipped_events", "events are no stored blocks of the first tier, and were passed over"),
+        ("unknown_parents", "stored runs stand behind a block that was not recorded"),
+    ):
+        count: int = notes[name]  # type: ignore[literal-required]
+        if count:
+            yield f"{count:,} {words}"
+
+
+def _print_stats(source: str, trace: kvpool.Trace, stats: dict[str, Any], console: Console) -> None:
+    """Print the tables, for 80 columns and more."""
+    title = f"kvpool trace stats: {source}"
+    facts = Table(box=box.SIMPLE, show_header=False, title=Text(title), title_justify="left")
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(justify="right", no_wrap=True)
+    facts.add_column(style="dim", overflow="fold")
+    for section in (_request_rows(trace, stats), _block_rows(stats), _ideal_rows(stats)):
+        for row in section:
+            facts.add_row(*(Text(cell) for cell in row))
+        facts.add_section()
+    console.print(facts)
+    spread = Table(box=box.SIMPLE_HEAD, title="Per request and reuse", title_justify="left")
+    spread.add_column("", style="bold", no_wrap=True)
+    for name in ("mean", "p50", "p90", "p99", "max"):
+        spread.add_column(name, justify="right", no_wrap=True)
+    for label, name, decimals in (
+        ("prompt tokens", "input_length", 0),
+        ("output tokens", "output_length", 0),
+        ("ideal hit, % of the prompt", "request_hit_rate", 1),
+        ("time to the next use, s", "reuse_time_s", 1),
+    ):
+        values = stats[name].values()
+        spread.add_row(label, *("-" if value is None else f"{value:,.{decimals}f}" for value in values))
+    console.print(spread)
+    if stats["kinds"]:
+        kinds = Table(box=box.SIMPLE_HEAD, title="Kinds", title_justify="left")
+        kinds.add_column("kind", overflow="fold")
+        kinds.add_column("requests", justify="right", no_wrap=True)
+        for name, count in stats["kinds"][:10]:
+            kinds.add_row(Text(name), f"{count:,}")
+        console.print(kinds)
+    for remark in _remarks(trace.notes()):
+        console.print(Text(remark), style="dim")
+
+
+#: A row: what, how much, and a remark.
+_Row = tuple[str, str, str]
+
+
+def _request_rows(trace: kvpool.Trace, stats: dict[str, Any]) -> Iterator[_Row]:
+    yield "format", trace.format or "", ""
+    sessions = stats["sessions"]
+    yield "requests", f"{stats['requests']:,}", "" if sessions is None else f"in {sessions:,} sessions"
+    rate = stats["arrivals_per_s"]
+    arriving = "all at once" if rate is None else f"{rate:,.3g} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+    yield "span", f"{stats['span_s']:,.1f} s", arriving
+    yield "prompt tokens", f"{stats['input_tokens']:,}", ""
+    yield "output tokens", f"{stats['output_tokens']:,}", ""
+
+
+def _block_rows(stats: dict[str, Any]) -> Iterator[_Row]:
+    references, unique = stats["block_references"], stats["unique_blocks"]
+    yield f"{stats['block_tokens']:,}-token blocks", f"{references:,}", f"{stats['partial_blocks']:,} partial"
+    ratio = stats["reuse_ratio"]
+    yield "different", f"{unique:,}", "" if ratio is None else f"each referenced {ratio:,.2f} times"
+    once = stats["blocks_used_once"]
+    yield "used once", f"{once:,}", f"{100 * once / unique:.1f} % of the different ones" if unique else ""
+    broken = stats["prefix_violations"]
+    yield "broken prefixes", f"{broken:,}", "ids behind another id than before" if broken else ""
+
+
+def _ideal_rows(stats: dict[str, Any]) -> Iterator[_Row]:
+    for label, name, remark in (
+        ("ideal hits, tokens", "token", "of the prompt tokens, in an endless cache"),
+        ("of the last half", "last_half_token", "of the requests, when the cache is warm"),
+        ("ideal hits, blocks", "block", "partial last blocks included"),
+        ("full blocks only", "full_block", "as an engine can find them"),
+    ):
+        yield label, f"{stats[f'ideal_{name}_hit_rate']:.2f} %", remark
+    few = stats["requests_with_at_most_1_hit"]
+    yield "almost no hit", f"{few:,}", "requests that hit at most one block"

@@ -1,0 +1,100 @@
+"""Eviction policies written in Python, for experiments.
+
+A policy is an order of blocks and the history that it is made from. Give an object of one to ``BlockPool`` or
+``CacheManager`` as ``eviction``; the core does the rest: it never gives up a block in use or one on which cached
+blocks hang, and it keeps retention around the policy's order.
+
+>>> import kvpool
+>>> class MostRecent(kvpool.Policy):
+...     def __init__(self) -> None:
+...         self.blocks: dict[int, None] = {}
+...
+...     def release(self, block: int) -> None:
+...         self.blocks[block] = None
+...
+...     def pop(self) -> int | None:
+...         return self.blocks.popitem()[0] if self.blocks else None
+...
+...     def forget(self, block: int) -> None:
+...         self.blocks.pop(block, None)
+...
+...     hit = forget  # what is in use is not in the order
+>>> manager = kvpool.CacheManager(num_blocks=8, block_size=2, eviction=MostRecent())
+>>> for name, prompt in (("a", [1, 2, 3]), ("b", [4, 5, 6])):
+...     _ = manager.admit(name, prompt), manager.commit(name, 3), manager.release(name)
+>>> manager.eviction_order()  # the block of b, released last, goes first
+[2, 1]
+>>> manager.check_policy()  # nothing went wrong
+
+Nothing that a policy does can fail an allocation or break an invariant. The pool keeps a plain LRU order of the same
+blocks beside it. The first exception that a policy raises, and the first answer of :meth:`Policy.pop` that is no
+block of its order (None while it has some, a block twice, one that was forgotten, something else), end it: a
+``RuntimeWarning`` says so at once, ``check_policy()`` raises :class:`kvpool.PolicyError` from then on, with what
+happened as its cause, and the LRU order is used.
+
+The rules:
+
+- A policy is called while its pool is locked: by one thread at a time, whichever uses the pool. It is told all that
+  it needs, and must not call its pool: that raises ``PolicyError`` in the policy.
+- One object serves one pool. It must not refer to it: the garbage collector does not see through the pool, and would
+  never free the two.
+- ``eviction_order()`` asks a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be copied.
+- Every call costs a Python call, some microseconds per block where a policy in Rust takes a tenth of one: for replays
+  and experiments, not for servers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Policy(ABC):
+    """An order of blocks: ``release`` puts a block in, ``pop`` takes the next victim out.
+
+    A subclass has ``release``, ``pop`` and ``forget``. The other methods are called only if it has them, too.
+
+    Blocks are ints from 1. A *content* is what a block holds from ``admit`` to ``evicted`` or ``forget``; its ``key``
+    is the same whenever the same tokens are cached, in whatever block, and its ``depth`` is its position in its
+    prompt, from 0.
+    """
+
+    @abstractmethod
+    def release(self, block: int) -> None:
+        """A block lost its last holder: it has to be in the order now.
+
+        Blocks of one release come deepest first. The block may be in the order already, if ``hit`` left it there.
+        """
+
+    @abstractmethod
+    def pop(self) -> int | None:
+        """Takes the next victim out of the order.
+
+        It may still be needed: the pool then gives it back later (``unpop``), and asks for another meanwhile. None if
+        the order is empty.
+        """
+
+    @abstractmethod
+    def forget(self, block: int) -> None:
+        """A content is gone without having been evicted, or its block is kept by priority now.
+
+        The block may not be in the order.
+        """
+
+    def admit(self, block: int, key: int, depth: int) -> None:  # noqa: B027 (optional)
+        """A block in use has a new content. It is not in the order before it is released."""
+
+    def hit(self, block: int) -> None:  # noqa: B027
+        """A lookup took a block, idle or in use. It may stay in the order: the pool minds what is in use."""
+
+    def take(self, block: int) -> None:
+        """Takes a block out of the order as ``pop`` would; without this method, ``forget`` is called."""
+        self.forget(block)
+
+    def unpop(self, block: int) -> None:  # noqa: B027
+        """A block that ``pop`` or ``take`` gave up is next again; without this method, the pool remembers that."""
+
+    def evicted(self, block: int, key: int, depth: int) -> None:  # noqa: B027
+        """The content of a block that ``pop`` or ``take`` gave up is gone; a ghost may remember its key."""
+
+    def clear(self) -> None:  # noqa: B027
+        """All contents are gone; without this method, ``forget`` is called for each."""

@@ -1,0 +1,32 @@
+"""Sizing: what a cache of any size would hit, and under which eviction policy.
+
+:func:`size` answers everything about a trace at once, as a dict that is JSON, with :mod:`kvpool.sizing.report` as its
+schema; ``kvpool size`` on the command line prints it. :class:`References` has the estimators one by one:
+
+>>> import kvpool
+>>> from kvpool.sizing import References
+>>> references = References(kvpool.Trace.generate(500))
+>>> curve = references.lru()                        # LRU at every capacity, in one pass
+>>> run = references.run("lru", 700)                # a policy at one capacity, as the pool evicts
+>>> run.block_hit_rate == curve.at(700)[0]
+True
+>>> references.optimal(700).block_hit_rate > run.block_hit_rate
+True
+"""
+
+from kvpool._core import HitCurve, PolicyRun, References
+from kvpool.sizing.measure import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, Size, size
+from kvpool.sizing.report import SizingReport
+
+__all__ = [
+    "DEFAULT_CAPACITIES",
+    "DEFAULT_HINTS",
+    "DEFAULT_POLICIES",
+    "POLICIES",
+    "HitCurve",
+    "PolicyRun",
+    "References",
+    "Size",
+    "SizingReport",
+    "size",
+]

@@ -1,0 +1,382 @@
+"""From a trace to a :class:`~kvpool.sizing.report.SizingReport`.
+
+Owns which estimator answers which question, the capacities that are asked about, and the threads that run the cells of
+the grid. The estimators are Rust's (:class:`kvpool.sizing.References`) and run without the interpreter, so threads are
+enough.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import re
+import resource
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import kvpool
+from kvpool._core import References
+from kvpool.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvpool._core import HitCurve, PolicyRun, Trace
+    from kvpool.models import KvShape
+    from kvpool.sizing import report as schema
+
+__all__ = ["DEFAULT_CAPACITIES", "DEFAULT_HINTS", "DEFAULT_POLICIES", "PAPERS", "POLICIES", "Size", "size"]
+
+#: Where each policy is defined.
+PAPERS: Final = {
+    "fifo": "",
+    "lru": "",
+    "lfu": "",
+    "lfu-da": "Arlitt et al., SIGMETRICS PER 27(4), 2000",
+    "sieve": "Zhang et al., NSDI 2024",
+    "s3-fifo": "Yang et al., SOSP 2023",
+    "arc": "Megiddo and Modha, FAST 2003",
+    "2q": "Johnson and Shasha, VLDB 1994",
+    "lrfu": "Lee et al., IEEE TC 50(12), 2001",
+    "gdsf": "Cherkasova, HPL-98-69R1, 1998",
+    "adaptive": "kvpool, docs/eviction-study.md",
+}
+
+#: Policies that have an order of their own: all but the one whose order the caller states.
+POLICIES: Final = tuple(name for name in kvpool.eviction_policies() if name in PAPERS)
+DEFAULT_POLICIES: Final = ("fifo", "lru", "lfu", "lfu-da", "sieve", "s3-fifo", "arc", "adaptive")
+#: Per cent of the trace's different blocks.
+DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")
+#: How often an end-of-life hint is given, 0 to 1.
+DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
+
+#: Points of the LRU curve in a report.
+_CURVE_POINTS: Final = 200
+#: Windows of hit rate over time.
+_WINDOWS: Final = 60
+#: The capacity whose hit rate is told over time: the one nearest to this share of the different blocks.
+_OVER_TIME_PERCENT: Final = 10.0
+#: Steps in GiB that the table of what memory buys is cut into.
+_WORTH_STEPS: Final = 12
+
+
+_Unit = Literal["%", "GiB", "blocks"]
+_UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "": "blocks"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """One capacity, as it was asked for.
+
+    >>> Size.parse("5%").blocks(unique_blocks=182_790, bytes_per_block=None)
+    9139
+    >>> Size.parse("60GiB").blocks(unique_blocks=0, bytes_per_block=64 * 2**20)
+    960
+    """
+
+    amount: float
+    unit: _Unit
+
+    @classmethod
+    def parse(cls, text: str) -> Size:
+        """Read ``5%``, ``60GiB`` or ``9139`` (blocks).
+
+        Raises:
+            InvalidArgumentError: it is none of these.
+
+        """
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(%|gib|blocks|)\s*", text.lower())
+        amount = _number(match[1]) if match else 0.0
+        unit = _UNITS[match[2]] if match else "blocks"
+        if not (0 < amount < math.inf and (unit != "blocks" or amount == math.floor(amount))):
+            raise InvalidArgumentError(f"capacities is {text!r}: must be like 5%, 60GiB or 9139 (blocks), above 0")
+        return cls(amount, unit)
+
+    def blocks(self, *, unique_blocks: int, bytes_per_block: int | None) -> int:
+        """Work out whole blocks, rounded down, at least 1.
+
+        Raises:
+            InvalidArgumentError: GiB without a model, or more blocks than can be counted.
+
+        """
+        if self.unit == "%":
+            blocks = unique_blocks * self.amount / 100
+        elif self.unit == "blocks":
+            blocks = self.amount
+        elif bytes_per_block is None:
+            raise InvalidArgumentError("capacities is in GiB: that needs a KV shape, name a model")
+        else:
+            blocks = self.amount * 2**30 / bytes_per_block
+        # 2^32 block ids, less the null block and what a simulation needs.
+        if blocks > 2**32 - 8:
+            raise InvalidArgumentError(f"capacities is {blocks:,.0f} blocks: must be at most {2**32 - 8:,}")
+        # Rounding errors of a percentage must not cost a block.
+        return max(1, math.floor(blocks + 1e-6))
+
+
+def _number(text: str) -> float:
+    """Read a number, 0 for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def size(
+    trace: Trace,
+    *,
+    policies: Sequence[str] = DEFAULT_POLICIES,
+    capacities: Sequence[Size | str] = DEFAULT_CAPACITIES,
+    form: Literal["pool", "stream"] = "pool",
+    blocks: Literal["all", "full"] = "all",
+    hints: Sequence[float] = DEFAULT_HINTS,
+    shape: KvShape | None = None,
+    prefill_tokens_per_s: float | None = None,
+    jobs: int = 0,
+    source: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> schema.SizingReport:
+    """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
+
+    Costs: reading the references, the LRU curve, the optimum and hints are some ms per 100,000 references; each cell of
+    the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``.
+
+    Args:
+        trace: what to size for.
+        policies: names, of :data:`POLICIES`.
+        capacities: like ``"5%"`` of the trace's different blocks, ``"60GiB"`` or ``"9139"`` blocks.
+        form: ``pool`` is what the shipped pool does, whole requests at a time and prefix-closed; ``stream`` is what
+            papers simulate, each block for itself.
+        blocks: ``all``: partial last blocks count, as published figures do; ``full``: only what an engine can find
+            again.
+        hints: accuracies of end-of-life hints, 0 to 1.
+        shape: the model's KV shape, for GiB.
+        prefill_tokens_per_s: tokens, for seconds.
+        jobs: threads, 0: one per core.
+        source: what the report calls the trace.
+        progress: called with cells done and cells in all, from this thread.
+
+    Raises:
+        InvalidArgumentError: an unknown policy, an impossible capacity, a number out of range.
+        TraceError: the trace breaks its prefixes.
+
+    """
+    began = time.perf_counter()
+    references = References(trace, blocks=blocks)
+    bytes_per_block = None if shape is None else shape.bytes_per_token * references.block_tokens
+    asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]
+    sizes = _capacities(asked, references, bytes_per_block)
+    cells = [(policy, capacity["blocks"]) for policy in policies for capacity in sizes]
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown or not policies:
+        known = ", ".join(POLICIES)
+        raise InvalidArgumentError(f"policies is {', '.join(map(repr, unknown)) or 'empty'}: must be of {known}")
+    runs = dict(zip(cells, _run_cells(references, cells, form, jobs, progress), strict=True))
+    curve = references.lru()
+    stats = json.loads(trace.stats_json())
+    model: schema.Model | None = None
+    if shape is not None:
+        model = {
+            "name": shape.name,
+            "bytes_per_token": shape.bytes_per_token,
+            "prefill_tokens_per_s": prefill_tokens_per_s,
+        }
+    results: list[schema.PolicyResult] = []
+    for policy in policies:
+        done = [runs[policy, capacity["blocks"]] for capacity in sizes]
+        results.append(
+            {
+                "name": policy,
+                "source": PAPERS.get(policy, ""),
+                "hits": [_hits(run) for run, _ in done],
+                "seconds": sum(seconds for _, seconds in done),
+            }
+        )
+    by_capacity = [capacity["blocks"] for capacity in sizes]
+    return {
+        "kvpool": kvpool.__version__,
+        "trace": _facts(trace, references, stats, source),
+        "form": form,
+        "blocks": blocks,
+        "capacities": sizes,
+        "policies": results,
+        "optimum": {"hits": [_hits(references.optimal(blocks)) for blocks in by_capacity]},
+        "hints": [
+            {
+                "accuracy": accuracy,
+                "hits": [_hits(references.lru_with_hints(blocks, accuracy)) for blocks in by_capacity],
+            }
+            for accuracy in hints
+        ],
+        "lru_curve": [
+            {
+                "blocks": blocks,
+                "gib": _gib(blocks, bytes_per_block),
+                "block_hit_rate": block_rate,
+                "token_hit_rate": token_rate,
+            }
+            for blocks, block_rate, token_rate in curve.points(_CURVE_POINTS)
+        ],
+        "knee": _knee(curve, bytes_per_block),
+        "worth": _worth(curve, model, bytes_per_block),
+        "reuse_distances": [
+            {"from_blocks": first, "to_blocks": last, "references": count} for first, last, count in curve.distances()
+        ],
+        "reuse_times_s": _reuse_times(stats),
+        "over_time": _over_time(references, sizes, runs, policies, _window(trace)),
+        "model": model,
+        "elapsed_s": time.perf_counter() - began,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _capacities(asked: Sequence[Size], references: References, bytes_per_block: int | None) -> list[schema.Capacity]:
+    """Work out the capacities, ascending, each once."""
+    sizes: dict[int, schema.Capacity] = {}
+    for one in asked:
+        blocks = one.blocks(unique_blocks=references.unique_blocks, bytes_per_block=bytes_per_block)
+        sizes.setdefault(
+            blocks,
+            {
+                "percent": one.amount if one.unit == "%" else None,
+                "blocks": blocks,
+                "tokens": blocks * references.block_tokens,
+                "gib": _gib(blocks, bytes_per_block),
+            },
+        )
+    if not sizes:
+        raise InvalidArgumentError("capacities is empty: must be at least one size")
+    return [sizes[blocks] for blocks in sorted(sizes)]
+
+
+def _run_cells(
+    references: References,
+    cells: Sequence[tuple[str, int]],
+    form: str,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[PolicyRun, float]]:
+    """Run the cells of the grid on threads, in order; Ctrl-C drops those that have not begun."""
+
+    def run(cell: tuple[str, int]) -> tuple[PolicyRun, float]:
+        began = time.perf_counter()
+        return references.run(*cell, form=form), time.perf_counter() - began
+
+    workers = jobs or os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        waiting = [pool.submit(run, cell) for cell in cells]
+        try:
+            for done, _ in enumerate(concurrent.futures.as_completed(waiting), start=1):
+                if progress is not None:
+                    progress(done, len(cells))
+            for cell in waiting:
+                yield cell.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _hits(run: PolicyRun) -> schema.Hits:
+    return {
+        "block_hit_rate": run.block_hit_rate,
+        "token_hit_rate": run.token_hit_rate,
+        "evictions": run.evictions,
+        "resident_turnover": run.turnover,
+    }
+
+
+def _gib(blocks: int, bytes_per_block: int | None) -> float | None:
+    return None if bytes_per_block is None else blocks * bytes_per_block / 2**30
+
+
+def _knee(curve: HitCurve, bytes_per_block: int | None) -> schema.Knee | None:
+    knee = curve.knee()
+    if knee is None:
+        return None
+    blocks, block_rate, _, _ = knee
+    return {"blocks": blocks, "gib": _gib(blocks, bytes_per_block), "block_hit_rate": block_rate}
+
+
+def _worth(curve: HitCurve, model: schema.Model | None, bytes_per_block: int | None) -> list[schema.WorthStep]:
+    """Say what each step of memory buys: sizes double up to the one that hits all there is to hit."""
+    ceiling, _, _ = curve.ceiling()
+    most = _gib(ceiling, bytes_per_block)
+    if model is None or not most:
+        return []
+    sizes = [most / 2**step for step in range(_WORTH_STEPS, -1, -1)]
+    rate = model["prefill_tokens_per_s"]
+    rows = curve.worth(model["bytes_per_token"], sizes, prefill_tokens_per_s=rate or 1.0)
+    steps: list[schema.WorthStep] = []
+    for before, row in zip([None, *rows[:-1]], rows, strict=True):
+        tokens = row["token_hits"] - (before["token_hits"] if before else 0)
+        steps.append(
+            {
+                "from_gib": before["gib"] if before else 0.0,
+                "to_gib": row["gib"],
+                "hit_tokens": tokens,
+                "prefill_seconds": None if rate is None else tokens / rate,
+            }
+        )
+    return steps
+
+
+def _facts(trace: Trace, references: References, stats: dict[str, Any], source: str) -> schema.TraceFacts:
+    return {
+        "source": source,
+        "format": trace.format or "generated",
+        "requests": references.requests,
+        "block_size": references.block_tokens,
+        "references": references.references,
+        "unique_blocks": references.unique_blocks,
+        "tokens_in": references.prompt_tokens,
+        "span_s": stats["span_s"],
+        "ideal": {
+            "block": stats["ideal_block_hit_rate"] / 100,
+            "token": stats["ideal_token_hit_rate"] / 100,
+            "full_blocks": stats["ideal_full_block_hit_rate"] / 100,
+            "last_half": stats["ideal_last_half_token_hit_rate"] / 100,
+        },
+    }
+
+
+def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
+    """Take the percentiles; empty if no block is ever used again."""
+    found = stats["reuse_time_s"]
+    percents = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
+    return [
+        {"percent": percent, "seconds": found[name]} for name, percent in percents.items() if found[name] is not None
+    ]
+
+
+def _window(trace: Trace) -> float:
+    """Seconds of a window; of a trace without time a second, in which all of it lies."""
+    return max(trace.summary()["span_ms"] / 1000 / _WINDOWS, 1e-3)
+
+
+def _over_time(
+    references: References,
+    sizes: Sequence[schema.Capacity],
+    runs: dict[tuple[str, int], tuple[PolicyRun, float]],
+    policies: Sequence[str],
+    window_s: float,
+) -> schema.OverTime | None:
+    share = references.unique_blocks * _OVER_TIME_PERCENT / 100
+    capacity = min(sizes, key=lambda one: abs(math.log((one["blocks"] + 1) / (share + 1))))
+    policy = "lru" if "lru" in policies else policies[0]
+    run, _ = runs[policy, capacity["blocks"]]
+    ideal = references.run("lru", max(1, references.unique_blocks), form="stream")
+    windows: list[schema.Window] = []
+    pairs = zip(references.over_time(run, window_s), references.over_time(ideal, window_s), strict=True)
+    for window, best in pairs:
+        count = window["references"]
+        windows.append(
+            {
+                "start_s": window["start_s"],
+                "end_s": window["start_s"] + window_s,
+                "block_hit_rate": window["block_hits"] / count if count else None,
+                "ideal_hit_rate": best["block_hits"] / count if count else None,
+            }
+        )
+    return {"policy": policy, "capacity": capacity, "windows": windows}

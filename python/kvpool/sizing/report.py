@@ -1,0 +1,219 @@
+"""The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture are made from.
+
+Owns the schema and nothing else. Units are in the names: ``_s`` seconds, ``gib`` GiB, ``_rate`` a share from 0 to 1,
+``percent`` 0 to 100. Block and token counts are ints. What needs a model's KV size (``gib``) or a prefill speed is
+``None`` where none was given. All floats are finite.
+
+Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has one entry per
+capacity, in that order; ``lru_curve`` rises in ``blocks``; ranges and windows are in order and do not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+__all__ = [
+    "Capacity",
+    "CurvePoint",
+    "DistanceRange",
+    "HintResult",
+    "Hits",
+    "Ideal",
+    "Knee",
+    "Model",
+    "OptimumResult",
+    "OverTime",
+    "PolicyResult",
+    "ReuseTime",
+    "SizingReport",
+    "TraceFacts",
+    "Window",
+    "WorthStep",
+]
+
+
+class Ideal(TypedDict):
+    """What a cache without end would hit, each a share from 0 to 1: no policy and no capacity can pass it."""
+
+    #: Of all block references.
+    block: float
+    #: Of all prompt tokens.
+    token: float
+    #: Of the references to blocks that their prompt fills.
+    full_blocks: float
+    #: Of the prompt tokens of the second half of the requests.
+    last_half: float
+
+
+class TraceFacts(TypedDict):
+    """The trace that was sized for."""
+
+    #: Path, ``stdin`` or ``generated``.
+    source: str
+    #: Name of the format it was read as.
+    format: str
+    requests: int
+    #: Tokens of a block.
+    block_size: int
+    #: Blocks that all prompts together use, each use counted.
+    references: int
+    #: Different blocks among them.
+    unique_blocks: int
+    #: Prompt tokens of all requests.
+    tokens_in: int
+    #: From the first arrival to the last.
+    span_s: float
+    ideal: Ideal
+
+
+class Capacity(TypedDict):
+    """A cache size of the grid."""
+
+    #: Share of the trace's unique blocks, 0 to 100; ``None`` if the size was given otherwise.
+    percent: float | None
+    blocks: int
+    tokens: int
+    gib: float | None
+
+
+class Hits(TypedDict):
+    """What one cache of one capacity did."""
+
+    #: Hits of all block references.
+    block_hit_rate: float
+    #: Tokens in hit blocks, of all prompt tokens.
+    token_hit_rate: float
+    #: ``None`` for the optimum and for hints, which are not simulated block by block.
+    evictions: int | None
+    #: Of each capacity's worth of new blocks, the share of the resident blocks that came with it, 0 to 1, on average;
+    #: near 0 the cache has stagnated. ``None`` as above, and if the trace ends before the first such window.
+    resident_turnover: float | None
+
+
+class PolicyResult(TypedDict):
+    """One eviction policy at every capacity."""
+
+    name: str
+    #: The paper or page that defines it; empty if there is none.
+    source: str
+    hits: list[Hits]
+    #: What replaying all capacities took.
+    seconds: float
+
+
+class OptimumResult(TypedDict):
+    """The clairvoyant optimum at every capacity."""
+
+    hits: list[Hits]
+
+
+class HintResult(TypedDict):
+    """LRU that is told, with some probability, which blocks will not come back."""
+
+    #: That probability, 0 to 1.
+    accuracy: float
+    hits: list[Hits]
+
+
+class CurvePoint(TypedDict):
+    """A point of the exact LRU curve."""
+
+    blocks: int
+    gib: float | None
+    block_hit_rate: float
+    token_hit_rate: float
+
+
+class Knee(TypedDict):
+    """Where the LRU curve bends most."""
+
+    blocks: int
+    gib: float | None
+    block_hit_rate: float
+
+
+class WorthStep(TypedDict):
+    """What growing an LRU cache from one size to the next saves over the whole trace."""
+
+    from_gib: float
+    to_gib: float
+    #: Prompt tokens that the larger cache finds and the smaller one does not.
+    hit_tokens: int
+    #: Seconds of prefill that they would have taken.
+    prefill_seconds: float | None
+
+
+class DistanceRange(TypedDict):
+    """Reuses at one range of distances; both ends belong to it."""
+
+    from_blocks: int
+    to_blocks: int
+    references: int
+
+
+class ReuseTime(TypedDict):
+    """A percentile of the time between two uses of a block."""
+
+    #: 0 to 100.
+    percent: float
+    seconds: float
+
+
+class Window(TypedDict):
+    """One slice of the trace. Rates are ``None`` where nothing arrives."""
+
+    start_s: float
+    end_s: float
+    block_hit_rate: float | None
+    #: Of a cache without end, over the same requests.
+    ideal_hit_rate: float | None
+
+
+class OverTime(TypedDict):
+    """How one cache fared in the course of the trace."""
+
+    #: Whose hit rate it is.
+    policy: str
+    #: Its size.
+    capacity: Capacity
+    windows: list[Window]
+
+
+class Model(TypedDict):
+    """The model whose KV cache it is."""
+
+    name: str
+    #: KV bytes of a token over all layers.
+    bytes_per_token: int
+    prefill_tokens_per_s: float | None
+
+
+class SizingReport(TypedDict):
+    """All of it."""
+
+    #: Version that made the report.
+    kvpool: str
+    #: What sizing took, reading the trace not included.
+    elapsed_s: float
+    #: The most memory that the process has had resident so far, reading the trace included.
+    peak_memory_bytes: int
+    trace: TraceFacts
+    #: ``stream``: each block evicts for itself, nothing is held. ``pool``: as a manager does, whole requests at a time.
+    form: Literal["stream", "pool"]
+    #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
+    blocks: Literal["all", "full"]
+    capacities: list[Capacity]
+    policies: list[PolicyResult]
+    optimum: OptimumResult | None
+    hints: list[HintResult]
+    #: A few hundred points of the exact curve; the first is the smallest capacity that hits at all.
+    lru_curve: list[CurvePoint]
+    #: ``None`` if the curve does not bend.
+    knee: Knee | None
+    #: Empty without a model.
+    worth: list[WorthStep]
+    #: Empty if no block is ever used again.
+    reuse_distances: list[DistanceRange]
+    reuse_times_s: list[ReuseTime]
+    over_time: OverTime | None
+    model: Model | None

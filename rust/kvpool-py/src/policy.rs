@@ -1,0 +1,389 @@
+//! `PyPolicy`: an eviction policy written in Python, for experiments, as a `Policy` of the core.
+//!
+//! Owns: the bound methods of the caller's object, a safety net, and the health of both. The net is a plain LRU order of the same
+//! blocks, kept beside the policy's own; what the policy gives up is checked against it. So nothing that a policy does can break an
+//! allocation or an invariant: the first exception, or the first answer that is wrong, ends the policy. It is kept for
+//! `check_policy()`, warned about at once, and from then on the net's order is used.
+//!
+//! Locks: a policy is called with its pool's lock held and the interpreter attached. Nobody waits for a lock while attached
+//! ([`crate::enter`]), so a policy can never be kept from the interpreter by a thread that waits for its pool. A policy that calls
+//! back into its pool is refused by [`crate::enter::enter_guarded`].
+//!
+//! Costs: one Python call per call of the policy, and 19 bytes per block.
+
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvpool::retention::RetentionConfig;
+use kvpool::{BlockId, BlockLists, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeWarning, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt};
+
+use crate::enter::inside_policy;
+use crate::errors::raise;
+
+/// Why a policy is used no more: what was called, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Health(Mutex<Option<(&'static str, PyErr)>>);
+
+impl Health {
+    /// Raises what ended the policy, if anything did.
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = failure.as_ref().map(|(method, error)| (*method, error.clone_ref(py)));
+        let Some((method, cause)) = failure else { return Ok(()) };
+        let error = raise(py, "PolicyError", describe(py, method, &cause));
+        error.set_cause(py, Some(cause));
+        Err(error)
+    }
+
+    fn note(&self, method: &'static str, error: PyErr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((method, error));
+    }
+}
+
+fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
+    let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
+    let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
+    format!("the eviction policy is used no more, and LRU instead: {method}() gave {class}: {shown}")
+}
+
+/// The methods of a policy's object: those that it has to have, and those that it has.
+#[derive(Debug)]
+struct Calls {
+    object: Py<PyAny>,
+    release: Py<PyAny>,
+    pop: Py<PyAny>,
+    forget: Py<PyAny>,
+    admit: Option<Py<PyAny>>,
+    hit: Option<Py<PyAny>>,
+    take: Option<Py<PyAny>>,
+    unpop: Option<Py<PyAny>>,
+    evicted: Option<Py<PyAny>>,
+    clear: Option<Py<PyAny>>,
+}
+
+impl Calls {
+    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let base = py.import("kvpool.policies")?.getattr("Policy")?;
+        // What a class only inherits from the base says nothing: then nothing is called.
+        let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
+            let Ok(method) = object.getattr(name) else { return Ok(None) };
+            let inherited = match (object.get_type().getattr(name), base.getattr(name)) {
+                (Ok(own), Ok(base)) => own.is(&base) && !instance_has(object, name),
+                _ => false,
+            };
+            Ok(if inherited || !method.is_callable() { None } else { Some(method.unbind()) })
+        };
+        let required = |name: &str| -> PyResult<Py<PyAny>> {
+            own(name)?.ok_or_else(|| {
+                let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+                let message = format!(
+                    "eviction is a {found} without {name}(): must be the name of a policy, or a kvpool.Policy with release, pop and forget"
+                );
+                PyTypeError::new_err(message)
+            })
+        };
+        Ok(Self {
+            object: object.clone().unbind(),
+            release: required("release")?,
+            pop: required("pop")?,
+            forget: required("forget")?,
+            admit: own("admit")?,
+            hit: own("hit")?,
+            take: own("take")?,
+            unpop: own("unpop")?,
+            evicted: own("evicted")?,
+            clear: own("clear")?,
+        })
+    }
+
+    /// Of a deep copy of the object.
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        let copy = py.import("copy")?.call_method1("deepcopy", (&self.object,))?;
+        if copy.is(&self.object) {
+            return Err(PyValueError::new_err("a deep copy of the policy is the policy itself"));
+        }
+        Self::new(&copy)
+    }
+}
+
+fn instance_has(object: &Bound<'_, PyAny>, name: &str) -> bool {
+    object.getattr("__dict__").and_then(|own| own.contains(name)).unwrap_or(false)
+}
+
+/// A block is known: it has a content.
+const KNOWN: u8 = 1;
+/// Given up by `pop` or `take`, and not back.
+const OUT: u8 = 2;
+
+/// A policy written in Python, over its safety net.
+pub(crate) struct PyPolicy {
+    /// `None` once it has failed.
+    calls: Option<Calls>,
+    health: Arc<Health>,
+    /// A copy, for a look at the order: what goes wrong in it is nobody's concern.
+    quiet: bool,
+    /// The blocks of the policy's order that may have to be given up, least recently released first.
+    net: BlockLists,
+    /// Blocks that were given back, for a policy without `unpop`: they are next.
+    given_back: BlockLists,
+    states: Vec<u8>,
+}
+
+impl std::fmt::Debug for PyPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PyPolicy").field("failed", &self.calls.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl Clone for PyPolicy {
+    /// Of an object that cannot be copied only the net is.
+    fn clone(&self) -> Self {
+        let copy = |calls: &Calls| Python::attach(|py| inside_policy(|| calls.copy(py).ok()));
+        Self {
+            calls: self.calls.as_ref().and_then(copy),
+            health: Arc::default(),
+            quiet: true,
+            net: self.net.clone(),
+            given_back: self.given_back.clone(),
+            states: self.states.clone(),
+        }
+    }
+}
+
+impl PyPolicy {
+    fn state(&self, block: BlockId) -> u8 {
+        self.states.get(block.index()).copied().unwrap_or(0)
+    }
+
+    fn set_state(&mut self, block: BlockId, state: u8) {
+        if let Some(entry) = self.states.get_mut(block.index()) {
+            *entry = state;
+        }
+    }
+
+    /// Takes `block` out of the net and of what was given back.
+    fn remove(&mut self, block: BlockId) {
+        self.net.remove(block);
+        self.given_back.remove(block);
+    }
+
+    /// Calls a method, if the policy is in use and has it. An exception ends the policy.
+    fn call<R>(
+        &mut self,
+        method: &'static str,
+        call: impl FnOnce(Python<'_>, &Calls) -> PyResult<R>,
+    ) -> Option<R> {
+        let calls = self.calls.take()?;
+        Python::attach(|py| {
+            inside_policy(|| match call(py, &calls) {
+                Ok(answer) => {
+                    self.calls = Some(calls);
+                    Some(answer)
+                }
+                Err(error) => {
+                    if !self.quiet {
+                        report(py, &self.health, method, error);
+                    }
+                    drop(calls); // attached, and still inside: a destructor may run
+                    None
+                }
+            })
+        })
+    }
+
+    /// Tells the policy of a block.
+    fn tell(&mut self, method: &'static str, block: BlockId, of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>) {
+        self.call(method, |py, calls| match of(calls) {
+            Some(method) => method.call1(py, (block.get(),)).map(drop),
+            None => Ok(()),
+        });
+    }
+
+    fn tell_content(
+        &mut self,
+        method: &'static str,
+        block: BlockId,
+        content: Content,
+        of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>,
+    ) {
+        self.call(method, |py, calls| match of(calls) {
+            Some(method) => method.call1(py, (block.get(), content.key, content.depth)).map(drop),
+            None => Ok(()),
+        });
+    }
+
+    /// The policy's next victim, checked.
+    fn pop_own(&mut self) -> Option<BlockId> {
+        if let Some(block) = self.given_back.pop_front(0) {
+            return Some(block);
+        }
+        let states = std::mem::take(&mut self.states);
+        let waiting = self.net.len(0);
+        let victim = self.call("pop", |py, calls| {
+            let answer = calls.pop.bind(py).call0()?;
+            if answer.is_none() {
+                return Err(PyValueError::new_err(format!("gave up no block, and has {waiting}")));
+            }
+            let id = answer.is_instance_of::<PyInt>() && !answer.is_instance_of::<PyBool>();
+            let id = if id { answer.extract::<u32>().ok() } else { None };
+            match id.filter(|&id| states.get(id as usize).is_some_and(|state| state & (KNOWN | OUT) == KNOWN))
+            {
+                Some(id) => Ok(BlockId::new(id)),
+                None => Err(PyValueError::new_err(format!(
+                    "gave up {}, which is no block of its order",
+                    answer.repr().map_or_else(|_| "?".into(), |text| text.to_string())
+                ))),
+            }
+        });
+        self.states = states;
+        victim
+    }
+}
+
+/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere to go; so has an interrupt,
+/// which is asked for once more.
+fn report(py: Python<'_>, health: &Health, method: &'static str, error: PyErr) {
+    let message = CString::new(describe(py, method, &error).replace('\0', "?"));
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        let _no_main_thread = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+    }
+    health.note(method, error);
+    if let Ok(message) = message {
+        let _as_error = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1);
+    }
+}
+
+impl Policy for PyPolicy {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn admit(&mut self, block: BlockId, content: Content) {
+        self.remove(block);
+        self.set_state(block, KNOWN);
+        self.tell_content("admit", block, content, |calls| calls.admit.as_ref());
+    }
+
+    fn hit(&mut self, block: BlockId) {
+        self.remove(block);
+        self.tell("hit", block, |calls| calls.hit.as_ref());
+    }
+
+    fn release(&mut self, block: BlockId) {
+        self.remove(block);
+        self.set_state(block, KNOWN);
+        self.net.push_back(0, block);
+        self.tell("release", block, |calls| Some(&calls.release));
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        if self.net.is_empty(0) {
+            return None; // whatever the policy has left is in use
+        }
+        let own = if self.calls.is_some() { self.pop_own() } else { None };
+        let block = own.or_else(|| self.net.front(0))?;
+        self.remove(block);
+        self.set_state(block, KNOWN | OUT);
+        Some(block)
+    }
+
+    fn take(&mut self, block: BlockId) {
+        if self.state(block) != KNOWN {
+            return;
+        }
+        self.remove(block);
+        self.set_state(block, KNOWN | OUT);
+        self.tell("take", block, |calls| Some(calls.take.as_ref().unwrap_or(&calls.forget)));
+    }
+
+    fn unpop(&mut self, block: BlockId) {
+        if self.state(block) != KNOWN | OUT {
+            return;
+        }
+        self.set_state(block, KNOWN);
+        self.net.push_front(0, block);
+        if self.calls.as_ref().is_some_and(|calls| calls.unpop.is_some()) {
+            self.tell("unpop", block, |calls| calls.unpop.as_ref());
+        } else {
+            self.given_back.push_front(0, block);
+        }
+    }
+
+    fn evicted(&mut self, block: BlockId, content: Content) {
+        self.remove(block);
+        self.set_state(block, 0);
+        self.tell_content("evicted", block, content, |calls| calls.evicted.as_ref());
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.remove(block);
+        if self.state(block) != 0 {
+            self.set_state(block, 0);
+            self.tell("forget", block, |calls| Some(&calls.forget));
+        }
+    }
+
+    fn clear(&mut self) {
+        self.net.clear();
+        self.given_back.clear();
+        let states = std::mem::take(&mut self.states);
+        self.call("clear", |py, calls| match &calls.clear {
+            Some(clear) => clear.call0(py).map(drop),
+            None => {
+                let mut known = (0..).zip(&states).filter(|&(_, &state)| state != 0);
+                known.try_for_each(|(block, _): (u32, _)| calls.forget.call1(py, (block,)).map(drop))
+            }
+        });
+        self.states = states;
+        self.states.fill(0);
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.net.grow(num_blocks)?;
+        self.given_back.grow(num_blocks)?;
+        self.states.resize(num_blocks.max(self.states.len()), 0);
+        Ok(())
+    }
+
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.net.check_invariants()?;
+        self.given_back.check_invariants()?;
+        for (index, &state) in (0..).zip(&self.states) {
+            let block = BlockId::new(index);
+            let (net, back) = (self.net.list_of(block).is_some(), self.given_back.list_of(block).is_some());
+            if (net && state != KNOWN) || (back && !net) {
+                let detail = format!("{block:?}: state {state}, in the net {net}, given back {back}");
+                return Err(InvariantViolation::new(
+                    "E4 (a policy's net has the blocks of its order)",
+                    detail,
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An evictor of a policy's object, and its health.
+pub(crate) fn evictor(
+    py: Python<'_>,
+    object: &Bound<'_, PyAny>,
+    num_blocks: usize,
+    retention: Option<&RetentionConfig>,
+) -> PyResult<(Box<dyn Evictor>, Arc<Health>)> {
+    use crate::errors::OrRaise;
+    let health = Arc::<Health>::default();
+    let lists = || BlockLists::new(1, num_blocks).or_raise(py);
+    let policy = PyPolicy {
+        calls: Some(Calls::new(object)?),
+        health: health.clone(),
+        quiet: false,
+        net: lists()?,
+        given_back: lists()?,
+        states: Vec::new(),
+    };
+    Ok((Box::new(Closed::new(policy, num_blocks, retention).or_raise(py)?), health))
+}

@@ -1,0 +1,338 @@
+//! `Retention`, `TenantLimits`, `RetentionConfig`, and the answers to hints.
+
+use std::sync::Arc;
+
+use kvpool::retention::{
+    HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
+};
+use kvpool::{EvictionPolicy, Evictor, RequestHints, RetentionRange};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyString};
+
+use crate::convert::{Int, count};
+use crate::errors::{OrRaise, raise};
+use crate::hashing::named;
+use crate::policy::{self, Health};
+
+fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
+    raise(py, "InvalidArgumentError", message)
+}
+
+/// How much blocks are worth keeping, and until when.
+#[pyclass(frozen, module = "kvpool._core", name = "Retention", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyRetention(pub(crate) Retention);
+
+#[pymethods]
+impl PyRetention {
+    #[new]
+    #[pyo3(signature = (priority=None, *, ttl=None, idle=false, then="normal", pinned=false, demoted=false),
+           text_signature = "(priority=35, *, ttl=None, idle=False, then='normal', pinned=False, demoted=False)")]
+    fn new(
+        py: Python<'_>,
+        priority: Option<Int>,
+        ttl: Option<f64>,
+        idle: bool,
+        then: &str,
+        pinned: bool,
+        demoted: bool,
+    ) -> PyResult<Self> {
+        let keep = match (priority, pinned, demoted) {
+            (None, true, false) => Keep::Pinned,
+            (None, false, true) => Keep::Demoted,
+            (_, false, false) => {
+                let number = priority.map_or(i128::from(Priority::NORMAL.get()), i128::from);
+                let small = u8::try_from(number)
+                    .map_err(|_| invalid(py, format!("priority is {number}: must be 0 to 100")))?;
+                Keep::Priority(Priority::new(small).or_raise(py)?)
+            }
+            _ => {
+                let message = "priority, pinned and demoted are three places in one order: say one of them";
+                return Err(invalid(py, message));
+            }
+        };
+        let then = match then {
+            "normal" => Then::Normal,
+            "demote" => Then::Demote,
+            other => return Err(invalid(py, format!("then is {other:?}: must be one of normal, demote"))),
+        };
+        let ttl = match (ttl, idle) {
+            (None, true) => return Err(invalid(py, "idle says how a ttl is counted: give one")),
+            (None, false) => None,
+            (Some(seconds), true) => Some(Ttl::Idle(seconds)),
+            (Some(seconds), false) => Some(Ttl::Absolute(seconds)),
+        };
+        let retention = Retention { keep, ttl, then };
+        retention.check().or_raise(py)?;
+        Ok(Self(retention))
+    }
+
+    /// From 0, evicted first, to 100; 35 is left to the pool's policy. None if pinned or demoted.
+    #[getter]
+    fn priority(&self) -> Option<u8> {
+        if let Keep::Priority(priority) = self.0.keep { Some(priority.get()) } else { None }
+    }
+
+    /// Seconds after which it ends, or None.
+    #[getter]
+    fn ttl(&self) -> Option<f64> {
+        match self.0.ttl {
+            Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) => Some(seconds),
+            _ => None,
+        }
+    }
+
+    /// Whether the seconds count from the last use, not from the hint.
+    #[getter]
+    fn idle(&self) -> bool {
+        matches!(self.0.ttl, Some(Ttl::Idle(_)))
+    }
+
+    /// What comes after the ttl: normal or demote.
+    #[getter]
+    fn then(&self) -> &'static str {
+        if self.0.then == Then::Demote { "demote" } else { "normal" }
+    }
+
+    /// Whether the blocks go last, within the budget.
+    #[getter]
+    fn pinned(&self) -> bool {
+        self.0.keep == Keep::Pinned
+    }
+
+    /// Whether the blocks go first.
+    #[getter]
+    fn demoted(&self) -> bool {
+        self.0.keep == Keep::Demoted
+    }
+
+    fn __repr__(&self) -> String {
+        let mut said = vec![match self.priority() {
+            Some(priority) => priority.to_string(),
+            None if self.pinned() => "pinned=True".into(),
+            None => "demoted=True".into(),
+        }];
+        if let Some(ttl) = self.ttl() {
+            said.push(format!("ttl={ttl:?}"));
+        }
+        said.extend(self.idle().then(|| "idle=True".into()));
+        said.extend((self.0.then == Then::Demote).then(|| "then='demote'".into()));
+        format!("Retention({})", said.join(", "))
+    }
+}
+
+pub(crate) fn tenant(py: Python<'_>, number: Int) -> PyResult<TenantId> {
+    let number = i128::from(number);
+    let id = u32::try_from(number);
+    id.map(TenantId).map_err(|_| invalid(py, format!("tenant is {number}: must be 0 to {}", u32::MAX)))
+}
+
+/// What a tenant may count on, and what it may take while others need blocks.
+#[pyclass(frozen, module = "kvpool._core", name = "TenantLimits", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyTenantLimits(TenantLimits);
+
+#[pymethods]
+impl PyTenantLimits {
+    #[new]
+    #[pyo3(signature = (tenant, *, floor=None, ceiling=None),
+           text_signature = "(tenant, *, floor=0, ceiling=None)")]
+    fn new(py: Python<'_>, tenant: Int, floor: Option<Int>, ceiling: Option<Int>) -> PyResult<Self> {
+        Ok(Self(TenantLimits {
+            tenant: self::tenant(py, tenant)?,
+            floor: floor.map_or(Ok(0), |floor| count(py, "floor", floor))?,
+            ceiling: ceiling.map(|ceiling| count(py, "ceiling", ceiling)).transpose()?,
+        }))
+    }
+
+    /// Whose.
+    #[getter]
+    fn tenant(&self) -> u32 {
+        self.0.tenant.0
+    }
+
+    /// Blocks that others do not evict while anything else is evictable.
+    #[getter]
+    fn floor(&self) -> usize {
+        self.0.floor
+    }
+
+    /// Blocks above which its own are evicted first, or None.
+    #[getter]
+    fn ceiling(&self) -> Option<usize> {
+        self.0.ceiling
+    }
+
+    fn __repr__(&self) -> String {
+        let ceiling = self.0.ceiling.map_or_else(|| "None".into(), |ceiling| ceiling.to_string());
+        format!("TenantLimits({}, floor={}, ceiling={ceiling})", self.0.tenant.0, self.0.floor)
+    }
+}
+
+/// Settings of retention.
+#[pyclass(frozen, module = "kvpool._core", name = "RetentionConfig", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyRetentionConfig(RetentionConfig);
+
+#[pymethods]
+impl PyRetentionConfig {
+    #[new]
+    #[pyo3(signature = (*, pin_budget=None, tenants=None),
+           text_signature = "(*, pin_budget=0, tenants=())")]
+    fn new(
+        py: Python<'_>,
+        pin_budget: Option<Int>,
+        tenants: Option<Vec<Bound<'_, PyTenantLimits>>>,
+    ) -> PyResult<Self> {
+        Ok(Self(RetentionConfig {
+            pin_budget: pin_budget.map_or(Ok(0), |budget| count(py, "pin_budget", budget))?,
+            tenants: tenants.unwrap_or_default().iter().map(|limits| limits.get().0).collect(),
+        }))
+    }
+
+    /// The most blocks that are pinned at once.
+    #[getter]
+    fn pin_budget(&self) -> usize {
+        self.0.pin_budget
+    }
+
+    /// Limits by tenant.
+    #[getter]
+    fn tenants(&self) -> Vec<PyTenantLimits> {
+        self.0.tenants.iter().map(|&limits| PyTenantLimits(limits)).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        let tenants: Vec<_> = self.tenants().iter().map(PyTenantLimits::__repr__).collect();
+        format!("RetentionConfig(pin_budget={}, tenants=[{}])", self.0.pin_budget, tenants.join(", "))
+    }
+}
+
+/// What became of a hint, by blocks.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "HintReport", eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct PyHintReport {
+    /// Blocks on which it took effect as asked.
+    accepted: usize,
+    /// Blocks on which it took effect in part: pins beyond the budget are kept at the highest priority.
+    clipped: usize,
+    /// Blocks on which it had no effect: not cached, or held by others when their end of life was said.
+    ignored: usize,
+}
+
+impl From<HintReport> for PyHintReport {
+    fn from(HintReport { accepted, clipped, ignored }: HintReport) -> Self {
+        Self { accepted, clipped, ignored }
+    }
+}
+
+#[pymethods]
+impl PyHintReport {
+    fn __repr__(&self) -> String {
+        let Self { accepted, clipped, ignored } = self;
+        format!("HintReport(accepted={accepted}, clipped={clipped}, ignored={ignored})")
+    }
+}
+
+/// How many blocks are retained how, now.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "RetentionStats", eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct PyRetentionStats {
+    /// Blocks demoted, held ones included.
+    demoted: usize,
+    /// Blocks below the normal priority.
+    below_normal: usize,
+    /// Blocks above the normal priority.
+    above_normal: usize,
+    /// Blocks pinned.
+    pinned: usize,
+    /// Blocks with a time to live.
+    with_ttl: usize,
+    /// Times to live that have run out so far.
+    expired: u64,
+}
+
+impl From<RetentionStats> for PyRetentionStats {
+    fn from(stats: RetentionStats) -> Self {
+        let RetentionStats { demoted, below_normal, above_normal, pinned, with_ttl, expired } = stats;
+        Self { demoted, below_normal, above_normal, pinned, with_ttl, expired }
+    }
+}
+
+#[pymethods]
+impl PyRetentionStats {
+    fn __repr__(&self) -> String {
+        let Self { demoted, below_normal, above_normal, pinned, with_ttl, expired } = self;
+        format!(
+            "RetentionStats(demoted={demoted}, below_normal={below_normal}, above_normal={above_normal}, pinned={pinned}, with_ttl={with_ttl}, expired={expired})"
+        )
+    }
+}
+
+/// `retention=` of a constructor: True is that of all defaults.
+pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<RetentionConfig>> {
+    let Some(object) = object else { return Ok(None) };
+    if let Ok(config) = object.cast::<PyRetentionConfig>() {
+        return Ok(Some(config.get().0.clone()));
+    }
+    if object.is_instance_of::<PyBool>() {
+        return Ok(if object.is_truthy()? { Some(RetentionConfig::default()) } else { None });
+    }
+    let found = object.get_type().name()?;
+    Err(PyTypeError::new_err(format!("retention is a {found}: must be a RetentionConfig, a bool, or None")))
+}
+
+/// Ranges of a request's tokens: (start, end, Retention), where an end of None is open.
+type Ranges<'py> = Vec<(Int, Option<Int>, Bound<'py, PyRetention>)>;
+
+pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>> {
+    let py = object.py();
+    let ranges: Ranges<'_> = object.extract().map_err(|error: PyErr| {
+        let message = format!("retention is no list of (start, end, Retention): {error}");
+        PyTypeError::new_err(message)
+    })?;
+    let range = |(start, end, retention): (Int, Option<Int>, Bound<'_, PyRetention>)| {
+        Ok(RetentionRange {
+            start: count(py, "start", start)?,
+            end: end.map(|end| count(py, "end", end)).transpose()?,
+            retention: retention.get().0,
+        })
+    };
+    ranges.into_iter().map(range).collect()
+}
+
+/// What is known of a request when it is admitted.
+pub(crate) fn hints(
+    py: Python<'_>,
+    tenant: Option<Int>,
+    no_cache: bool,
+    retention: Option<&Bound<'_, PyAny>>,
+) -> PyResult<RequestHints> {
+    Ok(RequestHints {
+        tenant: tenant.map(|tenant| self::tenant(py, tenant)).transpose()?,
+        no_cache,
+        ranges: retention.map_or_else(|| Ok(Vec::new()), ranges)?,
+    })
+}
+
+/// `eviction=` of a constructor.
+pub(crate) enum Eviction {
+    Named(EvictionPolicy),
+    Own(Box<dyn Evictor>, Arc<Health>),
+}
+
+/// A policy by name, or one of the caller's own.
+pub(crate) fn eviction(
+    py: Python<'_>,
+    object: Option<&Bound<'_, PyAny>>,
+    num_blocks: usize,
+    retention: Option<&RetentionConfig>,
+) -> PyResult<Eviction> {
+    let Some(object) = object else { return Ok(Eviction::Named(EvictionPolicy::default())) };
+    if let Ok(name) = object.cast::<PyString>() {
+        return Ok(Eviction::Named(named(py, name.to_str()?)?));
+    }
+    let (evictor, health) = policy::evictor(py, object, num_blocks, retention)?;
+    Ok(Eviction::Own(evictor, health))
+}

@@ -1,0 +1,260 @@
+//! From JSON to typed records, and from JSON that is none to an error that says what is wrong with it.
+//!
+//! Two passes, one of them rare: a good record is decoded straight into its struct. When that fails, it is parsed again
+//! as a JSON value, and its [`Field`]s are checked one by one, only to say exactly what is wrong. So good records pay
+//! nothing for the quality of the messages.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+use serde_json::{Map, Value};
+
+use super::{Assumed, scan::Scanner};
+use crate::error::TraceError;
+
+pub(crate) const WHOLE_U32: &str = "a whole number from 0 to 4294967295";
+pub(crate) const WHOLE_U64: &str = "a whole number from 0 to 18446744073709551615";
+pub(crate) const POSITIVE_U32: &str = "a whole number from 1 to 4294967295";
+pub(crate) const MILLISECONDS: &str = "ms, 0 or more";
+pub(crate) const SECONDS: &str = "s, 0 or more";
+pub(crate) const NAME: &str = "a string or a whole number";
+
+/// A field of a record: what it is called, whether it may be missing, and what is wrong with a value, if anything.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) needed: bool,
+    pub(crate) check: fn(&Value, String, u64) -> Option<TraceError>,
+}
+
+impl Field {
+    pub(crate) const fn needed(
+        name: &'static str,
+        check: fn(&Value, String, u64) -> Option<TraceError>,
+    ) -> Self {
+        Self { name, needed: true, check }
+    }
+
+    pub(crate) const fn optional(
+        name: &'static str,
+        check: fn(&Value, String, u64) -> Option<TraceError>,
+    ) -> Self {
+        Self { name, needed: false, check }
+    }
+}
+
+/// Decodes one record, an object.
+pub(crate) fn decode<'a, T: Deserialize<'a>>(
+    text: &'a [u8],
+    line: u64,
+    assumed: Assumed,
+    fields: &'static [Field],
+) -> Result<T, TraceError> {
+    // A struct also decodes from an array of its fields; only an object is a record.
+    if text.first() != Some(&b'{') {
+        return Err(diagnose(text, line, assumed, fields, None));
+    }
+    serde_json::from_slice(text).map_err(|error| diagnose(text, line, assumed, fields, Some(&error)))
+}
+
+/// Says what is wrong with a record that did not decode, or decoded and lacks something.
+#[cold]
+pub(crate) fn diagnose(
+    text: &[u8],
+    line: u64,
+    assumed: Assumed,
+    fields: &'static [Field],
+    decoding: Option<&serde_json::Error>,
+) -> TraceError {
+    let value = match serde_json::from_slice::<Value>(text) {
+        Ok(value) => value,
+        Err(error) => return not_json(line, &error),
+    };
+    let problem = match &value {
+        Value::Object(object) => check_fields(object, "", line, fields),
+        _ => Some(TraceError::NotAnObject { line, found: kind(&value), needed: names(fields) }),
+    };
+    match problem {
+        Some(problem @ (TraceError::MissingField { .. } | TraceError::NotAnObject { .. })) => {
+            mixed(text, line, assumed).unwrap_or(problem)
+        }
+        Some(problem) => problem,
+        // What is left is a field that stands twice: as a value the later one wins, as a record it is refused.
+        None => decoding.map_or_else(
+            || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
+            |error| not_json(line, error),
+        ),
+    }
+}
+
+/// The error for a record that looks like another format's, if it does.
+pub(crate) fn mixed(text: &[u8], line: u64, assumed: Assumed) -> Option<TraceError> {
+    let mut scanner = Scanner::default();
+    scanner.feed(text);
+    if scanner.is_array() {
+        // Of the formats of arrays, none can be told from an array that is a mistake.
+        return None;
+    }
+    let found = super::TraceFormat::detect(&scanner);
+    // Anything at all looks like Mooncake where nothing else fits: only one of its own fields says so.
+    let looks =
+        found != super::TraceFormat::Mooncake || (scanner.has("timestamp") && scanner.has("hash_ids"));
+    (found != assumed.format && looks && assumed.detected).then_some(TraceError::MixedFormats {
+        line,
+        found,
+        assumed: assumed.format,
+    })
+}
+
+/// The first problem with the fields of an object; `path` is what to put in front of their names.
+pub(crate) fn check_fields(
+    object: &Map<String, Value>,
+    path: &str,
+    line: u64,
+    fields: &'static [Field],
+) -> Option<TraceError> {
+    fields.iter().find_map(|field| match object.get(field.name) {
+        None if field.needed => Some(TraceError::MissingField {
+            line,
+            field: format!("{path}{}", field.name),
+            needed: names(fields),
+        }),
+        None => None,
+        Some(Value::Null) if !field.needed => None,
+        Some(value) => (field.check)(value, format!("{path}{}", field.name), line),
+    })
+}
+
+/// The names of the fields that a record must have.
+fn names(fields: &[Field]) -> String {
+    let needed: Vec<_> = fields.iter().filter(|field| field.needed).map(|field| field.name).collect();
+    needed.join(", ")
+}
+
+pub(crate) fn not_json(line: u64, error: &serde_json::Error) -> TraceError {
+    // The parser ends its message with its own line number; within a record that spans lines, it counts from the first.
+    let reason = error.to_string();
+    let reason = reason.split_once(" at line ").map_or(reason.as_str(), |(before, _)| before);
+    let line = line + (error.line() as u64).saturating_sub(1);
+    TraceError::NotJson { line, column: error.column(), reason: shorten(reason) }
+}
+
+pub(crate) fn check_ms(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    check_time(value, field, line, MILLISECONDS)
+}
+
+pub(crate) fn check_seconds(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    check_time(value, field, line, SECONDS)
+}
+
+fn check_time(value: &Value, field: String, line: u64, allowed: &'static str) -> Option<TraceError> {
+    match value.as_f64() {
+        Some(time) if time.is_finite() && time >= 0.0 => None,
+        _ => Some(bad_value(value, field, line, allowed)),
+    }
+}
+
+pub(crate) fn check_u32(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let fits = value.as_u64().is_some_and(|number| u32::try_from(number).is_ok());
+    (!fits).then(|| bad_value(value, field, line, WHOLE_U32))
+}
+
+pub(crate) fn check_size(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let fits = value.as_u64().is_some_and(|number| number > 0 && u32::try_from(number).is_ok());
+    (!fits).then(|| bad_value(value, field, line, POSITIVE_U32))
+}
+
+pub(crate) fn check_ids(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let Value::Array(ids) = value else {
+        let allowed = "an array of whole numbers, one per block";
+        return Some(TraceError::WrongType { line, field, found: kind(value), allowed });
+    };
+    let (position, id) = ids.iter().enumerate().find(|(_, id)| id.as_u64().is_none())?;
+    Some(bad_value(id, format!("{field}[{position}]"), line, WHOLE_U64))
+}
+
+pub(crate) fn check_name(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let fits = value.is_string() || value.is_i64() || value.is_u64();
+    (!fits).then(|| bad_value(value, field, line, NAME))
+}
+
+pub(crate) fn check_string(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    (!value.is_string()).then(|| bad_value(value, field, line, "a string"))
+}
+
+pub(crate) fn check_whole(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    value.as_i64().is_none().then(|| bad_value(value, field, line, "a whole number"))
+}
+
+/// The error for a value that is no number, or a number out of range.
+pub(crate) fn bad_value(value: &Value, field: String, line: u64, allowed: &'static str) -> TraceError {
+    match value {
+        Value::Number(number) => {
+            TraceError::BadNumber { line, field, value: shorten(&number.to_string()), allowed }
+        }
+        _ => TraceError::WrongType { line, field, found: kind(value), allowed },
+    }
+}
+
+/// A JSON value's type in words.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The first 80 characters.
+pub(crate) fn shorten(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+/// Seconds as ms, to the microsecond: 61.114 s are 61114 ms and not a hair more.
+pub(crate) fn ms_of(seconds: f64, field: &str, line: u64) -> Result<f64, TraceError> {
+    let ms = (seconds * 1e6).round() / 1e3;
+    if ms.is_finite() && ms >= 0.0 {
+        return Ok(ms);
+    }
+    Err(TraceError::BadNumber {
+        line,
+        field: field.to_owned(),
+        value: shorten(&seconds.to_string()),
+        allowed: SECONDS,
+    })
+}
+
+/// A name: a string, or a number in decimal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Name(pub(crate) Box<str>);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Name;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(NAME)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Name, E> {
+                Ok(Name(text.into()))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Name, E> {
+                Ok(Name(number.to_string().into()))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Name, E> {
+                Ok(Name(number.to_string().into()))
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}

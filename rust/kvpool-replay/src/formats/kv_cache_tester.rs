@@ -1,0 +1,236 @@
+//! `kv-cache-tester`: coding-agent sessions as callanjfox/kv-cache-tester records them (`traces/trace_NNNN.json`).
+//!
+//! One JSON document per session: a file each, several in a row in one file or on one line, or one a line. A folder of such
+//! files is read in the order of their names.
+//!
+//! | field of a document | unit | |
+//! |---|---|---|
+//! | `id` | string or number | names the session; without it, its place in the input does |
+//! | `block_size` | tokens | mostly 64 |
+//! | `hash_id_scope` | `local` (default) or `global` | whether ids mean the same in other documents |
+//! | `requests` | array | requests and sub-agents, in order |
+//!
+//! | field of a request | unit | |
+//! |---|---|---|
+//! | `t` | s from the start of the session | |
+//! | `in`, `out` | tokens | |
+//! | `hash_ids` | one id per *full* block | chained here, per document unless the scope is global |
+//! | `think_time` | s | optional: what the client waited after the answer before |
+//! | `model` | string | optional: kept as the kind |
+//!
+//! An entry of type `subagent` has `requests` of its own, in which there may be further sub-agents. They run beside the rest
+//! under the name `session/agent_id`, and share its ids. Their `t` counts from the start of the session, too; if one lies
+//! before the `t` of the entry itself, all of that sub-agent's count from there.
+//!
+//! All sessions begin at time 0, unless [`ReadOptions::sessions_at_once`] says how many run at a time: then each further one
+//! begins where the one that ends first has its last arrival. Different models share no KV, but the trace is read as if all
+//! requests went to one engine.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Assumed, Output, Ready,
+    json::{self, Field, Name},
+    sized::SizedRequests,
+};
+use crate::{blocks::Chains, error::TraceError, reader::ReadOptions, trace::TraceRequest};
+
+const FIELDS: &[Field] = &[
+    Field::optional("id", json::check_name),
+    Field::needed("block_size", json::check_size),
+    Field::optional("hash_id_scope", check_scope),
+    Field::needed("requests", check_requests),
+];
+const REQUEST: &[Field] = &[
+    Field::optional("type", json::check_string),
+    Field::needed("t", json::check_seconds),
+    Field::needed("in", json::check_u32),
+    Field::needed("out", json::check_u32),
+    Field::needed("hash_ids", json::check_ids),
+    Field::optional("think_time", json::check_seconds),
+    Field::optional("model", json::check_string),
+];
+const SUB_AGENT: &[Field] = &[
+    Field::needed("type", json::check_string),
+    Field::optional("t", json::check_seconds),
+    Field::optional("agent_id", json::check_name),
+    Field::needed("requests", check_requests),
+];
+
+#[derive(Deserialize)]
+struct Document {
+    id: Option<Name>,
+    block_size: u32,
+    hash_id_scope: Option<Box<str>>,
+    requests: Vec<Entry>,
+}
+
+/// A request or a sub-agent.
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: Option<Box<str>>,
+    t: Option<f64>,
+    #[serde(rename = "in")]
+    input: Option<u32>,
+    #[serde(rename = "out")]
+    output: Option<u32>,
+    hash_ids: Option<Vec<u64>>,
+    think_time: Option<f64>,
+    model: Option<Box<str>>,
+    agent_id: Option<Name>,
+    requests: Option<Vec<Entry>>,
+}
+
+fn check_scope(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let known = matches!(value.as_str(), Some("local" | "global"));
+    (!known).then(|| json::bad_value(value, field, line, "local or global"))
+}
+
+fn check_requests(value: &Value, field: String, line: u64) -> Option<TraceError> {
+    let Value::Array(entries) = value else {
+        return Some(json::bad_value(value, field, line, "an array of requests"));
+    };
+    entries.iter().enumerate().find_map(|(index, entry)| {
+        let path = format!("{field}[{index}]");
+        let Value::Object(object) = entry else {
+            return Some(json::bad_value(entry, path, line, "an object"));
+        };
+        let sub_agent = object.get("type").and_then(Value::as_str) == Some("subagent");
+        let fields = if sub_agent { SUB_AGENT } else { REQUEST };
+        json::check_fields(object, &format!("{path}."), line, fields)
+    })
+}
+
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    assumed: Assumed,
+    wanted: Option<usize>,
+    chains: Chains,
+    requests: SizedRequests,
+    documents: u64,
+    /// When the sessions under way have their last arrival, if only so many run at a time.
+    lanes: Vec<f64>,
+    lanes_at_once: Option<usize>,
+}
+
+/// What is the same for all requests of a document.
+struct Session {
+    line: u64,
+    begin_ms: f64,
+    end_ms: f64,
+    block_tokens: usize,
+    space: u64,
+}
+
+impl Decoder {
+    pub(crate) fn new(assumed: Assumed, options: &ReadOptions) -> Self {
+        Self {
+            assumed,
+            wanted: options.block_tokens,
+            chains: Chains::default(),
+            requests: SizedRequests::default(),
+            documents: 0,
+            lanes: Vec::new(),
+            lanes_at_once: options.sessions_at_once,
+        }
+    }
+
+    pub(crate) fn record(&mut self, text: &[u8], line: u64, _: &mut Output) -> Result<(), TraceError> {
+        let document: Document = json::decode(text, line, self.assumed, FIELDS)?;
+        self.documents += 1;
+        let global = match document.hash_id_scope.as_deref() {
+            None | Some("local") => false,
+            Some("global") => true,
+            Some(_) => return Err(self.explain(text, line)),
+        };
+        let name = document.id.map_or_else(|| format!("session {}", self.documents).into(), |id| id.0);
+        let lane = self.free_lane();
+        let begin_ms = lane.and_then(|lane| self.lanes.get(lane)).copied().unwrap_or(0.0);
+        let mut session = Session {
+            line,
+            begin_ms,
+            end_ms: begin_ms,
+            block_tokens: document.block_size as usize,
+            // Documents are counted from 1; what is global is kept apart by size.
+            space: if global { (1 << 63) | u64::from(document.block_size) } else { self.documents },
+        };
+        if document.block_size == 0 || !self.flatten(document.requests, &name, 0.0, &mut session)? {
+            return Err(self.explain(text, line));
+        }
+        match (lane.and_then(|lane| self.lanes.get_mut(lane)), self.lanes_at_once) {
+            (Some(end), _) => *end = session.end_ms,
+            (None, Some(_)) => self.lanes.push(session.end_ms),
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// The place of the session that ends first, if no further one may run beside it.
+    fn free_lane(&self) -> Option<usize> {
+        if self.lanes.len() < self.lanes_at_once? {
+            return None;
+        }
+        let first = self.lanes.iter().enumerate().min_by(|left, right| left.1.total_cmp(right.1));
+        first.map(|(lane, _)| lane)
+    }
+
+    /// What is wrong with a document that decoded, but lacks something.
+    #[cold]
+    fn explain(&self, text: &[u8], line: u64) -> TraceError {
+        json::diagnose(text, line, self.assumed, FIELDS, None)
+    }
+
+    /// Takes in the requests of a session or a sub-agent; `false` if one lacks a field.
+    fn flatten(
+        &mut self,
+        entries: Vec<Entry>,
+        name: &str,
+        offset: f64,
+        session: &mut Session,
+    ) -> Result<bool, TraceError> {
+        for entry in entries {
+            if entry.kind.as_deref() == Some("subagent") {
+                let Some(inner) = entry.requests else { return Ok(false) };
+                let agent = entry.agent_id.map_or_else(|| "agent".into(), |id| id.0);
+                let spawned = entry.t.unwrap_or(0.0);
+                let relative = inner.iter().filter_map(|one| one.t).any(|t| t < spawned);
+                let offset = if relative { offset + spawned } else { offset };
+                if !self.flatten(inner, &format!("{name}/{agent}"), offset, session)? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let (Some(t), Some(input_length), Some(output_length), Some(ids)) =
+                (entry.t, entry.input, entry.output, entry.hash_ids)
+            else {
+                return Ok(false);
+            };
+            let think_ms = match entry.think_time {
+                Some(seconds) => Some(json::ms_of(seconds, "think_time", session.line)?),
+                None => None,
+            };
+            if t < 0.0 {
+                return Ok(false);
+            }
+            let timestamp_ms = session.begin_ms + json::ms_of(offset + t, "t", session.line)?;
+            session.end_ms = session.end_ms.max(timestamp_ms);
+            let hash_ids = self.chains.chain(session.space, &ids);
+            let request = TraceRequest { timestamp_ms, input_length, output_length, hash_ids };
+            let ready = Ready {
+                session: Some(name.into()),
+                kind: entry.model,
+                think_ms,
+                ..Ready::new(session.line, request)
+            };
+            self.requests.push(ready, session.block_tokens);
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn finish(&mut self, out: &mut Output) -> Result<(), TraceError> {
+        out.notes.unchained = self.chains.unchained();
+        self.requests.finish(self.wanted, out)
+    }
+}

@@ -1,0 +1,261 @@
+//! The formats of traces: their names, how each is told from the others, and how its records become requests.
+//!
+//! Owns [`TraceFormat`] and the decoders, one file per format, each with its fields, units and source:
+//!
+//! | format | a record is | time | ids stand for | told by |
+//! |---|---|---|---|---|
+//! | [`mooncake`] | a line, one request | `timestamp`, ms | prefixes, 512 tokens | nothing else fits |
+//! | [`mooncake_sessions`] | a line, one turn | `timestamp` or `delay`, ms | prefixes, 512 tokens | `session_id` or `delay` |
+//! | [`bailian`] | a line, one request | `timestamp`, s | contents, 16 tokens | `chat_id` |
+//! | [`kv_cache_tester`] | a JSON document, one session | `t`, s | contents of one document | `requests` |
+//! | [`block_rows`] | a line, one request | `timestamp`, ms, or none | contents, size in the line | `block_size` or `block_tokens` |
+//! | [`kv_events`] | a line, events of a cache | `ts`, s | prefixes | `events`, an array, or an event's `type` |
+//!
+//! Whatever the format, what comes out is a [`Trace`](crate::trace::Trace): requests in order of arrival, times in ms, ids
+//! that name prefixes, one block size. Where ids name contents, they are chained here: an id
+//! behind another prefix becomes another id, which is what a prefix cache makes of it. And the number of ids for which this made a difference is in [`ReadNotes`].
+//!
+//! A trace has one format. It is told from the keys of the first record, or named; a record that does not fit and looks
+//! like another format's is [`TraceError::MixedFormats`].
+
+pub mod bailian;
+pub mod block_rows;
+pub(crate) mod json;
+pub mod kv_cache_tester;
+pub mod kv_events;
+pub mod mooncake;
+pub mod mooncake_sessions;
+pub(crate) mod scan;
+mod sized;
+mod write;
+
+use std::{collections::VecDeque, fmt, str::FromStr};
+
+use serde::Serialize;
+
+use crate::{error::TraceError, labels::Label, reader::ReadOptions, trace::TraceRequest};
+use scan::Scanner;
+pub(crate) use sized::MOST_REFERENCES;
+pub use write::write_trace;
+
+/// How a trace is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TraceFormat {
+    /// Mooncake JSONL: one request a line.
+    #[default]
+    Mooncake,
+    /// Mooncake JSONL with sessions and delays, as `AIPerf` and Dynamo use it.
+    MooncakeSessions,
+    /// Qwen-Bailian usage traces.
+    Bailian,
+    /// kv-cache-tester: one JSON document per coding session, with nested sub-agents.
+    KvCacheTester,
+    /// One request a line, each with its block size, as kvcache-simulator reads them.
+    BlockRows,
+    /// Recorded KV events of an engine's cache.
+    KvEvents,
+}
+
+impl TraceFormat {
+    /// Every format.
+    pub const ALL: &'static [Self] = &[
+        Self::Mooncake,
+        Self::MooncakeSessions,
+        Self::Bailian,
+        Self::KvCacheTester,
+        Self::BlockRows,
+        Self::KvEvents,
+    ];
+
+    /// The name, as users write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mooncake => "mooncake",
+            Self::MooncakeSessions => "mooncake-sessions",
+            Self::Bailian => "bailian",
+            Self::KvCacheTester => "kv-cache-tester",
+            Self::BlockRows => "block-rows",
+            Self::KvEvents => "kv-events",
+        }
+    }
+
+    /// Tokens that an id stands for, where neither the trace nor the caller says; `None` where the trace must say.
+    #[must_use]
+    pub const fn default_block_tokens(self) -> Option<usize> {
+        match self {
+            Self::Mooncake | Self::MooncakeSessions => Some(crate::trace::DEFAULT_BLOCK_TOKENS),
+            Self::Bailian => Some(bailian::BLOCK_TOKENS),
+            Self::KvCacheTester | Self::BlockRows | Self::KvEvents => None,
+        }
+    }
+
+    /// Whether [`write_trace`] writes it.
+    #[must_use]
+    pub const fn is_written(self) -> bool {
+        matches!(self, Self::Mooncake | Self::MooncakeSessions | Self::Bailian)
+    }
+
+    /// Whether a record is a JSON document and not a line.
+    pub(crate) const fn has_documents(self) -> bool {
+        matches!(self, Self::KvCacheTester)
+    }
+
+    /// Whether requests are put in order of arrival by the reader, since the records are not.
+    pub(crate) const fn is_sorted_by_reader(self) -> bool {
+        matches!(self, Self::MooncakeSessions | Self::KvCacheTester | Self::KvEvents)
+    }
+
+    /// Whether the ids are chained by the decoder, so that they need no check.
+    pub(crate) const fn is_chained_by_reader(self) -> bool {
+        !matches!(self, Self::Mooncake | Self::MooncakeSessions)
+    }
+
+    /// The format of a first record with these keys.
+    pub(crate) fn detect(record: &Scanner) -> Self {
+        let event_type = matches!(
+            record.kind(),
+            b"BlockStored" | b"BlockRemoved" | b"AllBlocksCleared" | b"stored" | b"removed" | b"cleared"
+        );
+        if record.is_array() || record.has("events") || event_type {
+            Self::KvEvents
+        } else if record.has("requests") {
+            Self::KvCacheTester
+        } else if record.has("chat_id") {
+            Self::Bailian
+        } else if record.has("block_size") || record.has("block_tokens") {
+            Self::BlockRows
+        } else if record.has("session_id") || record.has("delay") {
+            Self::MooncakeSessions
+        } else {
+            Self::Mooncake
+        }
+    }
+}
+
+impl fmt::Display for TraceFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for TraceFormat {
+    type Err = TraceError;
+
+    fn from_str(name: &str) -> Result<Self, TraceError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| TraceError::UnknownFormat { name: json::shorten(name) })
+    }
+}
+
+/// What was noticed, and what was done to the records, while a trace was read. None of it is an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReadNotes {
+    /// Records: lines that are not blank, or documents.
+    pub records: u64,
+    /// Requests that stood behind a later one, and were put in order.
+    pub reordered: u64,
+    /// Prefixes behind which an id stood that stood behind another prefix before: ids that name contents. They were
+    /// made into ids that name prefixes. 0 where ids name prefixes already, or were not chained.
+    pub unchained: u64,
+    /// Requests whose blocks were made into blocks of another size.
+    pub regrouped: u64,
+    /// Requests without a time of their own, placed by their delay or behind the request before.
+    pub untimed: u64,
+    /// Recorded events that are no stored blocks of the first tier: removals, other tiers, other kinds.
+    pub skipped_events: u64,
+    /// Stored runs whose parent block was not recorded: the prompt before it is taken to be that one block.
+    pub unknown_parents: u64,
+}
+
+/// What is read as which format, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assumed {
+    pub(crate) format: TraceFormat,
+    /// Whether it was told from the first record; otherwise the caller named it.
+    pub(crate) detected: bool,
+}
+
+/// A request that is ready to be checked.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) line: u64,
+    pub(crate) request: TraceRequest,
+    pub(crate) session: Option<Box<str>>,
+    pub(crate) kind: Option<Box<str>>,
+    pub(crate) think_ms: Option<f64>,
+}
+
+impl Ready {
+    pub(crate) fn new(line: u64, request: TraceRequest) -> Self {
+        Self { line, request, session: None, kind: None, think_ms: None }
+    }
+
+    pub(crate) fn label(&self) -> Label<'_> {
+        Label { session: self.session.as_deref(), kind: self.kind.as_deref(), think_ms: self.think_ms }
+    }
+}
+
+/// What decoders give: requests, their block size, and what they noticed.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub(crate) ready: VecDeque<Ready>,
+    /// Set before the first request is given.
+    pub(crate) block_tokens: usize,
+    pub(crate) notes: ReadNotes,
+}
+
+/// A format's way from records to requests.
+#[derive(Debug)]
+pub(crate) enum Decoder {
+    Mooncake(mooncake::Decoder),
+    MooncakeSessions(mooncake_sessions::Decoder),
+    Bailian(bailian::Decoder),
+    KvCacheTester(kv_cache_tester::Decoder),
+    BlockRows(block_rows::Decoder),
+    KvEvents(kv_events::Decoder),
+}
+
+impl Decoder {
+    pub(crate) fn new(assumed: Assumed, options: &ReadOptions) -> Self {
+        match assumed.format {
+            TraceFormat::Mooncake => Self::Mooncake(mooncake::Decoder::new(assumed, options)),
+            TraceFormat::MooncakeSessions => {
+                Self::MooncakeSessions(mooncake_sessions::Decoder::new(assumed, options))
+            }
+            TraceFormat::Bailian => Self::Bailian(bailian::Decoder::new(assumed, options)),
+            TraceFormat::KvCacheTester => {
+                Self::KvCacheTester(kv_cache_tester::Decoder::new(assumed, options))
+            }
+            TraceFormat::BlockRows => Self::BlockRows(block_rows::Decoder::new(assumed, options)),
+            TraceFormat::KvEvents => Self::KvEvents(kv_events::Decoder::new(assumed, options)),
+        }
+    }
+
+    /// Takes in one record, which begins in `line`.
+    pub(crate) fn record(&mut self, text: &[u8], line: u64, out: &mut Output) -> Result<(), TraceError> {
+        out.notes.records += 1;
+        match self {
+            Self::Mooncake(decoder) => decoder.record(text, line, out),
+            Self::MooncakeSessions(decoder) => decoder.record(text, line, out),
+            Self::Bailian(decoder) => decoder.record(text, line, out),
+            Self::KvCacheTester(decoder) => decoder.record(text, line, out),
+            Self::BlockRows(decoder) => decoder.record(text, line, out),
+            Self::KvEvents(decoder) => decoder.record(text, line, out),
+        }
+    }
+
+    /// Gives what could not be given before the last record was seen.
+    pub(crate) fn finish(&mut self, out: &mut Output) -> Result<(), TraceError> {
+        match self {
+            Self::Mooncake(_) | Self::MooncakeSessions(_) | Self::Bailian(_) => Ok(()),
+            Self::KvCacheTester(decoder) => decoder.finish(out),
+            Self::BlockRows(decoder) => decoder.finish(out),
+            Self::KvEvents(decoder) => decoder.finish(out),
+        }
+    }
+}

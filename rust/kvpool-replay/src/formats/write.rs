@@ -1,0 +1,130 @@
+//! Writing traces in the formats that others read.
+//!
+//! The bytes depend on the trace alone: a time that is a whole number is written without a fraction, another one with the
+//! fewest digits that name it. Reading them back with the same block size gives the same requests, but for what the format
+//! has no place for: [`write_trace`] says what that is.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::{self, BufWriter, Write},
+};
+
+use super::TraceFormat;
+use crate::{error::TraceError, trace::Trace};
+
+/// Writes a trace, one request a line.
+///
+/// What is lost, by format; none of them says the block size.
+///
+/// | format | lost |
+/// |---|---|
+/// | `mooncake` | sessions, kinds, think times |
+/// | `mooncake-sessions` | kinds; the think time of a session's first request |
+/// | `bailian` | think times; names of sessions, which become numbers; times below a microsecond |
+///
+/// ```
+/// use kvpool_replay::{formats::{TraceFormat, write_trace}, trace::{Trace, TraceRequest}};
+///
+/// let request =
+///     TraceRequest { timestamp_ms: 1500.0, input_length: 20, output_length: 9, hash_ids: [4, 5].into() };
+/// let trace = Trace::new(vec![request], 16).unwrap();
+/// let mut file = Vec::new();
+/// write_trace(&trace, TraceFormat::Bailian, &mut file).unwrap();
+/// let line = r#"{"chat_id": 0, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 20, "output_length": 9, "type": "text", "turn": 1, "hash_ids": [4, 5]}"#;
+/// assert_eq!(file, [line.as_bytes(), b"\n"].concat());
+/// ```
+///
+/// # Errors
+///
+/// [`TraceError::NotWritten`] for a format that is only read; [`TraceError::Write`] with what `out` says. Part of the trace
+/// may have been written then.
+pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Result<(), TraceError> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    let written = match format {
+        TraceFormat::Mooncake => mooncake(trace, &mut out),
+        TraceFormat::MooncakeSessions => sessions(trace, &mut out),
+        TraceFormat::Bailian => bailian(trace, &mut out),
+        TraceFormat::KvCacheTester | TraceFormat::BlockRows | TraceFormat::KvEvents => {
+            return Err(TraceError::NotWritten { format });
+        }
+    };
+    written.and_then(|()| out.flush()).map_err(|source| TraceError::Write { source })
+}
+
+/// What a format adds to a line.
+struct Extra {
+    /// Before the timestamp.
+    start: String,
+    /// Before the ids.
+    middle: String,
+}
+
+/// Writes all lines, with times in units of `unit_ms`.
+fn lines(
+    trace: &Trace,
+    out: &mut impl Write,
+    unit_ms: f64,
+    mut extra: impl FnMut(usize) -> Extra,
+) -> io::Result<()> {
+    for (index, request) in trace.requests().iter().enumerate() {
+        let Extra { start, middle } = extra(index);
+        // `Display` of an f64 writes whole numbers without a fraction and never an exponent.
+        write!(
+            out,
+            "{{{start}\"timestamp\": {}, \"input_length\": {}, \"output_length\": {}, {middle}\"hash_ids\": [",
+            request.timestamp_ms / unit_ms,
+            request.input_length,
+            request.output_length,
+        )?;
+        for (position, id) in request.hash_ids.iter().enumerate() {
+            let comma = if position == 0 { "" } else { ", " };
+            write!(out, "{comma}{id}")?;
+        }
+        out.write_all(b"]}\n")?;
+    }
+    Ok(())
+}
+
+fn mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    lines(trace, out, 1.0, |_| Extra { start: String::new(), middle: String::new() })
+}
+
+fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    let labels = trace.labels();
+    let mut begun = HashSet::new();
+    lines(trace, out, 1.0, |index| {
+        let label = labels.get(index);
+        let start =
+            label.session.map_or_else(String::new, |name| format!("\"session_id\": {}, ", quoted(name)));
+        // A first turn follows nothing.
+        let first = label.session.is_none_or(|name| begun.insert(name));
+        let delay = label.think_ms.filter(|_| !first);
+        let middle = delay.map_or_else(String::new, |ms| format!("\"delay\": {ms}, "));
+        Extra { start, middle }
+    })
+}
+
+fn bailian(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    let labels = trace.labels();
+    // By session: its last request and its number of turns.
+    let mut last: HashMap<u32, (usize, u32)> = HashMap::new();
+    lines(trace, out, 1e3, |index| {
+        let session = labels.session_number(index);
+        let previous = session.and_then(|session| last.get(&session)).copied();
+        let parent = previous.map_or_else(|| "-1".to_owned(), |(request, _)| request.to_string());
+        let turn = previous.map_or(1, |(_, turns)| turns.saturating_add(1));
+        if let Some(session) = session {
+            last.insert(session, (index, turn));
+        }
+        let kind = quoted(labels.get(index).kind.unwrap_or("text"));
+        Extra {
+            start: format!("\"chat_id\": {index}, \"parent_chat_id\": {parent}, "),
+            middle: format!("\"type\": {kind}, \"turn\": {turn}, "),
+        }
+    })
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

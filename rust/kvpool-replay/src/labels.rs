@@ -1,0 +1,131 @@
+//! What a trace may know of its requests besides tokens and blocks: session, kind, think time.
+//!
+//! Owns [`Labels`]. They lie beside the requests and not in them: most traces have none, replays that do not ask for them
+//! pay nothing, and names are held once.
+//!
+//! Costs: nothing for a trace without labels; 32 bytes per request and one hash-map step per name otherwise.
+
+use std::collections::HashMap;
+
+/// What is known of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Label<'a> {
+    /// The conversation or agent that it belongs to; `None` if it stands alone or nothing is known.
+    pub session: Option<&'a str>,
+    /// What kind of request it is: a type, a model, a tenant, as the format has it.
+    pub kind: Option<&'a str>,
+    /// How long the client waited before it, after the answer before it, in ms.
+    pub think_ms: Option<f64>,
+}
+
+/// The labels of a trace's requests, in the same order; or none.
+///
+/// ```
+/// use kvpool_replay::labels::{Label, Labels};
+///
+/// let mut labels = Labels::default();
+/// labels.push(Label { session: Some("chat 7"), kind: Some("text"), think_ms: None });
+/// labels.push(Label { session: Some("chat 7"), kind: None, think_ms: Some(1500.0) });
+/// assert_eq!((labels.len(), labels.sessions()), (2, &["chat 7".to_owned()][..]));
+/// assert_eq!(labels.get(1).think_ms, Some(1500.0));
+/// assert_eq!(labels.get(9), Label::default());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Labels {
+    entries: Vec<Entry>,
+    sessions: Names,
+    kinds: Names,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    session: Option<u32>,
+    kind: Option<u32>,
+    think_ms: Option<f64>,
+}
+
+/// Different names, numbered in the order of first use.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Names {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> Option<u32> {
+        if let Some(&number) = self.numbers.get(name) {
+            return Some(number);
+        }
+        // More names than 32 bits count would not fit into memory.
+        let number = u32::try_from(self.names.len()).ok()?;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    fn get(&self, number: Option<u32>) -> Option<&str> {
+        self.names.get(number? as usize).map(String::as_str)
+    }
+}
+
+impl Labels {
+    /// Appends the label of the next request.
+    pub fn push(&mut self, label: Label<'_>) {
+        let session = label.session.and_then(|name| self.sessions.number(name));
+        let kind = label.kind.and_then(|name| self.kinds.number(name));
+        self.entries.push(Entry { session, kind, think_ms: label.think_ms });
+    }
+
+    /// The label of request `index` (from 0); empty beyond the last one.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Label<'_> {
+        self.entries.get(index).map_or_else(Label::default, |entry| Label {
+            session: self.sessions.get(entry.session),
+            kind: self.kinds.get(entry.kind),
+            think_ms: entry.think_ms,
+        })
+    }
+
+    /// The number of the session of request `index`, an index into [`sessions`](Self::sessions).
+    #[must_use]
+    pub fn session_number(&self, index: usize) -> Option<u32> {
+        self.entries.get(index)?.session
+    }
+
+    /// The number of the kind of request `index`, an index into [`kinds`](Self::kinds).
+    #[must_use]
+    pub fn kind_number(&self, index: usize) -> Option<u32> {
+        self.entries.get(index)?.kind
+    }
+
+    /// Names of the sessions, in the order in which they begin.
+    #[must_use]
+    pub fn sessions(&self) -> &[String] {
+        &self.sessions.names
+    }
+
+    /// Names of the kinds, in the order of first use.
+    #[must_use]
+    pub fn kinds(&self) -> &[String] {
+        &self.kinds.names
+    }
+
+    /// Requests that have a label; 0 for a trace without.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether nothing is known of any request: as good as no labels.
+    pub(crate) fn say_nothing(&self) -> bool {
+        self.entries
+            .iter()
+            .all(|entry| entry.session.is_none() && entry.kind.is_none() && entry.think_ms.is_none())
+    }
+}

@@ -1,0 +1,236 @@
+//! Reading files in slices: one file, a folder of them, or a stream, with the number of bytes read.
+//!
+//! Owns [`TraceLoader`]. It drives a [`TraceReader`] record by record, over all files of a folder as over one input, and keeps
+//! the requests. Bytes are counted where they are taken from the file, so a compressed one shows its true progress.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    error::TraceError,
+    reader::{ReadOptions, ReadTrace, TraceReader},
+    source::BUFFER_BYTES,
+    trace::TraceRequest,
+};
+
+/// Bytes on their way in.
+type Input = Box<dyn BufRead + Send>;
+
+/// A trace on its way in: read in slices, with the number of bytes read, so that a caller can show progress.
+///
+/// ```no_run
+/// use kvpool_replay::reader::{ReadOptions, TraceLoader};
+///
+/// let mut loader = TraceLoader::open("trace.jsonl.gz", &ReadOptions::default())?;
+/// while !loader.advance(1 << 20)? {
+///     println!("{} of {:?} bytes", loader.bytes_read(), loader.total_bytes());
+/// }
+/// let read = loader.finish()?;
+/// println!("{} requests, read as {}", read.trace.requests().len(), read.format);
+/// # Ok::<(), kvpool_replay::error::TraceError>(())
+/// ```
+pub struct TraceLoader {
+    reader: TraceReader<Input>,
+    requests: Vec<TraceRequest>,
+    bytes_read: Arc<AtomicU64>,
+    total_bytes: Option<u64>,
+    /// The file being read, of a folder.
+    file: Option<PathBuf>,
+    further_files: VecDeque<PathBuf>,
+    done: bool,
+}
+
+impl fmt::Debug for TraceLoader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceLoader")
+            .field("requests", &self.requests.len())
+            .field("bytes_read", &self.bytes_read())
+            .field("total_bytes", &self.total_bytes)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TraceLoader {
+    /// A loader for the file at `path`; or for the folder, of which it reads all `.json` and `.jsonl` files, plain or
+    /// `.gz`, in the order of their names, as one trace.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::Open`], [`TraceError::EmptyFolder`], and what [`TraceReader::new`] gives.
+    pub fn open(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
+        let path = path.as_ref();
+        let mut files = VecDeque::from([path.to_owned()]);
+        if path.is_dir() {
+            files = files_in(path).map_err(|source| TraceError::Open { path: path.to_owned(), source })?;
+        }
+        let Some(first) = files.pop_front() else {
+            return Err(TraceError::EmptyFolder { path: path.to_owned() });
+        };
+        let sizes =
+            [&first].into_iter().chain(&files).map(|file| std::fs::metadata(file).map(|data| data.len()));
+        let total_bytes = sizes.sum::<io::Result<u64>>().ok();
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let input = open_file(&first, &bytes_read)?;
+        let file = path.is_dir().then_some(first);
+        let mut loader =
+            Self::new(input, options, bytes_read).map_err(|error| in_file(file.as_ref(), error))?;
+        (loader.file, loader.further_files, loader.total_bytes) = (file, files, total_bytes);
+        Ok(loader)
+    }
+
+    /// A loader for a stream: standard input, a socket, bytes in memory.
+    ///
+    /// # Errors
+    ///
+    /// What [`TraceReader::new`] gives.
+    pub fn from_reader(
+        input: impl BufRead + Send + 'static,
+        options: &ReadOptions,
+    ) -> Result<Self, TraceError> {
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        Self::new(Box::new(Counted { input, bytes: bytes_read.clone() }), options, bytes_read)
+    }
+
+    fn new(input: Input, options: &ReadOptions, bytes_read: Arc<AtomicU64>) -> Result<Self, TraceError> {
+        Ok(Self {
+            reader: TraceReader::new(input, options)?,
+            requests: Vec::new(),
+            bytes_read,
+            total_bytes: None,
+            file: None,
+            further_files: VecDeque::new(),
+            done: false,
+        })
+    }
+
+    /// Reads on for about this many bytes of the input; `true` when all is read.
+    ///
+    /// # Errors
+    ///
+    /// The first error of [`TraceReader`], in [`TraceError::InFile`] for a file of a folder. Then the loader is of no
+    /// more use.
+    pub fn advance(&mut self, bytes: u64) -> Result<bool, TraceError> {
+        let until = self.bytes_read().saturating_add(bytes.max(1));
+        while !self.done && self.bytes_read() < until {
+            self.step().map_err(|error| in_file(self.file.as_ref(), error))?;
+        }
+        Ok(self.done)
+    }
+
+    /// Takes in one record, and what is ready then.
+    fn step(&mut self) -> Result<(), TraceError> {
+        let reader = &mut self.reader;
+        if !reader.take_record()? {
+            match self.further_files.pop_front() {
+                Some(file) => {
+                    reader.go_on_with(open_file(&file, &self.bytes_read)?)?;
+                    self.file = Some(file);
+                }
+                None => {
+                    self.done = true;
+                    reader.finish()?;
+                }
+            }
+        }
+        while let Some(request) = reader.take_request()? {
+            self.requests.push(request);
+        }
+        self.done |= reader.is_full();
+        Ok(())
+    }
+
+    /// Bytes of the input read so far, before decompression; a little ahead of the records taken in.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the input; `None` for a stream.
+    #[must_use]
+    pub fn total_bytes(&self) -> Option<u64> {
+        self.total_bytes
+    }
+
+    /// Requests read so far. Formats that are put in order give theirs at the end.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Reads what is left, and gives the trace.
+    ///
+    /// # Errors
+    ///
+    /// As [`advance`](Self::advance); [`TraceError::Empty`] without a request.
+    pub fn finish(mut self) -> Result<ReadTrace, TraceError> {
+        while !self.advance(u64::MAX)? {}
+        if self.requests.is_empty() {
+            return Err(in_file(self.file.as_ref(), TraceError::Empty { lines: self.reader.lines() }));
+        }
+        Ok(self.reader.read_trace(self.requests))
+    }
+}
+
+/// Counts the bytes that are taken from an input.
+struct Counted<R> {
+    input: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = self.input.read(buffer)?;
+        self.bytes.fetch_add(size as u64, Ordering::Relaxed);
+        Ok(size)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.bytes.fetch_add(amount as u64, Ordering::Relaxed);
+        self.input.consume(amount);
+    }
+}
+
+fn open_file(path: &Path, bytes: &Arc<AtomicU64>) -> Result<Input, TraceError> {
+    let file = File::open(path).map_err(|source| TraceError::Open { path: path.to_owned(), source })?;
+    let input = BufReader::with_capacity(BUFFER_BYTES, file);
+    Ok(Box::new(Counted { input, bytes: bytes.clone() }))
+}
+
+/// An error with the file of a folder that it is about.
+fn in_file(file: Option<&PathBuf>, error: TraceError) -> TraceError {
+    match (file, error) {
+        (_, error @ TraceError::Open { .. }) | (None, error) => error,
+        (Some(path), error) => TraceError::InFile { path: path.clone(), error: Box::new(error) },
+    }
+}
+
+/// The files of a folder that may be traces, in the order of their names.
+fn files_in(folder: &Path) -> io::Result<VecDeque<PathBuf>> {
+    const ENDINGS: [&str; 4] = [".json", ".jsonl", ".json.gz", ".jsonl.gz"];
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files.into())
+}

@@ -1,0 +1,132 @@
+//! What an eviction policy did with a trace at one capacity, and the two forms of asking.
+//!
+//! Owns [`PolicyRun`], [`Form`], and [`run_policy`], which finds a policy by name.
+
+use std::str::FromStr;
+
+use kvpool::EvictionPolicy;
+
+use super::error::{SizingError, setting};
+use super::outcome::Outcome;
+use super::pool_form::pool_form;
+use super::references::References;
+use super::stream::stream;
+use super::turnover::Turnover;
+
+/// What a policy did with a trace at one capacity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyRun {
+    outcome: Outcome,
+    evictions: u64,
+    insertions: u64,
+    turnovers: Vec<f64>,
+}
+
+impl PolicyRun {
+    pub(super) fn new(outcome: Outcome, evictions: u64, turnover: Turnover) -> Self {
+        let insertions = turnover.insertions();
+        Self { outcome, evictions, insertions, turnovers: turnover.into_shares() }
+    }
+
+    /// Hits of each request, and of all.
+    #[must_use]
+    pub const fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Blocks evicted.
+    #[must_use]
+    pub const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Blocks that came in: references to blocks that were not resident, as far as they fit.
+    #[must_use]
+    pub fn insertions(&self) -> u64 {
+        self.insertions
+    }
+
+    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the share of the blocks resident
+    /// at its end that came in during it. FIFO has 1 always; a policy that stagnates comes down towards 0, for what comes in
+    /// goes out again at once.
+    #[must_use]
+    pub fn turnovers(&self) -> &[f64] {
+        &self.turnovers
+    }
+
+    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the first window does.
+    #[must_use]
+    pub fn turnover(&self) -> Option<f64> {
+        let windows = self.turnovers.len();
+        (windows > 0).then(|| self.turnovers.iter().sum::<f64>() / windows as f64)
+    }
+}
+
+/// How a policy is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As the shipped pool does, whole requests at a time: see [`pool_form`].
+    #[default]
+    Pool,
+    /// As papers simulate, each block for itself: see [`stream`].
+    Stream,
+}
+
+impl FromStr for Form {
+    type Err = SizingError;
+
+    fn from_str(name: &str) -> Result<Self, SizingError> {
+        match name {
+            "pool" => Ok(Self::Pool),
+            "stream" => Ok(Self::Stream),
+            _ => Err(setting("form", name, "pool or stream")),
+        }
+    }
+}
+
+/// Runs a policy by its name, from empty, at one capacity.
+///
+/// ```
+/// use kvpool::EvictionPolicy;
+/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, Form, References, lru, run_policy}};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let run = run_policy(&references, 700, EvictionPolicy::Lru, Form::Pool)?;
+/// assert_eq!(run.outcome(), &lru(&references, 700));
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
+///
+/// # Errors
+/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in memory; in stream form
+/// for a policy that is no order of its own (`last-accessed`).
+pub fn run_policy(
+    references: &References,
+    capacity_blocks: usize,
+    policy: EvictionPolicy,
+    form: Form,
+) -> Result<PolicyRun, SizingError> {
+    // Never more than the trace can fill, however large the capacity: shares of a capacity do not matter where nothing goes.
+    match form {
+        Form::Pool => {
+            let blocks = capacity_blocks.min(references.unique_blocks()).max(1) + 1;
+            let mut evictor = policy.build(blocks, None).map_err(|_| too_many(capacity_blocks))?;
+            Ok(pool_form(references, capacity_blocks, evictor.as_mut()))
+        }
+        Form::Stream => {
+            let mut order = policy
+                .order(2)
+                .map_err(|_| too_many(capacity_blocks))?
+                .ok_or_else(|| setting("policy", policy.name(), "one with an order of its own"))?;
+            stream(references, capacity_blocks, order.as_mut())
+        }
+    }
+}
+
+pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
+    setting(
+        "capacity_blocks",
+        capacity_blocks,
+        "fewer than 2^32 - 3, and few enough for the policy's arrays to fit in memory",
+    )
+}

@@ -1,0 +1,169 @@
+//! Pool form: any evictor at one capacity, as a manager drives it.
+//!
+//! Owns [`pool_form`] and [`pool_form_with_hints`]: the shipped [`Evictor`]s, with everything around them reduced to arrays: no hashing, no block tables.
+//! So a grid of policies and capacities takes seconds, and its figures are those of the pool.
+//!
+//! **The definition.** One request after the other, each whole: the longest cached prefix is taken (`hit`); the rest is
+//! allocated, free blocks first, then what the evictor gives up; what was allocated is registered head first; then all is
+//! released, deepest first. A request's own blocks are in use meanwhile and are never evicted for it. Of a prompt larger than
+//! the cache as much as fits is kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block.
+//!
+//! Costs: one evictor operation per reference, hits and misses alike, 20 to 100 ns by policy; 4 bytes per unique block and 8
+//! per block of capacity beside the evictor's own.
+
+use kvpool::retention::Retention;
+use kvpool::{BlockId, Candidate, Content, Evictor};
+
+use super::error::{SizingError, setting};
+use super::hints::{Draws, HintConfig};
+use super::outcome::Outcome;
+use super::policy_run::PolicyRun;
+use super::references::References;
+use super::stream::key_of;
+use super::turnover::Turnover;
+
+/// No block; no content.
+const NONE: u32 = 0;
+
+/// Hits and evictions of `evictor`, which is empty and made for `capacity_blocks + 1` blocks, the null block included, or for
+/// as many as the trace can fill.
+///
+/// ```
+/// use kvpool::EvictionPolicy;
+/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let mut evictor = EvictionPolicy::Lru.build(701, None).unwrap();
+/// let run = pool_form(&references, 700, evictor.as_mut());
+/// assert_eq!(run.outcome(), &lru(&references, 700));
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
+#[must_use]
+pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut dyn Evictor) -> PolicyRun {
+    drive(references, capacity_blocks, evictor, |_| usize::MAX)
+}
+
+/// As [`pool_form`], with end-of-life hints given to the evictor's own [retention](kvpool::retention): when a request has been
+/// released, the blocks that no later one uses are demoted, all of them or, with the rest of the stated probability, none.
+/// Over LRU the hits are about those of [`lru_with_hints`](super::lru_with_hints), which does not store such blocks at all.
+///
+/// Hints about single blocks would be worth little in a pool: a block waits for its cached descendants, so one that nothing
+/// was said of keeps the demoted ones above it (conversation trace, 5 %, every second dead block named: 20.1 instead of 25.3).
+///
+/// ```
+/// use kvpool::{EvictionPolicy, retention::RetentionConfig};
+/// use kvpool_replay::generate::{GeneratorConfig, generate};
+/// use kvpool_replay::sizing::{Blocks, HintConfig, References, lru, pool_form_with_hints};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let mut evictor = EvictionPolicy::Lru.build(301, Some(&RetentionConfig::default())).unwrap();
+/// let hints = HintConfig { accuracy: 0.5, seed: 0 };
+/// let run = pool_form_with_hints(&references, 300, evictor.as_mut(), hints)?;
+/// assert!(run.outcome().block_rate() > lru(&references, 300).block_rate());
+/// # Ok::<(), kvpool_replay::sizing::SizingError>(())
+/// ```
+///
+/// # Errors
+/// [`SizingError::Setting`] for an accuracy out of range, or an evictor without retention.
+pub fn pool_form_with_hints(
+    references: &References,
+    capacity_blocks: usize,
+    evictor: &mut dyn Evictor,
+    hints: HintConfig,
+) -> Result<PolicyRun, SizingError> {
+    if evictor.retention().is_none() {
+        return Err(setting("evictor", evictor.name(), "one with retention"));
+    }
+    let draws = Draws::new(hints)?;
+    Ok(drive(references, capacity_blocks, evictor, |request| {
+        let live = references.runs().live(request) as usize;
+        if draws.told_of_all(request) { live } else { usize::MAX }
+    }))
+}
+
+/// `ends_from` says from which depth on a request's blocks are demoted when it has been released.
+fn drive(
+    references: &References,
+    capacity_blocks: usize,
+    evictor: &mut dyn Evictor,
+    ends_from: impl Fn(usize) -> usize,
+) -> PolicyRun {
+    // Never more than the trace can fill, however large the capacity.
+    let blocks = capacity_blocks.min(references.unique_blocks());
+    let mut cache = Cache {
+        block_of: vec![NONE; references.unique_blocks()],
+        content_of: vec![NONE; blocks + 1],
+        used: 0,
+        evictions: 0,
+    };
+    let mut turnover = Turnover::new(capacity_blocks, blocks + 1);
+    let mut table: Vec<BlockId> = Vec::new();
+    let mut released: Vec<Candidate> = Vec::new();
+    let mut hits = Vec::with_capacity(references.requests());
+    for index in 0..references.requests() {
+        let contents = references.request(index);
+        table.clear();
+        table.extend(
+            contents
+                .iter()
+                .map(|&content| BlockId::new(cache.block_of[content as usize]))
+                .take_while(|block| !block.is_null()),
+        );
+        for &block in &table {
+            evictor.hit(block);
+        }
+        let hit = table.len();
+        hits.push(hit as u32);
+        while table.len() < contents.len() {
+            let Some(block) = cache.take(evictor) else { break };
+            table.push(block);
+        }
+        for depth in hit..table.len() {
+            let parent = depth.checked_sub(1).map(|before| table[before]);
+            let (block, content) = (table[depth], contents[depth]);
+            cache.block_of[content as usize] = block.get();
+            cache.content_of[block.index()] = content;
+            evictor.registered(block, Content { key: key_of(content), depth: depth as u32 }, parent);
+            turnover.insert(block.index(), cache.evictions > 0);
+        }
+        released.clear();
+        released.extend(
+            table.iter().enumerate().rev().map(|(depth, &block)| Candidate { block, depth: depth as u32 }),
+        );
+        evictor.insert(&mut released);
+        if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention()) {
+            for &block in ended {
+                let _ = retention.retain(block, Retention::END_OF_LIFE); // refused only for a time to live
+            }
+        }
+        turnover.end_window();
+    }
+    let outcome = Outcome::new(references, capacity_blocks, hits);
+    PolicyRun::new(outcome, cache.evictions, turnover)
+}
+
+struct Cache {
+    /// By content: the block that it is in.
+    block_of: Vec<u32>,
+    /// By block: the content that it holds, once it was used.
+    content_of: Vec<u32>,
+    /// Blocks that were ever used: the others are free.
+    used: usize,
+    evictions: u64,
+}
+
+impl Cache {
+    /// A block for a new content; `None` if all are in use by the request that asks.
+    fn take(&mut self, evictor: &mut dyn Evictor) -> Option<BlockId> {
+        if self.used + 1 < self.content_of.len() {
+            self.used += 1;
+            return Some(BlockId::new(self.used as u32));
+        }
+        let victim = evictor.evict()?;
+        self.block_of[self.content_of[victim.index()] as usize] = NONE;
+        self.evictions += 1;
+        Some(victim)
+    }
+}

@@ -1,0 +1,146 @@
+//! Any policy at one capacity, block by block: the stream form.
+//!
+//! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace without a pool.
+//!
+//! **Definition**, that of the published figures (`docs/eviction-study.md`, section A). Requests come one after the other. Of
+//! each, first its hits are counted: the longest prefix of its blocks that is resident. Then every block of it is touched,
+//! *last block first*: a resident one is hit and released, behind a gap as well; an absent one is admitted, which asks
+//! the ghosts; if the cache is full a victim goes; then it is released. No block is held meanwhile: a request may evict
+//! blocks of its own. So the cache is not prefix-closed, and a policy that breaks chains pays for it in the next prefix.
+//!
+//! This is what papers simulate, and it is cheap: of use to compare policies with the literature and to size many
+//! capacities. What the shipped pool does, which holds blocks and evicts no parent before its children, is what
+//! [`replay`](crate::replay) says.
+//!
+//! An admission that comes before its eviction needs a block id more than there are resident blocks: the policy is grown for
+//! `capacity + 1` blocks, and shares that it takes of its capacity are by that little larger.
+//!
+//! Costs: O(references) calls of the policy; 16 bytes per resident block, 4 per unique block, 4 per request, and the
+//! policy's own.
+
+use kvpool::{
+    BlockId, MAX_BLOCKS,
+    evictor::{Content, Policy},
+};
+
+use super::error::SizingError;
+use super::hints::mix;
+use super::outcome::Outcome;
+use super::policy_run::{PolicyRun, too_many};
+use super::references::References;
+use super::turnover::Turnover;
+
+/// Which content is in which block.
+struct Resident {
+    /// By content: its block; 0 for none.
+    block_of: Vec<u32>,
+    /// By block.
+    contents: Vec<u32>,
+    depths: Vec<u32>,
+    /// The block id without content.
+    spare: BlockId,
+    blocks: usize,
+}
+
+/// The key of a content: any that is not the content's number, which is dense.
+pub(super) fn key_of(content: u32) -> u64 {
+    mix(u64::from(content))
+}
+
+/// Runs `policy`, from empty, with `capacity_blocks` resident blocks.
+///
+/// ```
+/// use kvpool::evictor::policies::{Recency, S3Fifo};
+/// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, stream}};
+///
+/// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
+/// let references = References::new(&trace, Blocks::All)?;
+/// let streamed = stream(&references, 700, &mut Recency::new(702)?)?;
+/// assert_eq!(streamed.outcome(), &lru(&references, 700));
+/// assert_eq!(streamed.evictions(), streamed.insertions() - 700);
+/// let other = stream(&references, 700, &mut S3Fifo::new(702)?)?;
+/// assert!(other.outcome().block_rate() > 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`SizingError::Setting`] for a capacity that a policy cannot have, or whose arrays do not fit in memory.
+pub fn stream<P: Policy + ?Sized>(
+    references: &References,
+    capacity_blocks: usize,
+    policy: &mut P,
+) -> Result<PolicyRun, SizingError> {
+    if capacity_blocks > MAX_BLOCKS - 2 {
+        return Err(too_many(capacity_blocks));
+    }
+    if capacity_blocks == 0 {
+        let outcome = Outcome::new(references, 0, vec![0; references.requests()]);
+        return Ok(PolicyRun::new(outcome, 0, Turnover::new(0, 0)));
+    }
+    let mut hits = Vec::with_capacity(references.requests());
+    // Never more than the trace can fill, however large the capacity.
+    let blocks = capacity_blocks.min(references.unique_blocks());
+    policy.clear();
+    policy.grow(capacity_blocks + 2).map_err(|_| too_many(capacity_blocks))?;
+    let mut resident = Resident {
+        block_of: vec![0; references.unique_blocks()],
+        contents: vec![0; blocks + 2],
+        depths: vec![0; blocks + 2],
+        spare: BlockId::new(1),
+        blocks: 0,
+    };
+    let mut turnover = Turnover::new(capacity_blocks, blocks + 2);
+    let mut evictions = 0;
+    for index in 0..references.requests() {
+        let request = references.request(index);
+        let hit = request.iter().take_while(|&&content| resident.block_of[content as usize] != 0).count();
+        hits.push(hit as u32);
+        policy.begin_release();
+        for (depth, &content) in request.iter().enumerate().rev() {
+            let block = resident.block_of[content as usize];
+            if block != 0 {
+                policy.hit(BlockId::new(block));
+                policy.release(BlockId::new(block));
+                continue;
+            }
+            let full = resident.blocks == capacity_blocks;
+            turnover.insert(resident.spare.index(), full);
+            let block = resident.insert(policy, content, depth as u32);
+            if full {
+                turnover.evict(resident.evict(policy));
+                evictions += 1;
+                policy.release(block);
+                turnover.end_window();
+            } else {
+                resident.spare = BlockId::new(resident.blocks as u32 + 1);
+                policy.release(block);
+            }
+        }
+    }
+    let outcome = Outcome::new(references, capacity_blocks, hits);
+    Ok(PolicyRun::new(outcome, evictions, turnover))
+}
+
+impl Resident {
+    /// Gives `content` the spare block.
+    fn insert<P: Policy + ?Sized>(&mut self, policy: &mut P, content: u32, depth: u32) -> BlockId {
+        let (block, at) = (self.spare, self.spare.index());
+        policy.admit(block, Content { key: key_of(content), depth });
+        self.block_of[content as usize] = block.get();
+        self.contents[at] = content;
+        self.depths[at] = depth;
+        self.blocks += 1;
+        block
+    }
+
+    /// Makes the victim's block the spare one. All blocks but the last are in the order, so there is a victim.
+    fn evict<P: Policy + ?Sized>(&mut self, policy: &mut P) -> usize {
+        let Some(victim) = policy.pop() else { return 0 };
+        let at = victim.index();
+        policy.evicted(victim, Content { key: key_of(self.contents[at]), depth: self.depths[at] });
+        self.block_of[self.contents[at] as usize] = 0;
+        self.blocks -= 1;
+        self.spare = victim;
+        at
+    }
+}

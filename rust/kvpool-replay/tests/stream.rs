@@ -1,0 +1,279 @@
+//! The stream form against the same simulation by the plainest means: maps of what is resident, and policies written from
+//! their papers for one block at a time, ARC case by case as published.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::collections::{BTreeSet, HashMap};
+
+use kvpool::evictor::policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Recency, Sieve};
+use kvpool_replay::{
+    sizing::{Blocks, PolicyRun, References, lru, stream},
+    trace::{Trace, TraceRequest},
+};
+use proptest::prelude::*;
+
+/// A cache that is asked for one content at a time.
+trait Cache {
+    fn contents(&self) -> BTreeSet<u32>;
+    /// The content is touched; what goes for it, if anything does.
+    fn touch(&mut self, content: u32) -> Option<u32>;
+}
+
+struct Queue {
+    queue: Vec<u32>,
+    capacity: usize,
+    lru: bool,
+}
+
+impl Cache for Queue {
+    fn contents(&self) -> BTreeSet<u32> {
+        self.queue.iter().copied().collect()
+    }
+
+    fn touch(&mut self, content: u32) -> Option<u32> {
+        if self.queue.contains(&content) {
+            if self.lru {
+                self.queue.retain(|&other| other != content);
+                self.queue.push(content);
+            }
+            return None;
+        }
+        self.queue.push(content);
+        (self.queue.len() > self.capacity).then(|| self.queue.remove(0))
+    }
+}
+
+/// LFU, and LFU-DA with an age.
+struct Counts {
+    /// Content: key, uses, last use.
+    entries: HashMap<u32, (u64, u64, u64)>,
+    capacity: usize,
+    uses: u64,
+    age: Option<u64>,
+}
+
+impl Cache for Counts {
+    fn contents(&self) -> BTreeSet<u32> {
+        self.entries.keys().copied().collect()
+    }
+
+    fn touch(&mut self, content: u32) -> Option<u32> {
+        self.uses += 1;
+        let mut victim = None;
+        if !self.entries.contains_key(&content) && self.entries.len() == self.capacity {
+            let least =
+                self.entries.iter().min_by_key(|(_, (key, _, last))| (*key, *last)).map(|(&least, _)| least);
+            let (key, ..) = self.entries.remove(&least.unwrap()).unwrap();
+            self.age = self.age.map(|_| key);
+            victim = least;
+        }
+        let uses = self.entries.get(&content).map_or(0, |&(_, uses, _)| uses) + 1;
+        self.entries.insert(content, (uses + self.age.unwrap_or(0), uses, self.uses));
+        victim
+    }
+}
+
+struct Hand {
+    queue: Vec<(u32, bool)>,
+    hand: usize,
+    capacity: usize,
+}
+
+impl Cache for Hand {
+    fn contents(&self) -> BTreeSet<u32> {
+        self.queue.iter().map(|&(content, _)| content).collect()
+    }
+
+    fn touch(&mut self, content: u32) -> Option<u32> {
+        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == content) {
+            entry.1 = true;
+            return None;
+        }
+        let mut victim = None;
+        if self.queue.len() == self.capacity {
+            while self.queue[self.hand].1 {
+                self.queue[self.hand].1 = false;
+                self.hand = (self.hand + 1) % self.capacity;
+            }
+            victim = Some(self.queue.remove(self.hand).0);
+            self.hand %= self.queue.len().max(1);
+        }
+        self.queue.push((content, false));
+        victim
+    }
+}
+
+/// ARC as published. T1 and T2 hold `capacity`; target and ghosts may be one more, as the stream form's spare block has it.
+struct Arc {
+    t1: Vec<u32>,
+    t2: Vec<u32>,
+    b1: Vec<u32>,
+    b2: Vec<u32>,
+    /// The target, in 1 / 2^32.
+    p: i128,
+    capacity: usize,
+}
+
+const ONE: i128 = 1 << 32;
+
+impl Arc {
+    fn replace(&mut self, in_b2: bool) -> u32 {
+        let t1 = self.t1.len() as i128;
+        if t1 >= 1 && (t1 * ONE > self.p || in_b2 && t1 == self.p / ONE) || self.t2.is_empty() {
+            let victim = self.t1.remove(0);
+            self.b1.push(victim);
+            victim
+        } else {
+            let victim = self.t2.remove(0);
+            self.b2.push(victim);
+            victim
+        }
+    }
+}
+
+impl Cache for Arc {
+    fn contents(&self) -> BTreeSet<u32> {
+        self.t1.iter().chain(&self.t2).copied().collect()
+    }
+
+    fn touch(&mut self, x: u32) -> Option<u32> {
+        let c = self.capacity;
+        let (b1, b2) = (self.b1.len() as i128, self.b2.len() as i128);
+        if self.t1.contains(&x) || self.t2.contains(&x) {
+            self.t1.retain(|&other| other != x);
+            self.t2.retain(|&other| other != x);
+            self.t2.push(x);
+            return None;
+        }
+        if self.b1.contains(&x) {
+            self.p = (self.p + ONE.max(b2 * ONE / b1)).min((c as i128 + 1) * ONE);
+            let victim = self.replace(false);
+            self.b1.retain(|&other| other != x);
+            self.t2.push(x);
+            return Some(victim);
+        }
+        if self.b2.contains(&x) {
+            self.p = (self.p - ONE.max(b1 * ONE / b2)).max(0);
+            let victim = self.replace(true);
+            self.b2.retain(|&other| other != x);
+            self.t2.push(x);
+            return Some(victim);
+        }
+        let l1 = self.t1.len() + self.b1.len();
+        let all = l1 + self.t2.len() + self.b2.len();
+        let mut victim = None;
+        if l1 == c {
+            if self.t1.len() < c {
+                self.b1.remove(0);
+                victim = Some(self.replace(false));
+            } else {
+                victim = Some(self.t1.remove(0));
+            }
+        } else if all >= c {
+            if all == 2 * c + 1 {
+                self.b2.remove(0);
+            }
+            if self.t1.len() + self.t2.len() == c {
+                victim = Some(self.replace(false));
+            }
+        }
+        self.t1.push(x);
+        victim
+    }
+}
+
+/// Hits of each request, evictions, and the turnover of each window: contents at its end that were evicted or absent at
+/// some moment since its start.
+fn simulate(references: &References, capacity: usize, cache: &mut dyn Cache) -> (Vec<u32>, u64, Vec<f64>) {
+    let (mut hits, mut evictions, mut turnovers) = (Vec::new(), 0, Vec::new());
+    let mut stayed: Option<BTreeSet<u32>> = None;
+    let mut insertions = 0;
+    for index in 0..references.requests() {
+        let request = references.request(index);
+        let before = cache.contents();
+        hits.push(request.iter().take_while(|content| before.contains(content)).count() as u32);
+        for &content in request.iter().rev() {
+            let missing = !cache.contents().contains(&content);
+            let victim = cache.touch(content);
+            evictions += u64::from(victim.is_some());
+            if let (Some(stayed), Some(victim)) = (&mut stayed, victim) {
+                stayed.remove(&victim);
+                insertions += usize::from(missing);
+            }
+            let full = cache.contents().len() == capacity;
+            if full && (stayed.is_none() || insertions == capacity) {
+                if let Some(stayed) = &stayed {
+                    turnovers.push((capacity - stayed.len()) as f64 / capacity as f64);
+                }
+                stayed = Some(cache.contents());
+                insertions = 0;
+            }
+        }
+    }
+    (hits, evictions, turnovers)
+}
+
+fn agree(references: &References, capacity: usize, run: &PolicyRun, cache: &mut dyn Cache) {
+    let (hits, evictions, turnovers) = simulate(references, capacity, cache);
+    assert_eq!(run.outcome().hits(), hits);
+    assert_eq!(run.evictions(), evictions);
+    assert_eq!(run.turnovers(), turnovers);
+    assert_eq!(run.insertions(), evictions + cache.contents().len() as u64);
+}
+
+/// Requests as paths from a root of a forest to one of its blocks.
+fn forest(parents: &[usize], leaves: &[usize]) -> References {
+    let requests = leaves.iter().enumerate().map(|(index, leaf)| {
+        let mut path = Vec::new();
+        let mut next = Some(leaf % parents.len());
+        while let Some(block) = next {
+            path.push(block as u64);
+            next = (parents[block] % (block + 1)).checked_sub(1);
+        }
+        path.reverse();
+        let input_length = 4 * path.len() as u32;
+        TraceRequest { timestamp_ms: index as f64, input_length, output_length: 1, hash_ids: path.into() }
+    });
+    References::new(&Trace::new(requests.collect(), 4).unwrap(), Blocks::All).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_stream_form_is_that_of_papers(
+        parents in prop::collection::vec(0_usize..40, 1..40),
+        leaves in prop::collection::vec(0_usize..40, 1..80),
+        capacity in 1_usize..20,
+    ) {
+        let references = forest(&parents, &leaves);
+        let ids = capacity + 2;
+        let run = |policy: &mut dyn kvpool::evictor::Policy| stream(&references, capacity, policy).unwrap();
+
+        let mut queue = Queue { queue: Vec::new(), capacity, lru: false };
+        agree(&references, capacity, &run(&mut Fifo::new(ids).unwrap()), &mut queue);
+        let by_recency = run(&mut Recency::new(ids).unwrap());
+        prop_assert_eq!(by_recency.outcome(), &lru(&references, capacity));
+        agree(&references, capacity, &by_recency, &mut Queue { queue: Vec::new(), capacity, lru: true });
+        let mut counts = Counts { entries: HashMap::new(), capacity, uses: 0, age: None };
+        agree(&references, capacity, &run(&mut Lfu::new(ids).unwrap()), &mut counts);
+        let mut counts = Counts { entries: HashMap::new(), capacity, uses: 0, age: Some(0) };
+        agree(&references, capacity, &run(&mut LfuDa::new(ids).unwrap()), &mut counts);
+        let mut hand = Hand { queue: Vec::new(), hand: 0, capacity };
+        agree(&references, capacity, &run(&mut Sieve::new(ids).unwrap()), &mut hand);
+        let [t1, t2, b1, b2] = [(); 4].map(|()| Vec::new());
+        let mut arc = Arc { t1, t2, b1, b2, p: 0, capacity };
+        agree(&references, capacity, &run(&mut AdaptiveReplacement::new(ids).unwrap()), &mut arc);
+    }
+}
+
+#[test]
+fn capacities_that_nobody_has() {
+    let references = forest(&[0, 1, 2], &[2, 2]);
+    let none = stream(&references, 0, &mut Fifo::new(2).unwrap()).unwrap();
+    assert_eq!((none.outcome().hits(), none.evictions(), none.turnover()), (&[0, 0][..], 0, None));
+    let error = stream(&references, usize::MAX, &mut Fifo::new(2).unwrap()).unwrap_err().to_string();
+    assert!(error.starts_with("capacity_blocks is 18446744073709551615; allowed: fewer than"), "{error}");
+    let ample = stream(&references, 1000, &mut Fifo::new(2).unwrap()).unwrap();
+    assert_eq!((ample.outcome().hits(), ample.insertions(), ample.turnover()), (&[0, 3][..], 3, None));
+}

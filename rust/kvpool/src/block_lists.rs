@@ -1,0 +1,223 @@
+//! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one of them.
+//!
+//! Owns: the links, and which list a block is on. What [`crate::BlockList`] is to one order, this is to a policy with queues:
+//! small and main, T1 and T2, one list per class or priority.
+//!
+//! Invariants: a block is on one list or on none; a list's walk has as many members as it counts.
+//!
+//! Costs: every operation O(1); 9 bytes per block, taken at once, and 12 bytes per list.
+
+use crate::block::{BlockId, MAX_BLOCKS};
+use crate::block_list::try_reserve;
+use crate::error::{InvariantViolation, PoolError, ensure};
+
+/// No block: the end of a list. Block 0 is the null block and never a member.
+const END: u32 = 0;
+/// No list.
+const LOOSE: u8 = u8::MAX;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    prev: u32,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    front: u32,
+    back: u32,
+    len: u32,
+}
+
+/// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
+///
+/// ```
+/// use kvpool::{BlockId, BlockLists};
+/// let (a, b) = (BlockId::new(1), BlockId::new(2));
+/// let mut lists = BlockLists::new(2, 8)?;
+/// lists.push_back(0, a);
+/// lists.push_front(1, b);
+/// assert!(!lists.push_back(1, a), "a block is on one list at a time");
+/// assert_eq!((lists.list_of(a), lists.front(1), lists.len(0)), (Some(0), Some(b), 1));
+/// assert_eq!(lists.pop_front(0), Some(a));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BlockLists {
+    ends: Vec<Ends>,
+    links: Vec<Link>,
+    /// By block: the list it is on.
+    on: Vec<u8>,
+}
+
+impl BlockLists {
+    /// The most lists that can share links.
+    pub const MAX_LISTS: usize = LOOSE as usize;
+
+    /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for more than [`Self::MAX_LISTS`] lists, or if there is no memory.
+    pub fn new(num_lists: usize, num_blocks: usize) -> Result<Self, PoolError> {
+        if num_lists > Self::MAX_LISTS {
+            return Err(PoolError::InvalidConfig {
+                field: "num_lists",
+                value: num_lists.to_string(),
+                expected: format!("at most {}", Self::MAX_LISTS),
+            });
+        }
+        let mut lists = Self { ends: vec![Ends::default(); num_lists], links: Vec::new(), on: Vec::new() };
+        lists.grow(num_blocks)?;
+        Ok(lists)
+    }
+
+    /// Blocks on `list`.
+    #[must_use]
+    pub fn len(&self, list: usize) -> usize {
+        self.ends.get(list).map_or(0, |ends| ends.len as usize)
+    }
+
+    /// Whether no block is on `list`.
+    #[must_use]
+    pub fn is_empty(&self, list: usize) -> bool {
+        self.len(list) == 0
+    }
+
+    /// The list that `block` is on.
+    #[must_use]
+    pub fn list_of(&self, block: BlockId) -> Option<usize> {
+        self.on.get(block.index()).filter(|&&list| list != LOOSE).map(|&list| usize::from(list))
+    }
+
+    /// The block at the front of `list`.
+    #[must_use]
+    pub fn front(&self, list: usize) -> Option<BlockId> {
+        self.ends.get(list).filter(|ends| ends.len > 0).map(|ends| BlockId::new(ends.front))
+    }
+
+    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if there is no such list or
+    /// block.
+    pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
+        if !self.accepts(list, block) {
+            return false;
+        }
+        let back = self.ends[list].back;
+        self.links[block.index()] = Link { prev: back, next: END };
+        match back {
+            END => self.ends[list].front = block.get(),
+            back => self.links[back as usize].next = block.get(),
+        }
+        self.ends[list].back = block.get();
+        self.note_pushed(list, block);
+        true
+    }
+
+    /// Puts `block` before the front of `list`; false as [`Self::push_back`].
+    pub fn push_front(&mut self, list: usize, block: BlockId) -> bool {
+        if !self.accepts(list, block) {
+            return false;
+        }
+        let front = self.ends[list].front;
+        self.links[block.index()] = Link { prev: END, next: front };
+        match front {
+            END => self.ends[list].back = block.get(),
+            front => self.links[front as usize].prev = block.get(),
+        }
+        self.ends[list].front = block.get();
+        self.note_pushed(list, block);
+        true
+    }
+
+    fn accepts(&self, list: usize, block: BlockId) -> bool {
+        list < self.ends.len() && !block.is_null() && self.on.get(block.index()) == Some(&LOOSE)
+    }
+
+    fn note_pushed(&mut self, list: usize, block: BlockId) {
+        self.ends[list].len += 1;
+        self.on[block.index()] = list as u8; // at most MAX_LISTS
+    }
+
+    /// Takes `block` off the list it is on; the list, or `None`, and nothing changed, if it is on none.
+    pub fn remove(&mut self, block: BlockId) -> Option<usize> {
+        let list = self.list_of(block)?;
+        let Link { prev, next } = self.links[block.index()];
+        match prev {
+            END => self.ends[list].front = next,
+            prev => self.links[prev as usize].next = next,
+        }
+        match next {
+            END => self.ends[list].back = prev,
+            next => self.links[next as usize].prev = prev,
+        }
+        self.ends[list].len -= 1;
+        self.on[block.index()] = LOOSE;
+        Some(list)
+    }
+
+    /// Takes the front block of `list`.
+    pub fn pop_front(&mut self, list: usize) -> Option<BlockId> {
+        let front = self.front(list)?;
+        self.remove(front);
+        Some(front)
+    }
+
+    /// Takes every block off every list. O(blocks).
+    pub fn clear(&mut self) {
+        self.ends.fill(Ends::default());
+        self.on.fill(LOOSE);
+    }
+
+    /// The blocks of `list` from front to back.
+    pub fn iter(&self, list: usize) -> impl Iterator<Item = BlockId> + '_ {
+        let first = self.ends.get(list).map_or(END, |ends| ends.front);
+        // Never longer than there are blocks: a broken list ends, it does not hang.
+        std::iter::successors(Some(first), |&at| self.links.get(at as usize).map(|link| link.next))
+            .take(self.links.len())
+            .take_while(|&at| at != END)
+            .map(BlockId::new)
+    }
+
+    /// Makes room for blocks up to `num_blocks - 1`; they are on no list.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    pub fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let num_blocks = num_blocks.clamp(self.links.len(), MAX_BLOCKS.max(self.links.len()));
+        try_reserve(&mut self.links, num_blocks)?;
+        try_reserve(&mut self.on, num_blocks)?;
+        self.links.resize(num_blocks, Link::default());
+        self.on.resize(num_blocks, LOOSE);
+        Ok(())
+    }
+
+    /// Recounts every list from its links.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        const NAME: &str = "L2 (each of several lists has the blocks that say so)";
+        let mut linked = 0;
+        for (list, ends) in self.ends.iter().enumerate() {
+            let blocks: Vec<_> = self.iter(list).collect();
+            let theirs = blocks.iter().all(|&block| self.list_of(block) == Some(list));
+            let backward = blocks.windows(2).all(|pair| self.links[pair[1].index()].prev == pair[0].get());
+            let back = blocks.last().map_or(END, |block| block.get());
+            ensure(
+                theirs && backward && blocks.len() == ends.len as usize && back == ends.back,
+                NAME,
+                || {
+                    format!(
+                        "list {list}: {} walked, {} counted, members {theirs}, backward {backward}",
+                        blocks.len(),
+                        ends.len
+                    )
+                },
+            )?;
+            linked += blocks.len();
+        }
+        let marked = self.on.iter().filter(|&&list| list != LOOSE).count();
+        ensure(marked == linked, NAME, || {
+            format!("{marked} blocks say that they are on a list, {linked} are")
+        })
+    }
+}

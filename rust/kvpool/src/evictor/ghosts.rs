@@ -1,0 +1,201 @@
+//! `Ghosts`: which keys were evicted, exactly, in a bounded memory.
+//!
+//! Owns: the keys, one queue or several of them that share one table (B1 and B2 of ARC), and what a policy wants to know of
+//! a key (`V`). A key is on one queue at most. Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts
+//! the prefix: S3-FIFO loses a fifth of its hits at small sizes by it (`docs/eviction-study.md`).
+//!
+//! Invariants: every key on a queue is found, nothing else is; no more keys than the capacity.
+//!
+//! Costs: push, take, trim (per key) O(1); 23 bytes per ghost and those of `V`, taken at once. Keys are found by a table that
+//! nobody can choose colliding keys for (`slots`).
+
+use super::slots::Slots;
+use crate::block::{BlockId, MAX_BLOCKS};
+use crate::block_list::try_reserve;
+use crate::block_lists::BlockLists;
+use crate::error::{InvariantViolation, PoolError, ensure};
+
+/// The list of the numbers that no ghost has; queue `q` is list `q + 1`.
+const UNUSED: usize = 0;
+
+/// A bounded memory of keys in queues.
+///
+/// ```
+/// use kvpool::evictor::ghosts::Ghosts;
+/// let mut ghosts = Ghosts::new(2, 3)?;
+/// for key in [10, 11, 12] {
+///     ghosts.push(0, key, ());
+/// }
+/// ghosts.push(1, 10, ()); // a key is on one queue
+/// assert_eq!((ghosts.len(0), ghosts.len(1)), (2, 1));
+/// ghosts.push(0, 13, ()); // full: the oldest of this queue makes room
+/// assert_eq!(ghosts.find(11), None);
+/// assert_eq!(ghosts.take(12), Some((0, ())));
+/// ghosts.trim(0, 0);
+/// assert_eq!((ghosts.find(13), ghosts.find(10)), (None, Some((1, ()))));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ghosts<V = ()> {
+    /// Ghost numbers, linked as blocks are.
+    queues: BlockLists,
+    num_queues: usize,
+    /// By ghost number.
+    keys: Vec<u64>,
+    values: Vec<V>,
+    /// Ghost numbers by key.
+    slots: Slots,
+    capacity: usize,
+}
+
+impl<V: Copy + Default> Ghosts<V> {
+    /// Empty queues for `capacity` ghosts together, with all their memory taken.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for [`BlockLists::MAX_LISTS`] queues or more, or if there is no memory.
+    pub fn new(num_queues: usize, capacity: usize) -> Result<Self, PoolError> {
+        let mut ghosts = Self {
+            queues: BlockLists::new(num_queues.saturating_add(1), 1)?,
+            num_queues,
+            keys: Vec::new(),
+            values: Vec::new(),
+            slots: Slots::new(),
+            capacity: 0,
+        };
+        ghosts.grow(capacity)?;
+        Ok(ghosts)
+    }
+
+    /// Ghosts of all queues that there can be.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Ghosts on `queue`.
+    #[must_use]
+    pub fn len(&self, queue: usize) -> usize {
+        self.queues.len(queue.saturating_add(1))
+    }
+
+    /// Whether no ghost is on `queue`.
+    #[must_use]
+    pub fn is_empty(&self, queue: usize) -> bool {
+        self.len(queue) == 0
+    }
+
+    /// The queue that `key` is on, and what is known of it.
+    #[must_use]
+    pub fn find(&self, key: u64) -> Option<(usize, V)> {
+        let ghost = BlockId::new(self.slots.find(&self.keys, key)?);
+        let list = self.queues.list_of(ghost)?;
+        Some((list.checked_sub(1)?, self.values[ghost.index()]))
+    }
+
+    /// Takes `key` off its queue.
+    pub fn take(&mut self, key: u64) -> Option<(usize, V)> {
+        let ghost = BlockId::new(self.slots.remove(&self.keys, key)?);
+        let list = self.queues.remove(ghost)?;
+        self.queues.push_front(UNUSED, ghost);
+        Some((list.checked_sub(1)?, self.values[ghost.index()]))
+    }
+
+    /// Puts `key` on `queue` as the newest, off any queue that it was on. If all ghosts are used, the oldest of `queue` makes
+    /// room, or of the first queue that has one. False, and nothing changed, if there is no such queue or no capacity.
+    pub fn push(&mut self, queue: usize, key: u64, value: V) -> bool {
+        if queue >= self.num_queues || self.capacity == 0 {
+            return false;
+        }
+        self.take(key);
+        if self.queues.is_empty(UNUSED) {
+            let from =
+                if self.is_empty(queue) { (0..self.num_queues).find(|&q| !self.is_empty(q)) } else { None };
+            self.drop_oldest(from.unwrap_or(queue));
+        }
+        let Some(ghost) = self.queues.pop_front(UNUSED) else { return false };
+        self.keys[ghost.index()] = key;
+        self.values[ghost.index()] = value;
+        self.queues.push_back(queue + 1, ghost);
+        self.slots.insert(&self.keys, ghost.get());
+        true
+    }
+
+    /// Drops the oldest of `queue` until there are `len` at most.
+    pub fn trim(&mut self, queue: usize, len: usize) {
+        while self.len(queue) > len {
+            self.drop_oldest(queue);
+        }
+    }
+
+    fn drop_oldest(&mut self, queue: usize) {
+        if let Some(oldest) = self.queues.front(queue + 1) {
+            self.take(self.keys[oldest.index()]);
+        }
+    }
+
+    /// Forgets all ghosts. O(capacity).
+    pub fn clear(&mut self) {
+        self.queues.clear();
+        self.slots.clear();
+        self.make_unused(1);
+    }
+
+    /// Makes room for `capacity` ghosts; those that there are stay.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    pub fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
+        let capacity = capacity.min(MAX_BLOCKS - 1);
+        if capacity <= self.capacity {
+            return Ok(());
+        }
+        self.slots.reserve(capacity)?;
+        try_reserve(&mut self.keys, capacity + 1)?;
+        try_reserve(&mut self.values, capacity + 1)?;
+        self.queues.grow(capacity + 1)?; // unnoticed until they are unused ghosts, below
+        // Nothing fails from here on.
+        self.keys.resize(capacity + 1, 0);
+        self.values.resize(capacity + 1, V::default());
+        let first_new = self.capacity + 1;
+        self.capacity = capacity;
+        let ghosts = (1..=self.num_queues).flat_map(|list| self.queues.iter(list)).map(BlockId::get);
+        self.slots.rebuild(capacity, &self.keys, ghosts);
+        self.make_unused(first_new);
+        Ok(())
+    }
+
+    fn make_unused(&mut self, first: usize) {
+        for ghost in first..=self.capacity {
+            self.queues.push_back(UNUSED, BlockId::new(ghost as u32)); // fits: less than MAX_BLOCKS
+        }
+    }
+
+    /// The keys of `queue`, oldest first, and what is known of them.
+    pub fn iter(&self, queue: usize) -> impl Iterator<Item = (u64, V)> + '_ {
+        self.queues
+            .iter(queue.saturating_add(1))
+            .map(|ghost| (self.keys[ghost.index()], self.values[ghost.index()]))
+    }
+
+    /// Recounts the queues and the table.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        const NAME: &str = "G1 (every ghost on a queue is found, nothing else is)";
+        self.queues.check_invariants()?;
+        let mut ghosts = 0;
+        for list in 1..=self.num_queues {
+            for ghost in self.queues.iter(list) {
+                let found = self.slots.find(&self.keys, self.keys[ghost.index()]);
+                ensure(found == Some(ghost.get()), NAME, || format!("ghost {ghost} is found as {found:?}"))?;
+                ghosts += 1;
+            }
+        }
+        let used = self.slots.count();
+        let unused = self.queues.len(UNUSED);
+        ensure(used == ghosts && used + unused == self.capacity, NAME, || {
+            format!("{ghosts} on queues, {used} in the table, {unused} unused, capacity {}", self.capacity)
+        })
+    }
+}

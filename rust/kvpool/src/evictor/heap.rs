@@ -1,0 +1,222 @@
+//! `BlockHeap`: blocks in the order of a rank that changes.
+//!
+//! Owns: the rank of each block, in the heap or not, and the heap. A rank is a key and, of equal keys, a second number, which
+//! policies take from a counter, so that no two are equal and the order never depends on how the heap came about.
+//!
+//! All blocks are in one array: the heap in front, and behind it the blocks that are out, with the ranks that they had. So a
+//! comparison reads what lies side by side, where ranks by block would be a cache miss each.
+//!
+//! Invariants: the array is a permutation of the blocks, each at the place that is noted for it; in the heap none has a lower
+//! rank than its parent.
+//!
+//! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
+
+use crate::block::{BlockId, MAX_BLOCKS};
+use crate::block_list::try_reserve;
+use crate::error::{InvariantViolation, PoolError, ensure};
+
+/// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.
+pub type Rank = (u64, u64);
+
+/// A heap of blocks `1..num_blocks`, the lowest rank on top.
+///
+/// ```
+/// use kvpool::{BlockId, evictor::heap::BlockHeap};
+/// let (a, b) = (BlockId::new(1), BlockId::new(2));
+/// let mut heap = BlockHeap::new(8)?;
+/// heap.push(a, (5, 0));
+/// heap.push(b, (7, 1));
+/// heap.push(a, (9, 2)); // another rank
+/// assert_eq!(heap.pop(), Some(b));
+/// assert!(heap.restore(b), "at the rank that it had");
+/// assert_eq!((heap.first(), heap.rank(a), heap.len()), (Some(b), (9, 2), 2));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct BlockHeap {
+    /// The heap, and behind it the blocks that are out.
+    entries: Vec<Entry>,
+    /// Blocks in the heap.
+    len: usize,
+    /// By block: its place in `entries`.
+    places: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The rank of `block`, or the last that it had.
+    rank: Rank,
+    block: u32,
+}
+
+impl BlockHeap {
+    /// An empty heap for blocks `1..num_blocks`, with all its memory taken.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory.
+    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut heap = Self::default();
+        heap.grow(num_blocks)?;
+        Ok(heap)
+    }
+
+    /// Blocks in the heap.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no block is in the heap.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn place(&self, block: BlockId) -> Option<usize> {
+        self.places.get(block.index()).map(|&place| place as usize)
+    }
+
+    /// Whether `block` is in the heap.
+    #[must_use]
+    pub fn contains(&self, block: BlockId) -> bool {
+        self.place(block).is_some_and(|place| place < self.len)
+    }
+
+    /// The rank of `block`, or the last that it had; (0, 0) if it had none.
+    #[must_use]
+    pub fn rank(&self, block: BlockId) -> Rank {
+        self.place(block).map(|place| self.entries[place].rank).unwrap_or_default()
+    }
+
+    /// The block of the lowest rank.
+    #[must_use]
+    pub fn first(&self) -> Option<BlockId> {
+        self.entries.first().filter(|_| self.len > 0).map(|entry| BlockId::new(entry.block))
+    }
+
+    /// Puts `block` in, or gives it another rank; false, and nothing changed, if there is no such block.
+    pub fn push(&mut self, block: BlockId, rank: Rank) -> bool {
+        let Some(mut place) = self.place(block).filter(|_| !block.is_null()) else { return false };
+        let entry = Entry { rank, block: block.get() };
+        if place >= self.len {
+            // It changes places with the first that is out, and is the last of the heap.
+            let out = self.entries[self.len];
+            self.set(place, out);
+            place = self.len;
+            self.len += 1;
+            self.rise(place, entry);
+        } else if rank < self.entries[place].rank {
+            self.rise(place, entry);
+        } else {
+            self.sink(place, entry);
+        }
+        true
+    }
+
+    /// Puts `block` in at the last rank that it had; false, and nothing changed, if it is in, or if there is no such block.
+    pub fn restore(&mut self, block: BlockId) -> bool {
+        !self.contains(block) && self.push(block, self.rank(block))
+    }
+
+    /// Takes the block of the lowest rank.
+    pub fn pop(&mut self) -> Option<BlockId> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    /// Takes `block` out; false if it was not in.
+    pub fn remove(&mut self, block: BlockId) -> bool {
+        let Some(place) = self.place(block).filter(|&place| place < self.len) else { return false };
+        self.len -= 1;
+        let (gone, last) = (self.entries[place], self.entries[self.len]);
+        self.set(self.len, gone);
+        if place < self.len {
+            // The last one fills the gap; it may belong above it or below.
+            if last.rank < gone.rank {
+                self.rise(place, last);
+            } else {
+                self.sink(place, last);
+            }
+        }
+        true
+    }
+
+    /// Puts `entry` at `place` or above it.
+    fn rise(&mut self, mut place: usize, entry: Entry) {
+        while place > 0 {
+            let up = (place - 1) / 2;
+            let parent = self.entries[up];
+            if parent.rank <= entry.rank {
+                break;
+            }
+            self.set(place, parent);
+            place = up;
+        }
+        self.set(place, entry);
+    }
+
+    /// Puts `entry` at `place` or below it.
+    fn sink(&mut self, mut place: usize, entry: Entry) {
+        while let Some(&left) = self.entries[..self.len].get(2 * place + 1) {
+            let (mut down, mut child) = (2 * place + 1, left);
+            if let Some(&right) = self.entries[..self.len].get(down + 1)
+                && right.rank < left.rank
+            {
+                (down, child) = (down + 1, right);
+            }
+            if entry.rank <= child.rank {
+                break;
+            }
+            self.set(place, child);
+            place = down;
+        }
+        self.set(place, entry);
+    }
+
+    fn set(&mut self, place: usize, entry: Entry) {
+        self.entries[place] = entry;
+        self.places[entry.block as usize] = place as u32; // fits: less than MAX_BLOCKS
+    }
+
+    /// Takes every block out and forgets the ranks. O(blocks).
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.entries.iter_mut().for_each(|entry| entry.rank = (0, 0));
+    }
+
+    /// Makes room for blocks up to `num_blocks - 1`; they are not in the heap.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    pub fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let before = self.places.len();
+        let num_blocks = num_blocks.clamp(before, MAX_BLOCKS.max(before));
+        try_reserve(&mut self.entries, num_blocks)?;
+        try_reserve(&mut self.places, num_blocks)?;
+        self.entries.extend((before..num_blocks).map(|block| Entry { rank: (0, 0), block: block as u32 }));
+        self.places.extend((before..num_blocks).map(|place| place as u32)); // fits: less than MAX_BLOCKS
+        Ok(())
+    }
+
+    /// Recounts the heap.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        const NAME: &str = "H1 (a heap's blocks are where they are noted, none ranks below its parent)";
+        let all = self.entries.len() == self.places.len() && self.len <= self.entries.len();
+        ensure(all && !self.contains(BlockId::new(0)), NAME, || {
+            format!("{} of {} entries, {} places", self.len, self.entries.len(), self.places.len())
+        })?;
+        for (place, &Entry { rank, block }) in self.entries.iter().enumerate() {
+            let noted = self.place(BlockId::new(block));
+            ensure(noted == Some(place), NAME, || format!("#{block} is at {place}, noted at {noted:?}"))?;
+            let above = self.entries[place.saturating_sub(1) / 2].rank;
+            ensure(place >= self.len || above <= rank, NAME, || {
+                format!("#{block} of rank {rank:?} is below {above:?}")
+            })?;
+        }
+        Ok(())
+    }
+}

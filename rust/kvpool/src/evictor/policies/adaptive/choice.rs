@@ -1,0 +1,138 @@
+//! `Choice`: which mode is in office, from what each would have hit.
+//!
+//! Owns: sums of what each mode gained over mode 0, and of the squared difference of each pair of modes, over *chunks* of
+//! references. Two of each: a short one, forgotten over 4 capacities of references, and a long one over 32.
+//!
+//! ```text
+//!   worth of a mode     = short gain + long gain / 4, and for mode 0 an edge: 1/1000 of the references, over the short horizon
+//!   lead of a over b    = worth(a) - worth(b)
+//!   its variance        = short squares(a, b) + long squares(a, b) / 16
+//!   the best takes over if its lead over the one in office is > half a standard deviation and > a quarter of the edge
+//! ```
+//!
+//! What all modes hit cancels: only differences count. Half a standard deviation is little, and it is enough, because a change
+//! is free (no block moves) and is undone as easily.
+//!
+//! Integers only, with 8 fractional bits, no square roots: squares are compared. So the choice is the same on any host.
+//!
+//! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
+
+use super::order::Mode;
+use crate::error::{InvariantViolation, ensure};
+
+/// Modes that there are.
+pub(super) const MODES: usize = Mode::ALL.len();
+/// Fractional bits.
+const BITS: u32 = 8;
+/// Horizons in chunks: 4 capacities and 32.
+const SHORT: i64 = 4 * Choice::CHUNKS;
+const LONG: i64 = 32 * Choice::CHUNKS;
+
+#[derive(Clone, Debug)]
+struct Sums {
+    /// Over mode 0.
+    gain: [i64; MODES],
+    square: [[i128; MODES]; MODES],
+    /// In chunks.
+    horizon: i64,
+}
+
+impl Sums {
+    const fn new(horizon: i64) -> Self {
+        Self { gain: [0; MODES], square: [[0; MODES]; MODES], horizon }
+    }
+
+    fn add(&mut self, hits: &[i64; MODES]) {
+        for (a, (gain, squares)) in self.gain.iter_mut().zip(&mut self.square).enumerate() {
+            *gain += (hits[a] - hits[0]) << BITS;
+            for (square, &other) in squares.iter_mut().zip(hits) {
+                let difference = i128::from(hits[a] - other);
+                *square += (difference * difference) << BITS;
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let horizon = self.horizon;
+        self.gain.iter_mut().for_each(|gain| *gain -= *gain / horizon);
+        self.square.iter_mut().flatten().for_each(|square| *square -= *square / i128::from(horizon));
+    }
+}
+
+/// The choice among [`Mode::ALL`].
+///
+/// ```
+/// use kvpool::evictor::policies::adaptive::Choice;
+/// let mut choice = Choice::default();
+/// assert_eq!(choice.mode(), 0);
+/// // Of 16 references mode 2 hits one more than LRU does, all the time.
+/// for _ in 0..8 {
+///     choice.record(16, &[5, 5, 6, 5, 5, 5]);
+/// }
+/// assert_eq!(choice.mode(), 2);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Choice {
+    mode: usize,
+    short: Sums,
+    long: Sums,
+    /// References, with fractional bits, over the short horizon.
+    references: i64,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { mode: 0, short: Sums::new(SHORT), long: Sums::new(LONG), references: 0 }
+    }
+}
+
+impl Choice {
+    /// Chunks that a capacity of references is cut into.
+    pub const CHUNKS: i64 = 64;
+    /// The most references that a chunk counts as.
+    const MOST: u64 = 1 << 32;
+
+    /// The mode in office: its place in [`Mode::ALL`].
+    #[must_use]
+    pub const fn mode(&self) -> usize {
+        self.mode
+    }
+
+    /// A chunk of `references` has ended, of which each mode would have hit so many. Returns the mode in office.
+    pub fn record(&mut self, references: u64, hits: &[u64; MODES]) -> usize {
+        let bounded = |count: u64| count.min(Self::MOST) as i64;
+        self.references += bounded(references) << BITS;
+        let hits = hits.map(bounded);
+        self.short.add(&hits);
+        self.long.add(&hits);
+        let edge = self.references / 1000;
+        let worth =
+            |mode: usize| self.short.gain[mode] + self.long.gain[mode] / 4 + if mode == 0 { edge } else { 0 };
+        let best = (1..MODES).fold(0, |best, mode| if worth(mode) > worth(best) { mode } else { best });
+        if best != self.mode {
+            let lead = worth(best) - worth(self.mode);
+            let variance = self.short.square[best][self.mode] + self.long.square[best][self.mode] / 16;
+            // Lead and variance both have fractional bits; lead > deviation / 2 is 4 lead^2 > variance.
+            let lead_is_seen = 4 * i128::from(lead) * i128::from(lead) > variance << BITS;
+            if lead_is_seen && lead > edge / 4 {
+                self.mode = best;
+            }
+        }
+        self.short.forget();
+        self.long.forget();
+        self.references -= self.references / SHORT;
+        self.mode
+    }
+
+    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        const NAME: &str = "AD4 (sums are of pairs: none with itself, each as its mirror)";
+        for sums in [&self.short, &self.long] {
+            let mirrored = (0..MODES).all(|a| {
+                (0..MODES).all(|b| sums.square[a][b] == sums.square[b][a] && sums.square[a][b] >= 0)
+            });
+            let sound = mirrored && sums.gain[0] == 0 && (0..MODES).all(|mode| sums.square[mode][mode] == 0);
+            ensure(sound && self.mode < MODES && self.references >= 0, NAME, || format!("{self:?}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
+//!
+//! Owns: an [`Order`] over numbers that stand for blocks, the key of each, and the run of hits that is not scored yet.
+//!
+//! A release is served as a manager serves a request, because to hold its blocks or not changes what a small cache
+//! hits: all that is there is taken out of the order; the rest is admitted from the head on, as far as it fits; then all is
+//! put back, deepest first.
+//!
+//! *Prefix hits.* A block counts only if all before it hit too. Keys come deepest first, so these are the hits after the last
+//! miss of a chain: a run that a miss sets to 0, scored when the next chain begins.
+//!
+//! Invariants: every number in use has its key in the table, nothing else is; between releases all of them are in the order;
+//! a key that is there is not remembered as evicted.
+//!
+//! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
+
+use super::order::{Mode, Order};
+use crate::block::BlockId;
+use crate::block_list::try_reserve;
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::slots::Slots;
+
+/// A released block whose key is in the sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sampled {
+    pub(super) key: u64,
+    /// Its chain begins, from the deep end, with this or with one before it that is not in the sample.
+    pub(super) begins: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Shadow {
+    order: Order,
+    /// By number, from 1 on; those above `used` were never used.
+    keys: Vec<u64>,
+    used: u32,
+    table: Slots,
+    /// Hits of the chain that is being released, since its last miss.
+    run: u64,
+}
+
+impl Shadow {
+    /// Without room.
+    pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
+        Ok(Self { order: Order::new(mode)?, keys: vec![0], used: 0, table: Slots::new(), run: 0 })
+    }
+
+    fn find(&self, key: u64) -> Option<BlockId> {
+        self.table.find(&self.keys, key).map(BlockId::new)
+    }
+
+    /// Serves one release, and returns the prefix hits of the chains that ended.
+    pub(super) fn serve(&mut self, release: &[Sampled]) -> u64 {
+        let (mut hits, mut score) = (0, 0);
+        for sampled in release {
+            if sampled.begins {
+                score += std::mem::take(&mut self.run);
+            }
+            match self.find(sampled.key) {
+                Some(entry) => {
+                    hits += 1;
+                    self.run += 1;
+                    self.order.hit(entry);
+                }
+                None => self.run = 0,
+            }
+        }
+        if hits < release.len() {
+            for sampled in release.iter().rev() {
+                if self.find(sampled.key).is_none() && !self.admit(sampled.key) {
+                    break;
+                }
+            }
+        }
+        self.order.begin_release();
+        for sampled in release {
+            if let Some(entry) = self.find(sampled.key) {
+                self.order.release(entry);
+            }
+        }
+        score
+    }
+
+    /// Gives `key` an entry; false if this release has all of them.
+    fn admit(&mut self, key: u64) -> bool {
+        let entry = if (self.used as usize) < self.keys.len() - 1 {
+            self.used += 1;
+            BlockId::new(self.used)
+        } else {
+            let Some(victim) = self.order.pop() else { return false };
+            let evicted = self.keys[victim.index()];
+            self.order.evicted(victim, evicted);
+            self.table.remove(&self.keys, evicted);
+            victim
+        };
+        self.keys[entry.index()] = key;
+        self.table.insert(&self.keys, entry.get());
+        self.order.admit(entry, key);
+        true
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.table.clear();
+        self.used = 0;
+        self.run = 0;
+    }
+
+    /// Takes the memory for `entries`, and changes nothing that is seen.
+    pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.keys, entries + 1)?;
+        self.table.reserve(entries)?;
+        self.order.reserve(entries + 1)
+    }
+
+    /// Has `entries` from now on, after [`Self::reserve`]. What is there stays.
+    pub(super) fn grow(&mut self, entries: usize) {
+        let entries = entries.max(self.keys.len() - 1);
+        self.keys.resize(entries + 1, 0);
+        self.table.rebuild(entries, &self.keys, 1..=self.used);
+        self.order.grow(entries + 1);
+    }
+
+    /// Recounts everything; `sampled` says which keys are in the sample.
+    pub(super) fn check_invariants(&self, sampled: impl Fn(u64) -> bool) -> Result<(), InvariantViolation> {
+        const NAME: &str = "AD3 (a shadow's keys are found, in its order, sampled and not remembered)";
+        self.order.check_invariants()?;
+        for entry in 1..=self.used {
+            let key = self.keys[entry as usize];
+            let found = self.find(key);
+            let sound = found == Some(BlockId::new(entry)) && sampled(key) && !self.order.remembers(key);
+            ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found:?}"))?;
+        }
+        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.len());
+        ensure(used == found && used == ordered && used < self.keys.len(), NAME, || {
+            format!("{used} used, {found} in the table, {ordered} in the order, {} keys", self.keys.len() - 1)
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! ARC: Megiddo, Modha: "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
+//!
+//! Two LRU lists: T1, blocks touched once, and T2, touched again; and the ghosts of both, B1 and B2. A block whose key is a
+//! ghost is admitted to T2, and moves the target size `p` of T1: a ghost of B1 says that T1 was too short, and adds
+//! max(1, B2 / B1); one of B2 takes max(1, B1 / B2) off. The victim is the oldest of T1 if T1 is above `p`, else of T2.
+//!
+//! Parameters: none. `p` has 32 fractional bits. "T1 = p", which decides for T1 when the admission was a ghost of B2, compares
+//! with p rounded down, as in the study. T1 in "T1 + B1 at most the capacity" is every block that is not in T2, in use or
+//! without content: evictions of a batch of admissions, before or after them, trim the ghosts alike. B1 + B2 is the capacity at
+//! most. With one block in use at a time this is the published algorithm.
+//!
+//! Cost: O(1); 10 bytes per block, 23 per ghost: 33 bytes per block.
+//!
+//! When not to use it: with loops larger than the cache, and where a request's blocks are a large part of the cache: all are
+//! touched at one moment, and T1 then says little. At 20 to 50 % of a chat workload LRU hits up to 2.5 points more.
+
+use crate::block::BlockId;
+use crate::block_list::try_reserve;
+use crate::block_lists::BlockLists;
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::ghosts::Ghosts;
+use crate::evictor::policy::{Content, Policy};
+
+/// T1 and B1.
+const ONCE: usize = 0;
+/// T2 and B2.
+const AGAIN: usize = 1;
+/// Fractional bits of the target.
+const BITS: u32 = 32;
+
+/// The adaptive replacement cache.
+#[derive(Clone, Debug)]
+pub struct AdaptiveReplacement {
+    lists: BlockLists,
+    /// By block: whether it belongs to T2.
+    again: Vec<bool>,
+    /// Blocks that belong to T2, in the order or not.
+    in_t2: usize,
+    ghosts: Ghosts,
+    /// The target size of T1, in 1 / 2^32 of a block.
+    target: u64,
+    /// Whether the last admission was a ghost of B2.
+    from_b2: bool,
+}
+
+impl AdaptiveReplacement {
+    /// An empty order for blocks `1..num_blocks`.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut policy = Self {
+            lists: BlockLists::new(2, 0)?,
+            again: Vec::new(),
+            in_t2: 0,
+            ghosts: Ghosts::new(2, 0)?,
+            target: 0,
+            from_b2: false,
+        };
+        policy.grow(num_blocks)?;
+        Ok(policy)
+    }
+
+    fn capacity(&self) -> usize {
+        self.again.len().saturating_sub(1)
+    }
+
+    fn list_of(&self, block: BlockId) -> usize {
+        if self.again.get(block.index()) == Some(&true) { AGAIN } else { ONCE }
+    }
+
+    fn set_again(&mut self, block: BlockId, again: bool) {
+        if let Some(slot) = self.again.get_mut(block.index()) {
+            match (std::mem::replace(slot, again), again) {
+                (false, true) => self.in_t2 += 1,
+                (true, false) => self.in_t2 -= 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// How far a ghost on a queue of `own` ghosts, where the other has `other`, moves the target.
+    fn step(own: usize, other: usize) -> u64 {
+        ((other as u64) << BITS).checked_div(own as u64).unwrap_or(0).max(1 << BITS)
+    }
+}
+
+impl Policy for AdaptiveReplacement {
+    fn name(&self) -> &'static str {
+        "arc"
+    }
+
+    fn admit(&mut self, block: BlockId, content: Content) {
+        self.lists.remove(block);
+        let (b1, b2) = (self.ghosts.len(ONCE), self.ghosts.len(AGAIN));
+        let ghost = self.ghosts.take(content.key).map(|(queue, ())| queue);
+        match ghost {
+            Some(ONCE) => {
+                let most = (self.capacity() as u64) << BITS;
+                self.target = self.target.saturating_add(Self::step(b1, b2)).min(most);
+            }
+            Some(_) => self.target = self.target.saturating_sub(Self::step(b2, b1)),
+            None => {}
+        }
+        self.from_b2 = ghost == Some(AGAIN);
+        self.set_again(block, ghost.is_some());
+    }
+
+    fn hit(&mut self, block: BlockId) {
+        self.lists.remove(block);
+        self.set_again(block, true);
+    }
+
+    fn release(&mut self, block: BlockId) {
+        self.lists.remove(block);
+        self.lists.push_back(self.list_of(block), block);
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        let t1 = (self.lists.len(ONCE) as u64) << BITS;
+        let above = t1 > self.target || (self.from_b2 && t1 >= self.target >> BITS << BITS);
+        let (first, second) = if above { (ONCE, AGAIN) } else { (AGAIN, ONCE) };
+        self.lists.pop_front(first).or_else(|| self.lists.pop_front(second))
+    }
+
+    fn take(&mut self, block: BlockId) {
+        self.lists.remove(block);
+    }
+
+    fn unpop(&mut self, block: BlockId) {
+        self.lists.push_front(self.list_of(block), block);
+    }
+
+    fn evicted(&mut self, block: BlockId, content: Content) {
+        let list = self.list_of(block);
+        self.forget(block);
+        self.ghosts.push(list, content.key, ());
+        self.ghosts.trim(ONCE, self.in_t2); // T1 + B1 <= capacity, and T1 is all that is not T2
+        self.ghosts.trim(AGAIN, self.capacity().saturating_sub(self.ghosts.len(ONCE)));
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.lists.remove(block);
+        self.set_again(block, false);
+    }
+
+    fn clear(&mut self) {
+        self.lists.clear();
+        self.again.fill(false);
+        self.in_t2 = 0;
+        self.ghosts.clear();
+        self.target = 0;
+        self.from_b2 = false;
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.again, num_blocks)?;
+        self.ghosts.grow(num_blocks)?; // one more than the capacity: a key is pushed before another is trimmed
+        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.again.resize(num_blocks.max(self.again.len()), false);
+        Ok(())
+    }
+
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        const NAME: &str =
+            "ARC (a block is on the list that it belongs to, B1 + B2 are the capacity at most)";
+        self.lists.check_invariants()?;
+        self.ghosts.check_invariants()?;
+        for list in [ONCE, AGAIN] {
+            let stray = self.lists.iter(list).find(|&block| self.list_of(block) != list);
+            ensure(stray.is_none(), NAME, || format!("block {stray:?} is on list {list}"))?;
+        }
+        let in_t2 = self.again.iter().filter(|&&again| again).count();
+        let (b1, b2, capacity) = (self.ghosts.len(ONCE), self.ghosts.len(AGAIN), self.capacity());
+        ensure(
+            in_t2 == self.in_t2 && b1 + b2 <= capacity && self.target >> BITS <= capacity as u64,
+            NAME,
+            || {
+                format!(
+                    "{in_t2} of T2, {} counted; B1 {b1}, B2 {b2}, target {}, capacity {capacity}",
+                    self.in_t2,
+                    self.target >> BITS
+                )
+            },
+        )
+    }
+}

@@ -1,0 +1,86 @@
+//! `Policy`: an eviction policy of the literature, as little of it as has to be written.
+//!
+//! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of references, chains, priorities
+//! or tenants: [`super::Closed`] turns it into an [`super::Evictor`] that never gives up what is in use or what cached blocks
+//! depend on, with retention on top. The same code is run by the pool, by `kvpool size` at many capacities, and by the
+//! online advisor on a sample of keys.
+//!
+//! The life of a block, as a policy sees it:
+//!
+//! ```text
+//!   admit ── release ──┬── pop ──┬── evicted            the content is gone; a ghost may remember its key
+//!              ▲       │         └── unpop ...          it may not go now; it is next again as soon as it may
+//!              └─ hit ─┘
+//!   forget, at any moment: the content is gone and nothing is to be remembered
+//! ```
+
+use std::fmt;
+
+use crate::block::BlockId;
+use crate::error::{InvariantViolation, PoolError};
+
+/// What a policy may know of a content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// The first 8 bytes of the block hash: the same content has the same key, whatever block it is in.
+    pub key: u64,
+    /// Its position in its hash chain: 0 for the first block of a prompt.
+    pub depth: u32,
+}
+
+/// An order of blocks. Implement this to add a policy in Rust; `Closed::new(policy)` is then an evictor.
+///
+/// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit` comes before anything
+/// else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block before it is admitted again.
+///
+/// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no clocks,
+/// no hash-map order, no floating-point functions). No method may panic, whatever the arguments; all but `grow` and
+/// `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
+pub trait Policy: fmt::Debug + Send + Sync {
+    /// The policy's name, as users write it.
+    fn name(&self) -> &'static str;
+
+    /// `block`, which is in use, has a new content. Ghosts are asked here. It does not have to be in the order yet.
+    fn admit(&mut self, block: BlockId, content: Content);
+
+    /// A lookup took `block`, whether it was idle or in use. The block may stay in the order or leave it; it comes back with
+    /// [`Self::release`] at the latest.
+    fn hit(&mut self, block: BlockId);
+
+    /// The releases that follow, up to the next call of this, are of one moment.
+    fn begin_release(&mut self) {}
+
+    /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come deepest first.
+    fn release(&mut self, block: BlockId);
+
+    /// Takes the next victim out of the order. MUST return a block while any is in the order.
+    fn pop(&mut self) -> Option<BlockId>;
+
+    /// Takes `block` out of the order as [`Self::pop`] would, though another may be next. Nothing if it is not in it.
+    fn take(&mut self, block: BlockId);
+
+    /// `block`, given up by [`Self::pop`] or [`Self::take`], is in the order again, the next victim of its kind. Its counts
+    /// are what they were. Nothing if it is in the order.
+    fn unpop(&mut self, block: BlockId);
+
+    /// The content of `block`, given up by [`Self::pop`] or [`Self::take`], is gone. A ghost may remember `content.key`.
+    fn evicted(&mut self, _block: BlockId, _content: Content) {}
+
+    /// The content of `block`, in the order or not, is gone without having been evicted: nothing of it is remembered.
+    fn forget(&mut self, block: BlockId);
+
+    /// All contents are gone, ghosts included. O(blocks).
+    fn clear(&mut self);
+
+    /// Makes room for blocks up to `num_blocks - 1`, and for a capacity of `num_blocks - 1`. MAY be asked twice for the same.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
+
+    /// Recounts its own structures from scratch.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    fn check_invariants(&self) -> Result<(), InvariantViolation>;
+}

@@ -1,0 +1,119 @@
+//! `Slots`: finds numbers by their keys, where the keys are an array of somebody else's.
+//!
+//! Owns: which number has which key, in a table of numbers. Numbers start at 1 and are indices of the owner's array of keys,
+//! which is passed to every call: the same array, changed only where a number is not in the table.
+//!
+//! Invariant: a number is found by its key exactly if it was inserted and not removed since.
+//!
+//! Costs: all operations O(1); 6 bytes per number, taken by [`Slots::reserve`] alone. Open addressing with linear probes and
+//! backward-shift deletion, so it never fills with tombstones; at most two thirds of the slots are used. Where a key goes
+//! depends on a random number of the instance: nobody can choose keys that meet. What the table says does not depend on it.
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::block_list::try_reserve;
+use crate::error::PoolError;
+
+/// An empty slot.
+const EMPTY: u32 = 0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    slots: Vec<u32>,
+    secret: [u64; 2],
+}
+
+impl Slots {
+    /// An empty table without room.
+    pub(super) fn new() -> Self {
+        let state = RandomState::new();
+        Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
+    }
+
+    /// A third is always empty, and so every probe ends.
+    fn len_for(numbers: usize) -> usize {
+        numbers.saturating_add(numbers / 2 + 1).min(u32::MAX as usize)
+    }
+
+    /// Takes the memory for `numbers` numbers, and changes nothing.
+    pub(super) fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.slots, Self::len_for(numbers))
+    }
+
+    /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after [`Self::reserve`]. O(numbers).
+    pub(super) fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
+        self.slots.clear();
+        self.slots.resize(Self::len_for(numbers), EMPTY);
+        these.for_each(|number| self.insert(keys, number));
+    }
+
+    /// Forgets all numbers.
+    pub(super) fn clear(&mut self) {
+        self.slots.fill(EMPTY);
+    }
+
+    /// Numbers in the table. O(capacity).
+    pub(super) fn count(&self) -> usize {
+        self.slots.iter().filter(|&&number| number != EMPTY).count()
+    }
+
+    /// The number of `key`.
+    pub(super) fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
+        self.slot_of(keys, key).map(|slot| self.slots[slot])
+    }
+
+    /// Puts `number`, which has room and whose key no other number in the table has.
+    pub(super) fn insert(&mut self, keys: &[u64], number: u32) {
+        let mut slot = self.home(keys[number as usize]);
+        while self.slots[slot] != EMPTY {
+            slot = self.after(slot);
+        }
+        self.slots[slot] = number;
+    }
+
+    /// Takes the number of `key` out.
+    pub(super) fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
+        let slot = self.slot_of(keys, key)?;
+        let number = self.slots[slot];
+        // What had to pass the slot moves up.
+        let mut hole = slot;
+        let mut next = self.after(slot);
+        while self.slots[next] != EMPTY {
+            let home = self.home(keys[self.slots[next] as usize]);
+            if self.steps(home, next) >= self.steps(hole, next) {
+                self.slots[hole] = self.slots[next];
+                hole = next;
+            }
+            next = self.after(next);
+        }
+        self.slots[hole] = EMPTY;
+        Some(number)
+    }
+
+    /// Where `key` is looked for first.
+    fn home(&self, key: u64) -> usize {
+        let product = u128::from(key ^ self.secret[0]) * u128::from(self.secret[1]);
+        let mixed = (product as u64) ^ ((product >> 64) as u64);
+        (((mixed >> 32) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    fn after(&self, slot: usize) -> usize {
+        if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
+    }
+
+    /// Slots from `from` on to `to`, around the end.
+    fn steps(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.slots.len() - from }
+    }
+
+    fn slot_of(&self, keys: &[u64], key: u64) -> Option<usize> {
+        let mut slot = self.home(key);
+        loop {
+            match self.slots[slot] {
+                EMPTY => return None,
+                number if keys[number as usize] == key => return Some(slot),
+                _ => slot = self.after(slot),
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Hints: the retention half of [`BlockPool`]. What they mean is stated in [`crate::retention`].
+
+use super::BlockPool;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::free_list::check_id;
+use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
+
+impl BlockPool {
+    /// Says how long blocks are worth keeping, by id; they may be held or cached-free. Blocks without a content are ignored,
+    /// and so is an end of life ([`Keep::Demoted`]) of a block that several hold: what others use is not yours to end.
+    /// O(1) per block, O(log blocks) with a time to live.
+    ///
+    /// ```
+    /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
+    /// use kvpool::{BlockPool, PoolConfig};
+    /// let retention = Some(RetentionConfig { pin_budget: 1, ..RetentionConfig::default() });
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 8, retention, ..PoolConfig::default() })?;
+    /// let blocks = pool.allocate(2)?;
+    /// // Nothing is cached yet, so nothing can be retained.
+    /// assert_eq!(pool.retain(&blocks, Retention::PINNED)?.ignored, 2);
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is not a number of
+    /// seconds, or that is given before any [`Self::advance_time`].
+    pub fn retain(&mut self, blocks: &[BlockId], retention: Retention) -> Result<HintReport, PoolError> {
+        self.check_poison()?;
+        for &block in blocks {
+            check_id(block, self.num_blocks(), "retained")?;
+        }
+        let Some(retainer) = self.evictor.retention() else {
+            return Err(PoolError::NoRetention { operation: "retain blocks" });
+        };
+        let mut report = HintReport::default();
+        for &block in blocks {
+            // A fence is no holder: whoever released the block has no say any more.
+            let references = self.allocator.ref_count(block).unwrap_or(0);
+            let shared = references - self.fences.references(block) > 1;
+            report.count(if retention.keep == Keep::Demoted && shared {
+                Hint::Ignored
+            } else {
+                retainer.retain(block, retention)?
+            });
+        }
+        Ok(report)
+    }
+
+    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is cached. A block that is
+    /// somebody's already stays so; blocks without a content, and tenants without limits, are ignored. O(1) per block.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRetention`]; unknown ids.
+    pub fn assign_tenant(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
+        self.check_poison()?;
+        for &block in blocks {
+            check_id(block, self.num_blocks(), "assigned to a tenant")?;
+        }
+        let retainer = self.retainer("assign tenants")?;
+        for &block in blocks {
+            retainer.assign(block, tenant);
+        }
+        Ok(())
+    }
+
+    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer.
+    /// Returns how many retentions ran out. O(log blocks) for each.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
+        self.check_poison()?;
+        self.retainer("keep time")?.advance_time(now)
+    }
+
+    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRetention`].
+    pub fn tenant_blocks(&mut self, tenant: TenantId) -> Result<usize, PoolError> {
+        Ok(self.retainer("count a tenant's blocks")?.tenant_blocks(tenant))
+    }
+
+    /// How many blocks are retained how; `None` without retention. O(1).
+    #[must_use]
+    pub fn retention_stats(&self) -> Option<RetentionStats> {
+        self.evictor.retention_stats()
+    }
+
+    fn retainer(&mut self, operation: &'static str) -> Result<&mut dyn Retain, PoolError> {
+        self.evictor.retention().ok_or(PoolError::NoRetention { operation })
+    }
+}

@@ -1,0 +1,109 @@
+//! No policy allocates once its pool is made: neither an eviction nor anything around it, with retention or without.
+//!
+//! A binary of its own: it counts what the thread allocates. `policies_memory` does it for the policies alone, and weighs them.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{BlockHash, BlockPool, EvictionPolicy, HashAlgorithm, HashChain, PoolConfig};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is going away counts no more.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; `pointer` came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const USABLE: usize = 600;
+const REQUEST: usize = 6;
+
+/// Number `nth` of many: its first half is shared by every eighth.
+fn chain(nth: u64) -> HashChain {
+    let digest = |at: usize| {
+        let named = if at < REQUEST / 2 { nth % 8 } else { nth + 8 };
+        let mut bytes = [at as u8; 32];
+        bytes[..8].copy_from_slice(&named.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        BlockHash::from_bytes(bytes)
+    };
+    HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..REQUEST).map(digest).collect()).unwrap()
+}
+
+/// What the calls below allocate; the lookup, whose result is a list of its own, does not count.
+fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> [usize; 3] {
+    let hints = retention.is_some();
+    let mut pool =
+        BlockPool::new(PoolConfig { num_blocks: USABLE + 1, eviction, retention, ..Default::default() })
+            .unwrap();
+    let mut table = Vec::with_capacity(2 * REQUEST);
+    let (mut evicting, mut registering, mut rest) = (0, 0, 0);
+    for nth in 0..1000 {
+        let chain = chain(nth);
+        table.clear();
+        table.extend(pool.match_and_acquire(&chain, usize::MAX).unwrap());
+        let hits = table.len();
+        // A steady state: the pool is full, and its own lists have grown to what a request needs.
+        let steady = nth > 300;
+        let before = ALLOCATIONS.get();
+        pool.allocate_into(REQUEST - hits, &mut table).unwrap();
+        evicting += if steady { ALLOCATIONS.get() - before } else { 0 };
+        let before = ALLOCATIONS.get();
+        pool.register(&table[hits..], &chain, hits).unwrap();
+        registering += if steady { ALLOCATIONS.get() - before } else { 0 };
+        let before = ALLOCATIONS.get();
+        pool.mark_computed(&table[hits..]).unwrap();
+        if hints {
+            let priority = Priority::new((nth % 101) as u8).unwrap();
+            let keep = [Keep::Pinned, Keep::Demoted, Keep::Priority(priority)][nth as usize % 3];
+            let ttl = [None, Some(Ttl::Idle(9.0)), Some(Ttl::Absolute(20.0))][nth as usize % 7 % 3];
+            pool.advance_time(nth as f64).unwrap();
+            pool.retain(&table, Retention { keep, ttl, then: Then::Demote }).unwrap();
+            pool.assign_tenant(&table, TenantId(nth as u32 % 3)).unwrap();
+        }
+        table.reverse();
+        pool.release(&table).unwrap();
+        rest += if steady { ALLOCATIONS.get() - before } else { 0 };
+    }
+    assert!(pool.stats().evicted > 1000, "{eviction:?} was not put under pressure");
+    pool.check_invariants().unwrap();
+    [evicting, registering, rest]
+}
+
+#[test]
+fn no_policy_allocates_when_it_evicts() {
+    let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
+    let tenants = vec![limits(0, 100, Some(250)), limits(1, 50, None)];
+    let retention = RetentionConfig { pin_budget: 100, tenants };
+    for &policy in EvictionPolicy::ALL {
+        for retention in [None, Some(retention.clone())] {
+            // Access times are kept in a tree, whose nodes come and go: what a release costs, an eviction does not.
+            let tree = policy == EvictionPolicy::LastAccess;
+            if tree && retention.is_some() {
+                continue;
+            }
+            let hints = retention.is_some();
+            let [evicting, registering, rest] = allocations(policy, retention);
+            assert_eq!((evicting, if tree { 0 } else { rest }), (0, 0), "{policy:?}, hints {hints}");
+            // The index's table of hashes grows once, when a pool that has long been full has left it no empty slot.
+            assert!(registering <= 1, "{policy:?}, hints {hints}: {registering} when registering");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! LRU twice: [`LruEvictor`], which is closed by itself, and `Closed<Recency>`, which any policy would be. With holders that
+//! hold whole prefixes they evict alike, victim by victim; so does a pool with retention that is told nothing.
+
+use super::world::{Step, World};
+use super::*;
+
+fn step() -> impl Strategy<Value = Step> {
+    let table = || 0_usize..8;
+    prop_oneof![
+        8 => path().prop_map(Step::Admit),
+        4 => (table(), path()).prop_map(|(nth, more)| Step::Turn(nth, more)),
+        8 => table().prop_map(Step::Release),
+        3 => (table(), 0_u64..9).prop_map(|(nth, step)| Step::ReleaseAfter(nth, step)),
+        2 => (0_u64..9).prop_map(Step::Complete),
+        1 => prop_oneof![Just(Step::BumpEpoch), Just(Step::Reset), Just(Step::Grow)],
+    ]
+}
+
+#[test]
+fn lru_behind_closed_is_lru() {
+    const LENGTH: u32 = 100;
+    let steps = prop::collection::vec(step(), LENGTH as usize);
+    check(file!(), LENGTH, (4_usize..16, any::<bool>(), steps), |(num_blocks, drop, steps)| {
+        let kinds = [Kind::Plain(EvictionPolicy::Lru), Kind::ClosedLru, Kind::Retaining(EvictionPolicy::Lru)];
+        let config = RetentionConfig::default();
+        let mut worlds = kinds.map(|kind| World::new(kind, num_blocks, &config, drop));
+        for step in &steps {
+            worlds.iter_mut().for_each(|world| world.act(step));
+            let [order, closed, retaining] = [0, 1, 2].map(|at: usize| worlds[at].pool.eviction_order());
+            assert_eq!((&closed, &retaining), (&order, &order), "after {step:?}");
+        }
+        let [lru, closed, retaining] = worlds.map(|world| world.victims);
+        assert_eq!((&closed, &retaining), (&lru, &lru));
+    });
+}

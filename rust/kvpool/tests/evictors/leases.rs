@@ -1,0 +1,179 @@
+//! Property 12 for blocks that only a planned copy or a step still needs, and property 22's calls, for every policy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::*;
+use kvpool::retention::{Retain, RetentionStats};
+use kvpool::{BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
+
+/// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was evicted. Whatever the
+/// policy, it is not among the victims, and a lookup finds it.
+#[test]
+fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
+    for kind in Kind::all() {
+        let (Kind::Plain(eviction) | Kind::Retaining(eviction)) = kind else { continue };
+        let retention = kind.has_retention().then(RetentionConfig::default);
+        let settings =
+            PoolConfig { num_blocks: 9, block_size: BLOCK_SIZE, eviction, retention, ..Default::default() };
+        let mut tiers = Tiers::new(vec![settings]).unwrap();
+        let pool = tiers.pool_mut(0).unwrap();
+        let table = pool.allocate(2).unwrap();
+        pool.register(&table, &chain(0, &[0, 1]), 0).unwrap();
+        pool.mark_computed(&table).unwrap();
+        if kind.has_retention() {
+            pool.retain(&table, Retention::END_OF_LIFE).unwrap(); // even so
+        }
+        // A step may still write the first; the second is read by a planned copy; nobody holds either.
+        pool.release_after(&table[..1], 5).unwrap();
+        let copy = tiers.copy_on_write(0, table[1]).unwrap();
+        assert_ne!(copy, table[1]);
+        let pool = tiers.pool_mut(0).unwrap();
+        assert_eq!(pool.num_holders(table[0]) + pool.num_holders(table[1]), 0);
+        assert!(table.iter().all(|&block| pool.state(block) == Some(BlockState::Fenced)), "{kind:?}");
+
+        let all = pool.allocate(5).unwrap();
+        assert!(pool.allocate(1).is_err(), "{kind:?}: neither is available");
+        assert!(!all.contains(&table[0]) && !all.contains(&table[1]));
+        let hit = pool.match_and_acquire(&chain(0, &[0, 1]), 2).unwrap();
+        assert_eq!(hit, table, "{kind:?}: both are found");
+        pool.release_table(&hit).unwrap();
+        assert!(pool.allocate(1).is_err(), "{kind:?}: they are needed as before");
+
+        // The plan is handed out, the step completes: now they can go.
+        assert_eq!(tiers.take_plan().unwrap().transfers().len(), 1);
+        let pool = tiers.pool_mut(0).unwrap();
+        assert_eq!(indices(&pool.eviction_order()), [table[1].index()], "{kind:?}");
+        pool.complete_step(5).unwrap();
+        pool.check_invariants().unwrap();
+        let mut rest = pool.allocate(2).unwrap();
+        rest.sort();
+        assert_eq!(rest, table, "{kind:?}");
+    }
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    inside: AtomicBool,
+    evictions: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+/// An evictor that notes what it is asked, and fails if it is asked while it answers.
+#[derive(Debug)]
+struct Watched(Box<dyn Evictor>, Arc<Log>);
+
+impl Watched {
+    fn enter<T>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> T) -> T {
+        assert!(!self.1.inside.swap(true, Ordering::Relaxed), "the policy was re-entered");
+        self.1.calls.fetch_add(1, Ordering::Relaxed);
+        let result = call(self.0.as_mut());
+        self.1.inside.store(false, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Evictor for Watched {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn insert(&mut self, candidates: &mut [Candidate]) {
+        self.enter(|inner| inner.insert(candidates));
+    }
+    fn remove(&mut self, block: BlockId) -> bool {
+        self.enter(|inner| inner.remove(block))
+    }
+    fn hit(&mut self, block: BlockId) -> bool {
+        self.enter(|inner| inner.hit(block))
+    }
+    fn wants_history(&self) -> bool {
+        self.0.wants_history()
+    }
+    fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
+        self.enter(|inner| inner.registered(block, content, parent));
+    }
+    fn clear(&mut self) {
+        self.enter(|inner| inner.clear());
+    }
+    fn retention(&mut self) -> Option<&mut dyn Retain> {
+        self.0.retention()
+    }
+    fn retention_stats(&self) -> Option<RetentionStats> {
+        self.0.retention_stats()
+    }
+    fn evict(&mut self) -> Option<BlockId> {
+        self.1.evictions.fetch_add(1, Ordering::Relaxed);
+        self.enter(|inner| inner.evict())
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn contains(&self, block: BlockId) -> bool {
+        self.0.contains(block)
+    }
+    fn order(&self) -> Vec<BlockId> {
+        self.0.order()
+    }
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.0.grow(num_blocks)
+    }
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.0.check_invariants()
+    }
+}
+
+/// sglang#27631, trtllm#17926: of n blocks asked for, the policy is asked for exactly those that are not free, once each and
+/// never while it answers; a commit evicts nothing; it all ends.
+#[test]
+fn property_22_one_eviction_per_victim_under_every_policy() {
+    for kind in Kind::all() {
+        for cached in 0..=5_usize {
+            for n in 0..=7_usize {
+                let config = RetentionConfig { pin_budget: 2, ..Default::default() };
+                let log = Arc::new(Log::default());
+                let evictor = Box::new(Watched(kind.build(8, &config), Arc::clone(&log)));
+                let settings = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
+                let mut pool = kvpool::BlockPool::with_evictor(settings, evictor).unwrap();
+                // Two prompts with a common start, and hints that put every obstacle into the way.
+                for path in [&[0, 0, 0][..], &[0, 1, 1]] {
+                    let path = &path[..path.len().min(cached)];
+                    let mut table = pool.match_and_acquire(&chain(0, path), 9).unwrap();
+                    let new = pool
+                        .allocate((path.len() - table.len()).min(cached - pool.stats().registered))
+                        .unwrap();
+                    pool.register(&new, &chain(0, path), table.len()).unwrap();
+                    pool.mark_computed(&new).unwrap();
+                    if kind.has_retention() && !new.is_empty() {
+                        pool.retain(&new[..1], Retention::END_OF_LIFE).unwrap();
+                        pool.retain(&new[1..], Retention::PINNED).unwrap();
+                    }
+                    table.extend(new);
+                    pool.release_table(&table).unwrap();
+                }
+                assert_eq!(pool.stats().cached_free, cached);
+                let evictions = log.evictions.load(Ordering::Relaxed);
+                let got = pool.allocate(n).unwrap();
+                let victims = n.saturating_sub(7 - cached);
+                assert_eq!(
+                    log.evictions.load(Ordering::Relaxed) - evictions,
+                    victims,
+                    "{kind:?}: {n} of {cached}"
+                );
+                assert_eq!((got.len(), pool.stats().cached_free), (n, cached - victims));
+
+                let calls = log.calls.load(Ordering::Relaxed);
+                assert!(pool.allocate(8 - n).is_err());
+                assert_eq!(log.calls.load(Ordering::Relaxed), calls, "a refused call asks nothing");
+                let evictions = log.evictions.load(Ordering::Relaxed);
+                let path = vec![2; n];
+                pool.register(&got, &chain(0, &path), 0).unwrap();
+                pool.mark_computed(&got).unwrap();
+                assert_eq!(log.evictions.load(Ordering::Relaxed), evictions, "a commit evicts nothing");
+                pool.release_table(&got).unwrap();
+                assert_eq!(pool.allocate(7).unwrap().len(), 7, "{kind:?}: everything can be had");
+                assert!(pool.allocate(1).is_err());
+                pool.check_invariants().unwrap();
+            }
+        }
+    }
+}

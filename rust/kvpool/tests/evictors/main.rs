@@ -1,0 +1,181 @@
+//! Evictors: every policy against the same contract, the order of eviction with retention against an exact model, and what
+//! bad workloads do to each policy.
+//!
+//! Everything runs over [`kvpool::EvictionPolicy::ALL`]: a policy that is added is tested. `KVPOOL_MODEL_OPERATIONS` sets how
+//! many operations each of the random tests runs (default 60,000).
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail by panicking, as tests do, and tables are shown on request"
+)]
+
+mod adversaries;
+mod differential;
+mod exact;
+mod leases;
+mod model;
+mod properties;
+mod rules;
+mod strict;
+mod world;
+
+use std::sync::{Arc, OnceLock};
+
+use kvpool::evictor::policies::{Fifo, Recency};
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{
+    BlockHasher, BlockId, ChainLink, Closed, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor,
+    HasherConfig, Policy,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+
+fn id(block: usize) -> BlockId {
+    BlockId::new(block as u32)
+}
+
+fn indices(blocks: &[BlockId]) -> Vec<usize> {
+    blocks.iter().map(|block| block.index()).collect()
+}
+
+/// How an evictor comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// As a pool without retention has it.
+    Plain(EvictionPolicy),
+    /// As a pool with retention has it.
+    Retaining(EvictionPolicy),
+    /// LRU behind `Closed`, without retention: what the advisor and `kvpool size` run.
+    ClosedLru,
+    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and FIFO, whose order has.
+    StrictLru,
+    StrictFifo,
+}
+
+impl Kind {
+    fn all() -> Vec<Self> {
+        let plain = EvictionPolicy::ALL.iter().map(|&policy| Self::Plain(policy));
+        plain.chain(Self::retaining()).chain([Self::ClosedLru, Self::StrictLru, Self::StrictFifo]).collect()
+    }
+
+    fn retaining() -> impl Iterator<Item = Self> {
+        let possible = |policy: &&EvictionPolicy| policy.build(8, Some(&RetentionConfig::default())).is_ok();
+        EvictionPolicy::ALL.iter().filter(possible).map(|&policy| Self::Retaining(policy))
+    }
+
+    fn has_retention(self) -> bool {
+        matches!(self, Self::Retaining(_) | Self::StrictLru | Self::StrictFifo)
+    }
+
+    /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not
+    /// behind `Closed` are closed for holders that hold whole prefixes.
+    fn is_closed(self) -> bool {
+        !matches!(self, Self::Plain(EvictionPolicy::Lru | EvictionPolicy::LastAccess))
+    }
+
+    fn build(self, num_blocks: usize, retention: &RetentionConfig) -> Box<dyn Evictor> {
+        fn closed<P: Policy + Clone + 'static>(
+            policy: P,
+            num_blocks: usize,
+            retention: Option<&RetentionConfig>,
+        ) -> Box<dyn Evictor> {
+            Box::new(Closed::new(policy, num_blocks, retention).unwrap())
+        }
+        let (lru, fifo) = (Recency::new(num_blocks).unwrap(), Fifo::new(num_blocks).unwrap());
+        match self {
+            Self::Plain(policy) => policy.build(num_blocks, None).unwrap(),
+            Self::Retaining(policy) => policy.build(num_blocks, Some(retention)).unwrap(),
+            Self::ClosedLru => closed(lru, num_blocks, None),
+            Self::StrictLru => closed(strict::Strict::new(lru), num_blocks, Some(retention)),
+            Self::StrictFifo => closed(strict::Strict::new(fifo), num_blocks, Some(retention)),
+        }
+    }
+}
+
+const BLOCK_SIZE: usize = 2;
+
+fn hasher() -> &'static Arc<BlockHasher> {
+    static HASHER: OnceLock<Arc<BlockHasher>> = OnceLock::new();
+    let config = HasherConfig { block_size: BLOCK_SIZE, ..Default::default() };
+    HASHER.get_or_init(|| Arc::new(BlockHasher::new(config).unwrap()))
+}
+
+/// The chain of a path in the tree of prompts: one block per step, so that paths with a common start share blocks.
+fn chain(epoch: u64, path: &[u8]) -> HashChain {
+    let extra = ExtraKeys { epoch, ..Default::default() };
+    let mut cursor = HashCursor::new(Arc::clone(hasher()), extra).unwrap();
+    cursor.append(&path.iter().flat_map(|&step| [u32::from(step); BLOCK_SIZE]).collect::<Vec<_>>());
+    cursor.chain().clone()
+}
+
+/// The last block of that chain.
+fn link(epoch: u64, path: &[u8]) -> ChainLink {
+    let extra = ExtraKeys { epoch, ..Default::default() };
+    let mut link = None;
+    for &step in path {
+        let tokens = [u32::from(step); BLOCK_SIZE];
+        link = Some(ChainLink::new(hasher(), link.as_ref(), &tokens, &extra).unwrap());
+    }
+    link.unwrap()
+}
+
+/// Few different prompts, so that they share prefixes and sessions branch.
+fn path() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(prop_oneof![6 => Just(0_u8), 2 => Just(1), 1 => Just(2)], 1..7)
+}
+
+fn retention() -> impl Strategy<Value = Retention> {
+    let priority = prop::sample::select(vec![0_u8, 34, 35, 35, 36, 80, 80, 80, 100]);
+    let keep = prop_oneof![
+        1 => Just(Keep::Demoted),
+        4 => priority.prop_map(|p| Keep::Priority(Priority::new(p).unwrap())),
+        2 => Just(Keep::Pinned),
+    ];
+    let seconds = (0_u8..12).prop_map(|half| f64::from(half) / 2.0);
+    let ttl = prop_oneof![
+        2 => Just(None),
+        1 => seconds.clone().prop_map(|s| Some(Ttl::Idle(s))),
+        1 => seconds.prop_map(|s| Some(Ttl::Absolute(s))),
+    ];
+    (keep, ttl, any::<bool>()).prop_map(|(keep, ttl, demote)| Retention {
+        keep,
+        ttl,
+        then: if demote { Then::Demote } else { Then::Normal },
+    })
+}
+
+/// Settings that fit into a pool of `usable` blocks: a budget of pins, and two tenants with limits.
+fn limits(usable: usize) -> impl Strategy<Value = RetentionConfig> {
+    let third = usable / 3;
+    let tenant = move |nth: u32| {
+        (0..=third, prop_oneof![Just(None), (0..=third).prop_map(Some)]).prop_map(move |(floor, above)| {
+            TenantLimits { tenant: TenantId(nth), floor, ceiling: above.map(|above| floor + above) }
+        })
+    };
+    let tenants = prop_oneof![
+        1 => Just(Vec::new()),
+        3 => (tenant(7), tenant(3)).prop_map(|(a, b)| vec![a, b]),
+    ];
+    (0..=third, tenants).prop_map(|(pin_budget, tenants)| RetentionConfig { pin_budget, tenants })
+}
+
+fn operations_in_all() -> u32 {
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(60_000)
+}
+
+/// Runs `test` on sequences of `length` operations; a failing one shrinks, and its seed is kept beside the test's file.
+fn check<S: Strategy>(file: &'static str, length: u32, strategy: S, test: impl Fn(S::Value)) {
+    let config = Config {
+        cases: operations_in_all().div_ceil(length),
+        source_file: Some(file),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    let result = TestRunner::new(config).run(&strategy, |value| {
+        test(value);
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+}

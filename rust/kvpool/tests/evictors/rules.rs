@@ -1,0 +1,489 @@
+//! Each rule of the order of eviction, by name, as `kvpool::retention` states it. The policy is LRU where the order within
+//! the normal rank matters, every policy where it does not.
+
+use super::*;
+use kvpool::retention::{HintReport, RetentionStats};
+use kvpool::{BlockPool, PoolConfig, PoolError};
+
+fn pool_of(
+    eviction: EvictionPolicy,
+    usable: usize,
+    pin_budget: usize,
+    tenants: &[TenantLimits],
+) -> BlockPool {
+    let retention = Some(RetentionConfig { pin_budget, tenants: tenants.to_vec() });
+    let num_blocks = usable + 1;
+    let mut pool = BlockPool::new(PoolConfig {
+        num_blocks,
+        block_size: BLOCK_SIZE,
+        eviction,
+        retention,
+        ..Default::default()
+    })
+    .unwrap();
+    pool.advance_time(0.0).unwrap();
+    pool
+}
+
+fn lru(usable: usize, pin_budget: usize) -> BlockPool {
+    pool_of(EvictionPolicy::Lru, usable, pin_budget, &[])
+}
+
+/// A prompt is admitted and stays in use.
+fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
+    let chain = chain(pool.epoch(), path);
+    let mut table = pool.match_and_acquire(&chain, usize::MAX).unwrap();
+    let new = pool.allocate(path.len() - table.len()).unwrap();
+    pool.register(&new, &chain, table.len()).unwrap();
+    pool.mark_computed(&new).unwrap();
+    table.extend(new);
+    table
+}
+
+/// A prompt is used.
+fn serve(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
+    let table = take(pool, path);
+    pool.release_table(&table).unwrap();
+    pool.check_invariants().unwrap();
+    table
+}
+
+/// Prompts of one block each, used one after the other.
+fn singles(pool: &mut BlockPool, n: u8) -> Vec<BlockId> {
+    (0..n).map(|first| serve(pool, &[first])[0]).collect()
+}
+
+fn order(pool: &BlockPool) -> Vec<usize> {
+    pool.check_invariants().unwrap();
+    indices(&pool.eviction_order())
+}
+
+fn priority(priority: u8) -> Retention {
+    Retention::of(Keep::Priority(Priority::new(priority).unwrap()))
+}
+
+fn report(accepted: usize, clipped: usize, ignored: usize) -> HintReport {
+    HintReport { accepted, clipped, ignored }
+}
+
+fn limits(tenant: u32, floor: usize, ceiling: Option<usize>) -> TenantLimits {
+    TenantLimits { tenant: TenantId(tenant), floor, ceiling }
+}
+
+#[test]
+fn the_whole_order_first_to_last() {
+    let tenants = [limits(1, 0, Some(1)), limits(2, 2, None)];
+    let mut pool = pool_of(EvictionPolicy::Lru, 12, 1, &tenants);
+    let b = singles(&mut pool, 9);
+    pool.retain(&b[..1], Retention::PINNED).unwrap();
+    pool.assign_tenant(&b[1..2], TenantId(2)).unwrap();
+    pool.retain(&b[2..3], priority(36)).unwrap();
+    pool.retain(&b[4..5], priority(34)).unwrap();
+    pool.retain(&b[5..6], priority(0)).unwrap();
+    pool.assign_tenant(&b[6..8], TenantId(1)).unwrap();
+    pool.retain(&b[8..9], Retention::END_OF_LIFE).unwrap();
+    // Demoted; above the ceiling, of which one has to go; low; lower than normal; normal; above; floor; pinned.
+    assert_eq!(order(&pool), indices(&[b[8], b[6], b[5], b[4], b[3], b[7], b[2], b[1], b[0]]));
+}
+
+#[test]
+fn of_equal_priority_the_least_recently_released_goes_first() {
+    let mut pool = lru(6, 0);
+    let b = singles(&mut pool, 4);
+    for at in [3, 1] {
+        pool.retain(&b[at..=at], priority(80)).unwrap();
+    }
+    assert_eq!(order(&pool), indices(&[b[0], b[2], b[3], b[1]]));
+    serve(&mut pool, &[3]);
+    assert_eq!(order(&pool), indices(&[b[0], b[2], b[1], b[3]]));
+    pool.retain(&[b[1]], priority(79)).unwrap();
+    assert_eq!(order(&pool), indices(&[b[0], b[2], b[1], b[3]]));
+    pool.retain(&[b[3]], priority(78)).unwrap();
+    assert_eq!(order(&pool), indices(&[b[0], b[2], b[3], b[1]]));
+}
+
+#[test]
+fn the_last_hint_wins() {
+    let mut pool = lru(6, 1);
+    let b = singles(&mut pool, 2);
+    for (hint, first) in [
+        (priority(100), 1),
+        (priority(10), 0),
+        (Retention::PINNED, 1),
+        (Retention::END_OF_LIFE, 0),
+        (priority(36), 1),
+        (Retention { ttl: Some(Ttl::Absolute(1.0)), ..priority(90) }, 1),
+        (priority(34), 0), // and takes back the time to live
+    ] {
+        assert_eq!(pool.retain(&b[..1], hint).unwrap(), report(1, 0, 0));
+        assert_eq!(order(&pool)[0], b[first].index(), "{hint:?}");
+    }
+    assert_eq!(pool.advance_time(10.0).unwrap(), 0);
+    assert_eq!(order(&pool)[0], b[0].index());
+    pool.retain(&b[..1], Retention::NORMAL).unwrap();
+    assert_eq!(
+        order(&pool),
+        indices(&[b[1], b[0]]),
+        "a block that is moved goes to the back of where it goes"
+    );
+    assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
+}
+
+#[test]
+fn a_hit_ends_a_demotion_and_nothing_else() {
+    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+        let mut pool = pool_of(eviction, 6, 0, &[]);
+        let b = singles(&mut pool, 3);
+        let all = pool.retention_stats().unwrap();
+        pool.retain(&b[1..2], Retention::END_OF_LIFE).unwrap();
+        pool.retain(&b[2..3], priority(0)).unwrap();
+        assert_eq!(order(&pool), indices(&[b[1], b[2], b[0]]), "{eviction:?}");
+        serve(&mut pool, &[1]);
+        serve(&mut pool, &[2]);
+        assert_eq!(order(&pool)[0], b[2].index(), "{eviction:?}: a low priority stays");
+        let stats = pool.retention_stats().unwrap();
+        assert_eq!((stats.demoted, stats.below_normal, all.demoted), (0, 1, 0));
+    }
+}
+
+/// The block waited for its child when it was hit: it was still taken for one that had been given up before, and came back as
+/// the next victim of a FIFO queue instead of the last.
+#[test]
+fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
+    let mut pool = pool_of(EvictionPolicy::Fifo, 4, 0, &[]);
+    let chain = serve(&mut pool, &[0, 0]);
+    let other = serve(&mut pool, &[1])[0];
+    pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
+    let more = pool.allocate(2).unwrap(); // the last free one, and the child: its parent was asked first
+    assert_eq!(more[1], chain[1]);
+    pool.release(&more).unwrap();
+    serve(&mut pool, &[2, 2]);
+    pool.retain(&chain[..1], Retention::NORMAL).unwrap();
+    assert_eq!(order(&pool)[0], other.index());
+
+    let mut pool = pool_of(EvictionPolicy::Fifo, 6, 1, &[]);
+    let chain = serve(&mut pool, &[0, 0]);
+    let other = serve(&mut pool, &[1])[0];
+    pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
+    pool.retain(&chain[1..], Retention::PINNED).unwrap();
+    let third = serve(&mut pool, &[2])[0];
+    let victim = pool.allocate(3).unwrap()[2]; // asks the demoted one, which waits for its pinned child
+    assert_eq!(victim, other);
+    take(&mut pool, &[0]);
+    pool.retain(&chain[1..], Retention::NORMAL).unwrap();
+    pool.release(&chain[..1]).unwrap();
+    assert_eq!(order(&pool)[0], third.index(), "the chain is newer: it was as good as admitted by the hit");
+}
+
+#[test]
+fn an_end_of_life_is_not_heard_while_others_hold_the_block() {
+    let mut pool = lru(6, 0);
+    let (mine, yours) = (take(&mut pool, &[0, 1]), take(&mut pool, &[0, 2]));
+    assert_eq!(mine[0], yours[0]);
+    assert_eq!(pool.retain(&mine, Retention::END_OF_LIFE).unwrap(), report(1, 0, 1));
+    pool.release_table(&mine).unwrap();
+    assert_eq!(pool.retain(&yours, Retention::END_OF_LIFE).unwrap(), report(2, 0, 0));
+    // The last holder demotes what it holds, and it stays matchable until somebody needs the block.
+    pool.release_table(&yours).unwrap();
+    assert_eq!(pool.retention_stats().unwrap().demoted, 3);
+    assert_eq!(pool.probe(&chain(0, &[0, 2]), 9).unwrap().cached_blocks, 2);
+}
+
+#[test]
+fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
+    let mut pool = lru(6, 2);
+    let b = singles(&mut pool, 5);
+    assert_eq!(pool.retain(&b[..3], Retention::PINNED).unwrap(), report(2, 1, 0));
+    assert_eq!(pool.retain(&b[..2], Retention::PINNED).unwrap(), report(2, 0, 0), "pinned already");
+    assert_eq!(order(&pool), indices(&[b[3], b[4], b[2], b[0], b[1]]));
+    let stats = pool.retention_stats().unwrap();
+    assert_eq!((stats.pinned, stats.above_normal), (2, 1));
+    // A pin that ends makes room for another one; the clipped one does not become a pin by itself.
+    pool.retain(&b[..1], Retention::NORMAL).unwrap();
+    assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[2], b[1]]));
+    assert_eq!(pool.retain(&b[2..5], Retention::PINNED).unwrap(), report(1, 2, 0));
+    assert_eq!(pool.retention_stats().unwrap().pinned, 2);
+    // Pinned blocks go when nothing else is left: pins are no promise.
+    assert_eq!(pool.allocate(6).unwrap().len(), 6);
+    assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
+}
+
+#[test]
+fn an_idle_time_to_live_starts_anew_with_each_use_an_absolute_one_does_not() {
+    for (ttl, kept) in [(Ttl::Idle(10.0), true), (Ttl::Absolute(10.0), false)] {
+        for then in [Then::Normal, Then::Demote] {
+            let mut pool = lru(6, 0);
+            let b = singles(&mut pool, 2);
+            pool.retain(&b[..1], Retention { ttl: Some(ttl), then, ..priority(80) }).unwrap();
+            pool.advance_time(6.0).unwrap();
+            let table = take(&mut pool, &[0]); // used at 6
+            pool.advance_time(9.0).unwrap();
+            pool.release_table(&table).unwrap(); // until 9
+            assert_eq!(pool.advance_time(10.0).unwrap(), usize::from(!kept), "{ttl:?}");
+            let stats = pool.retention_stats().unwrap();
+            assert_eq!(stats.above_normal, usize::from(kept));
+            assert_eq!(stats.demoted, usize::from(!kept && then == Then::Demote));
+            assert_eq!(pool.advance_time(18.9).unwrap(), 0);
+            assert_eq!(pool.advance_time(19.0).unwrap(), usize::from(kept), "9 and 10 are 19");
+            let first = if then == Then::Demote { b[0] } else { b[1] };
+            assert_eq!(order(&pool)[0], first.index(), "{ttl:?} {then:?}");
+            let stats = pool.retention_stats().unwrap();
+            assert_eq!((stats.with_ttl, stats.expired, stats.above_normal), (0, 1, 0));
+            assert_eq!(pool.probe(&chain(0, &[0]), 1).unwrap().cached_blocks, 1, "expired is not evicted");
+        }
+    }
+}
+
+#[test]
+fn a_hit_alone_puts_off_an_idle_time_to_live() {
+    let mut pool = lru(6, 0);
+    let b = singles(&mut pool, 1);
+    pool.retain(&b, Retention { ttl: Some(Ttl::Idle(10.0)), ..priority(80) }).unwrap();
+    pool.advance_time(6.0).unwrap();
+    take(&mut pool, &[0]);
+    assert_eq!(pool.advance_time(15.9).unwrap(), 0);
+    assert_eq!(pool.advance_time(16.0).unwrap(), 1, "also of a block in use");
+}
+
+#[test]
+fn times_are_numbers_that_do_not_run_backwards() {
+    let mut pool = lru(6, 0);
+    let b = singles(&mut pool, 1);
+    for seconds in [f64::NAN, f64::INFINITY, -1.0] {
+        let hint = Retention { ttl: Some(Ttl::Idle(seconds)), ..priority(80) };
+        assert!(matches!(pool.retain(&b, hint), Err(PoolError::InvalidConfig { field: "ttl", .. })));
+    }
+    pool.advance_time(5.0).unwrap();
+    assert!(matches!(pool.advance_time(4.9), Err(PoolError::TimeBackwards { .. })));
+    assert!(pool.advance_time(f64::NAN).is_err());
+    assert_eq!(pool.advance_time(5.0).unwrap(), 0);
+    // Times before 0 are times.
+    let mut pool =
+        BlockPool::new(PoolConfig { retention: Some(RetentionConfig::default()), ..Default::default() })
+            .unwrap();
+    pool.advance_time(-10.0).unwrap();
+    let table = pool.allocate(2).unwrap();
+    pool.register(&table, &chain_of_16(), 0).unwrap();
+    pool.retain(&table[..1], Retention { ttl: Some(Ttl::Absolute(4.0)), ..priority(80) }).unwrap();
+    pool.retain(&table[1..], Retention { ttl: Some(Ttl::Absolute(10.0)), ..priority(80) }).unwrap();
+    assert_eq!(pool.advance_time(-6.0).unwrap(), 1);
+    assert_eq!(pool.advance_time(-0.5).unwrap(), 0);
+    assert_eq!(pool.advance_time(-0.0).unwrap(), 1);
+}
+
+fn chain_of_16() -> HashChain {
+    let digests = [1, 2].map(|byte| kvpool::BlockHash::from_bytes([byte; 32])).to_vec();
+    HashChain::from_digests(kvpool::HashAlgorithm::Sha256, 16, 0, digests).unwrap()
+}
+
+#[test]
+fn retention_ends_with_the_content() {
+    for how in ["evicted", "dropped by id", "a new epoch", "never computed"] {
+        let mut pool = pool_of(EvictionPolicy::Lru, 3, 3, &[limits(1, 0, Some(1))]);
+        let b = singles(&mut pool, 3);
+        pool.retain(&b, Retention { ttl: Some(Ttl::Idle(5.0)), then: Then::Demote, ..Retention::PINNED })
+            .unwrap();
+        pool.assign_tenant(&b, TenantId(1)).unwrap();
+        assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
+        match how {
+            "evicted" => {
+                let all = pool.allocate(3).unwrap();
+                pool.release(&all).unwrap();
+            }
+            "dropped by id" => assert_eq!(pool.evict(&b).unwrap(), 3),
+            "a new epoch" => assert_eq!(pool.bump_epoch().unwrap(), 1),
+            _ => {
+                pool.reset().unwrap();
+                let table = pool.allocate(3).unwrap();
+                pool.register(&table, &chain(0, &[5, 6, 7]), 0).unwrap();
+                pool.retain(&table, Retention::PINNED).unwrap();
+                pool.assign_tenant(&table, TenantId(1)).unwrap();
+                pool.release_table(&table).unwrap();
+            }
+        }
+        assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 0, "{how}");
+        assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default(), "{how}");
+        // The blocks come back as if nothing had ever been said.
+        let b = singles(&mut pool, 3);
+        assert_eq!(order(&pool), indices(&b), "{how}");
+        assert_eq!(pool.advance_time(100.0).unwrap(), 0, "{how}");
+        assert_eq!(pool.retain(&[b[0]], Retention::PINNED).unwrap(), report(1, 0, 0), "{how}");
+    }
+}
+
+#[test]
+fn hints_on_what_is_not_cached_are_ignored() {
+    let mut pool = lru(6, 6);
+    let table = pool.allocate(2).unwrap();
+    assert_eq!(pool.retain(&table, Retention::PINNED).unwrap(), report(0, 0, 2));
+    pool.register(&table, &chain(0, &[0, 0]), 0).unwrap();
+    assert_eq!(pool.retain(&table, Retention::PINNED).unwrap(), report(2, 0, 0));
+    assert_eq!(pool.retain(&[id(6)], Retention::PINNED).unwrap(), report(0, 0, 1));
+    assert!(pool.retain(&[id(7)], Retention::PINNED).is_err());
+}
+
+#[test]
+fn a_parent_waits_for_its_pinned_child() {
+    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+        let mut pool = pool_of(eviction, 8, 1, &[]);
+        let parent = serve(&mut pool, &[0, 0, 0]);
+        let other = serve(&mut pool, &[1])[0];
+        pool.retain(&parent[..2], Retention::END_OF_LIFE).unwrap();
+        pool.retain(&parent[2..], Retention::PINNED).unwrap();
+        // Nothing but the other one can go before the pinned one; then the whole chain, deepest first.
+        assert_eq!(order(&pool), indices(&[other, parent[2], parent[1], parent[0]]), "{eviction:?}");
+        assert_eq!(pool.allocate(5).unwrap()[4], other);
+        pool.check_invariants().unwrap();
+        // What waited was next of its kind all the time.
+        pool.retain(&parent[2..], Retention::NORMAL).unwrap();
+        assert_eq!(order(&pool), indices(&[parent[2], parent[1], parent[0]]), "{eviction:?}");
+    }
+}
+
+#[test]
+fn what_waited_for_its_child_is_the_next_of_its_kind() {
+    let ceiling = [limits(1, 0, Some(0))];
+    for by_tenant in [false, true] {
+        let mut pool = pool_of(EvictionPolicy::Lru, 5, 2, if by_tenant { &ceiling } else { &[] });
+        let chain = serve(&mut pool, &[0, 0]);
+        let say = |pool: &mut BlockPool, blocks: &[BlockId]| {
+            if by_tenant {
+                pool.assign_tenant(blocks, TenantId(1)).unwrap();
+            } else {
+                pool.retain(blocks, priority(80)).unwrap();
+            }
+        };
+        let second = serve(&mut pool, &[1]);
+        say(&mut pool, &chain[..1]);
+        say(&mut pool, &second);
+        pool.retain(&chain[1..], Retention::PINNED).unwrap();
+        let more = pool.allocate(3).unwrap(); // asks the first of the chain, which waits for its pinned child
+        assert_eq!(more[2], second[0]);
+        pool.release(&more).unwrap();
+        let third = serve(&mut pool, &[2]);
+        say(&mut pool, &third);
+        pool.retain(&chain[1..], Retention::END_OF_LIFE).unwrap();
+        assert_eq!(order(&pool), indices(&[chain[1], chain[0], third[0]]), "by tenant: {by_tenant}");
+    }
+}
+
+#[test]
+fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
+    let mut pool = pool_of(EvictionPolicy::Lru, 8, 1, &[limits(1, 0, Some(2))]);
+    let b = singles(&mut pool, 6);
+    pool.retain(&b[2..3], Retention::PINNED).unwrap();
+    pool.retain(&b[3..4], priority(100)).unwrap();
+    // Released in the order 2, 3, 4, 5, whatever the order in which they become somebody's.
+    pool.assign_tenant(&b[2..6], TenantId(1)).unwrap();
+    assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 4);
+    // Two too many: those that are not pinned, whatever their priority; then the others by LRU.
+    assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[1], b[5], b[2]]));
+    serve(&mut pool, &[3]);
+    assert_eq!(order(&pool), indices(&[b[4], b[5], b[0], b[1], b[3], b[2]]));
+}
+
+#[test]
+fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
+    let mut pool = pool_of(EvictionPolicy::Lru, 8, 1, &[limits(1, 2, None)]);
+    let b = singles(&mut pool, 6);
+    pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
+    pool.retain(&b[4..5], priority(100)).unwrap();
+    pool.retain(&b[5..6], Retention::PINNED).unwrap();
+    // One above the floor: the least recently released of three. Then all others but the pinned.
+    assert_eq!(order(&pool), indices(&[b[0], b[3], b[4], b[1], b[2], b[5]]));
+    // A floor does not protect what the tenant gave up itself.
+    pool.retain(&b[1..2], Retention::END_OF_LIFE).unwrap();
+    assert_eq!(order(&pool)[0], b[1].index());
+}
+
+#[test]
+fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
+    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+        let mut pool = pool_of(eviction, 6, 0, &[limits(1, 2, None)]);
+        let mine: Vec<_> = [0_u8, 1].iter().map(|&first| serve(&mut pool, &[first])[0]).collect();
+        pool.assign_tenant(&mine, TenantId(1)).unwrap();
+        let others = take(&mut pool, &[7, 7, 7]);
+        serve(&mut pool, &[8]);
+        let more = pool.allocate(1).unwrap(); // sets both of the tenant aside, and takes the other's
+        assert!(!mine.contains(&more[0]), "{eviction:?}");
+        pool.release(&more).unwrap();
+        let third = take(&mut pool, &[2]);
+        pool.assign_tenant(&third, TenantId(1)).unwrap();
+        // Three of the tenant's now, one of them in use: one is to be had before the other tenants' work.
+        pool.retain(&others, priority(100)).unwrap();
+        pool.release_table(&others).unwrap();
+        let victim = pool.allocate(1).unwrap()[0];
+        assert!(mine.contains(&victim), "{eviction:?}: {victim:?}");
+        let victim = pool.allocate(1).unwrap()[0];
+        assert_eq!(victim, others[2], "{eviction:?}: back at the floor");
+        pool.check_invariants().unwrap();
+    }
+}
+
+/// The spared one was taken into use again: another one has to be spared for it.
+#[test]
+fn a_floor_sets_no_more_aside_than_it_is_high() {
+    let mut pool = pool_of(EvictionPolicy::Lru, 7, 0, &[limits(1, 2, None)]);
+    let mine = singles(&mut pool, 2);
+    pool.assign_tenant(&mine, TenantId(1)).unwrap();
+    serve(&mut pool, &[8]);
+    take(&mut pool, &[7, 7, 7, 7]);
+    pool.allocate(1).unwrap(); // sets both aside
+    let b = pool.eviction_order();
+    assert_eq!(indices(&b), indices(&mine));
+    pool.resize(10).unwrap();
+    let third = take(&mut pool, &[2]);
+    pool.assign_tenant(&third, TenantId(1)).unwrap();
+    take(&mut pool, &[0]);
+    // Three, two of them in use: the third is not protected by a floor of two.
+    serve(&mut pool, &[9]);
+    let victims = order(&pool);
+    assert_eq!(victims[0], mine[1].index(), "{victims:?}");
+}
+
+/// Policies that keep blocks in use in their order (FIFO, SIEVE, S3-FIFO): a floor is for idle blocks, and a block in use that
+/// was next is not counted among those.
+#[test]
+fn a_block_in_use_is_never_set_aside_for_a_floor() {
+    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+        let mut pool = pool_of(eviction, 4, 0, &[limits(1, 2, None)]);
+        let b = singles(&mut pool, 3);
+        pool.assign_tenant(&b[..2], TenantId(1)).unwrap();
+        let held = take(&mut pool, &[0]); // its place in a queue stays
+        let fourth = take(&mut pool, &[9]);
+        let victim = pool.allocate(1).unwrap()[0];
+        assert_eq!(victim, b[2], "{eviction:?}: the only one that no floor protects");
+        pool.assign_tenant(&fourth, TenantId(1)).unwrap();
+        pool.release(&[victim]).unwrap();
+        serve(&mut pool, &[8]);
+        // Of three of the tenant's, two in use, one is above the floor: no other's goes before it because it was spared.
+        pool.retain(&[victim], priority(100)).unwrap();
+        assert_eq!(order(&pool), indices(&[b[1], victim]), "{eviction:?}");
+        pool.release_table(&held).unwrap();
+        pool.release_table(&fourth).unwrap();
+        pool.check_invariants().unwrap();
+        assert_eq!(pool.allocate(4).unwrap().len(), 4);
+    }
+}
+
+#[test]
+fn the_first_to_say_whose_a_block_is_counts() {
+    let mut pool = pool_of(EvictionPolicy::Lru, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
+    let b = singles(&mut pool, 2);
+    pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // has no limits: nobody
+    pool.assign_tenant(&b[..1], TenantId(2)).unwrap();
+    pool.assign_tenant(&b[..1], TenantId(1)).unwrap();
+    let counts = [1, 2, 5].map(|tenant| pool.tenant_blocks(TenantId(tenant)).unwrap());
+    assert_eq!((counts, order(&pool)), ([0, 1, 0], indices(&[b[1], b[0]])));
+}
+
+#[test]
+fn a_pool_without_retention_refuses_hints_by_name() {
+    for &eviction in EvictionPolicy::ALL {
+        let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, eviction, ..Default::default() }).unwrap();
+        assert!(matches!(pool.retain(&[id(1)], Retention::PINNED), Err(PoolError::NoRetention { .. })));
+        assert!(matches!(pool.assign_tenant(&[id(1)], TenantId(1)), Err(PoolError::NoRetention { .. })));
+        assert!(matches!(pool.advance_time(0.0), Err(PoolError::NoRetention { .. })));
+        assert_eq!(pool.retention_stats(), None);
+    }
+}

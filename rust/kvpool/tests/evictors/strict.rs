@@ -1,0 +1,91 @@
+//! The other side of the contract: what `Closed` and the ranks guarantee to a policy. [`Strict`] passes every call on to a policy
+//! and fails if it is one that `kvpool::evictor::policy` rules out.
+
+use super::*;
+use kvpool::{Content, InvariantViolation, Policy, PoolError};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Without content, or not the policy's to know.
+    #[default]
+    Unknown,
+    Admitted,
+    /// By `pop` or `take`; the next call says what becomes of it.
+    GivenUp,
+}
+
+/// A policy that is told nothing out of order.
+#[derive(Clone, Debug)]
+pub(crate) struct Strict<P> {
+    policy: P,
+    states: Vec<State>,
+}
+
+impl<P: Policy> Strict<P> {
+    pub(crate) fn new(policy: P) -> Self {
+        Self { policy, states: Vec::new() }
+    }
+
+    /// From one of `from` to `to`.
+    fn step(&mut self, call: &str, block: BlockId, from: &[State], to: State) {
+        let state = std::mem::replace(&mut self.states[block.index()], to);
+        assert!(from.contains(&state), "{call} of {block}, which is {state:?}");
+    }
+
+    fn state(&self, block: BlockId) -> State {
+        self.states[block.index()]
+    }
+}
+
+impl<P: Policy> Policy for Strict<P> {
+    fn name(&self) -> &'static str {
+        "strict"
+    }
+    fn admit(&mut self, block: BlockId, content: Content) {
+        self.step("admit", block, &[State::Unknown], State::Admitted);
+        self.policy.admit(block, content);
+    }
+    fn hit(&mut self, block: BlockId) {
+        self.step("hit", block, &[State::Admitted, State::GivenUp], self.state(block));
+        self.policy.hit(block);
+    }
+    fn begin_release(&mut self) {
+        self.policy.begin_release();
+    }
+    fn release(&mut self, block: BlockId) {
+        self.step("release", block, &[State::Admitted], State::Admitted);
+        self.policy.release(block);
+    }
+    fn pop(&mut self) -> Option<BlockId> {
+        let block = self.policy.pop()?;
+        self.step("pop", block, &[State::Admitted], State::GivenUp);
+        Some(block)
+    }
+    fn take(&mut self, block: BlockId) {
+        self.step("take", block, &[State::Admitted], State::GivenUp);
+        self.policy.take(block);
+    }
+    fn unpop(&mut self, block: BlockId) {
+        self.step("unpop", block, &[State::GivenUp], State::Admitted);
+        self.policy.unpop(block);
+    }
+    fn evicted(&mut self, block: BlockId, content: Content) {
+        self.step("evicted", block, &[State::GivenUp], State::Unknown);
+        self.policy.evicted(block, content);
+    }
+    fn forget(&mut self, block: BlockId) {
+        self.states[block.index()] = State::Unknown;
+        self.policy.forget(block);
+    }
+    fn clear(&mut self) {
+        self.states.fill(State::Unknown);
+        self.policy.clear();
+    }
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.states.resize(num_blocks, State::Unknown);
+        self.policy.grow(num_blocks)
+    }
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.policy.check_invariants()
+    }
+}

@@ -1,0 +1,382 @@
+//! A pool with any policy, and a model of it that knows everything but the order of eviction: who holds what, which contents
+//! there are and what they hang on, and what was said of them. Where the policy chooses, the model asks whether it may.
+
+mod steps;
+
+use std::collections::BTreeMap;
+
+use super::*;
+use kvpool::{BlockPool, DuplicatePolicy, PoolConfig, PoolError};
+pub(crate) use steps::Step;
+
+const DEMOTED: usize = 0;
+const NORMAL: usize = 36;
+const HIGHEST: usize = 101;
+const PINNED: usize = 102;
+
+/// A path, in an epoch.
+type Content = (u64, Vec<u8>);
+
+#[derive(Clone, Debug)]
+struct Block {
+    references: usize,
+    fences: usize,
+    content: Option<Content>,
+    computed: bool,
+    /// The block that it was registered on, and which of that block's contents.
+    parent: Option<(usize, u64)>,
+    /// Contents that the block has lost.
+    contents: u64,
+    rank: usize,
+    tenant: Option<u32>,
+    deadline: Option<f64>,
+    idle_ttl: Option<f64>,
+    then: Then,
+}
+
+impl Block {
+    fn new(contents: u64) -> Self {
+        Self {
+            references: 0,
+            fences: 0,
+            content: None,
+            computed: false,
+            parent: None,
+            contents,
+            rank: NORMAL,
+            tenant: None,
+            deadline: None,
+            idle_ttl: None,
+            then: Then::Normal,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.references == 0 && self.computed
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) kind: Kind,
+    pub(crate) pool: BlockPool,
+    config: RetentionConfig,
+    drop_duplicates: bool,
+    blocks: Vec<Block>,
+    /// By content: its blocks; a lookup takes the first, if it is computed.
+    copies: BTreeMap<Content, Vec<usize>>,
+    tables: Vec<(Vec<usize>, Vec<u8>)>,
+    fences: BTreeMap<u64, Vec<usize>>,
+    completed: Option<u64>,
+    now: Option<f64>,
+    pub(crate) victims: Vec<usize>,
+}
+
+const MOST_BLOCKS: usize = 20;
+
+impl World {
+    pub(crate) fn new(
+        kind: Kind,
+        num_blocks: usize,
+        config: &RetentionConfig,
+        drop_duplicates: bool,
+    ) -> Self {
+        let duplicates = if drop_duplicates { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
+        let settings = PoolConfig { num_blocks, block_size: BLOCK_SIZE, duplicates, ..Default::default() };
+        let pool = BlockPool::with_evictor(settings, kind.build(num_blocks, config)).unwrap();
+        Self {
+            kind,
+            pool,
+            config: config.clone(),
+            drop_duplicates,
+            blocks: vec![Block::new(0); num_blocks],
+            copies: BTreeMap::new(),
+            tables: Vec::new(),
+            fences: BTreeMap::new(),
+            completed: None,
+            now: None,
+            victims: Vec::new(),
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pool.epoch()
+    }
+
+    fn idle(&self) -> impl Iterator<Item = usize> + '_ {
+        (1..self.blocks.len()).filter(|&block| self.blocks[block].is_idle())
+    }
+
+    fn is_free(&self, block: usize) -> bool {
+        self.blocks[block].references == 0 && !self.blocks[block].computed
+    }
+
+    fn available(&self) -> usize {
+        (1..self.blocks.len()).filter(|&block| self.blocks[block].references == 0).count()
+    }
+
+    /// Cached-free blocks that were registered on `block` and the content that it has.
+    fn idle_children(&self, block: usize) -> usize {
+        let parent = Some((block, self.blocks[block].contents));
+        self.idle().filter(|&child| self.blocks[child].parent == parent).count()
+    }
+
+    fn tenant_blocks(&self, tenant: u32) -> usize {
+        self.blocks.iter().filter(|block| block.tenant == Some(tenant)).count()
+    }
+
+    fn limits_of(&self, block: usize) -> Option<(usize, &TenantLimits)> {
+        let tenant = self.blocks[block].tenant?;
+        let limits = self.config.tenants.iter().find(|limits| limits.tenant.0 == tenant)?;
+        Some((self.tenant_blocks(tenant), limits))
+    }
+
+    fn is_above_ceiling(&self, block: usize) -> bool {
+        self.limits_of(block).is_some_and(|(count, limits)| limits.ceiling.is_some_and(|most| count > most))
+    }
+
+    fn is_under_floor(&self, block: usize) -> bool {
+        self.limits_of(block).is_some_and(|(count, limits)| count <= limits.floor)
+    }
+
+    /// Properties 12 and 23, of one victim: nobody needs it, no cached-free block hangs on it, and nothing that may go stands
+    /// before it in the order that `kvpool::retention` states.
+    fn check_victim(&self, victim: usize) {
+        let block = &self.blocks[victim];
+        assert!(block.is_idle(), "property 12: #{victim} is in use: {block:?}");
+        let is_leaf = |&block: &usize| self.idle_children(block) == 0;
+        if !self.kind.is_closed() {
+            return;
+        }
+        assert!(is_leaf(&victim), "#{victim} goes before its cached children");
+        let leaves: Vec<_> = self.idle().filter(is_leaf).collect();
+        let rank = |block: usize| self.blocks[block].rank;
+        let lowest = leaves.iter().map(|&block| rank(block)).min().unwrap();
+        if self.config.tenants.is_empty() || lowest == DEMOTED {
+            assert_eq!(rank(victim), lowest, "#{victim} of {leaves:?}");
+            return;
+        }
+        let unpinned = |block: usize| rank(block) != PINNED;
+        if leaves.iter().any(|&block| unpinned(block) && self.is_above_ceiling(block)) {
+            assert!(unpinned(victim) && self.is_above_ceiling(victim), "#{victim}: a ceiling is exceeded");
+            return;
+        }
+        // Blocks that no floor can protect.
+        let open = |&block: &usize| self.limits_of(block).is_none_or(|(_, limits)| limits.floor == 0);
+        if let Some(lowest) = leaves.iter().copied().filter(open).map(rank).filter(|&r| r != PINNED).min() {
+            assert!(rank(victim) <= lowest && !self.is_under_floor(victim), "#{victim} is under a floor");
+        }
+        assert!(unpinned(victim) || !leaves.iter().any(|&block| unpinned(block)), "#{victim} is pinned");
+    }
+
+    fn end_content(&mut self, block: usize) {
+        let Block { references, fences, contents, .. } = self.blocks[block];
+        if let Some(content) = self.blocks[block].content.take() {
+            let copies = self.copies.get_mut(&content).unwrap();
+            copies.retain(|&copy| copy != block);
+            if copies.is_empty() {
+                self.copies.remove(&content);
+            }
+            self.blocks[block] = Block { references, fences, ..Block::new(contents + 1) };
+        }
+    }
+
+    /// Allocates; checks that it succeeds exactly if it can, what it takes, and in which order.
+    pub(crate) fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
+        let (order, available) = (indices(&self.pool.eviction_order()), self.available());
+        assert_eq!(order.len(), self.idle().count());
+        let evicted = self.pool.stats().evicted;
+        let got = match self.pool.allocate(n) {
+            Ok(got) => indices(&got),
+            Err(error) => {
+                assert!(matches!(error, PoolError::OutOfBlocks(_)), "{error}");
+                assert!(n > available, "property 23: {n} of {available} available blocks are refused");
+                return None;
+            }
+        };
+        assert!(n <= available && got.len() == n);
+        let free = got.iter().filter(|&&block| self.is_free(block)).count();
+        let victims = &got[free..];
+        assert!(got[..free].iter().all(|&block| self.is_free(block)), "free ones first");
+        assert!(victims.is_empty() || (1..self.blocks.len()).filter(|&b| self.is_free(b)).count() == free);
+        assert_eq!(self.pool.stats().evicted - evicted, victims.len() as u64, "property 22");
+        assert_eq!(victims, &order[..victims.len()], "the order that was announced");
+        for &victim in victims {
+            self.check_victim(victim);
+            self.end_content(victim);
+        }
+        self.victims.extend(victims);
+        got.iter().for_each(|&block| self.blocks[block].references = 1);
+        Some(got)
+    }
+
+    fn refresh(&mut self, block: usize) {
+        if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
+            self.blocks[block].deadline = Some(now + seconds);
+        }
+    }
+
+    /// A lookup takes a block, held or not.
+    fn hit(&mut self, block: usize) {
+        self.blocks[block].references += 1;
+        self.refresh(block);
+        if self.blocks[block].rank == DEMOTED {
+            self.blocks[block].rank = NORMAL;
+        }
+    }
+
+    fn lookup(&mut self, path: &[u8], most: usize) -> Vec<usize> {
+        let epoch = self.epoch();
+        let chain = chain(epoch, path);
+        let head = |end: &usize| {
+            let copies = self.copies.get(&(epoch, path[..*end].to_vec()))?;
+            copies.first().copied().filter(|&block| self.blocks[block].computed)
+        };
+        let expected: Vec<_> = (1..=path.len().min(most)).map_while(|end| head(&end)).collect();
+        let held_before: Vec<_> = expected.iter().map(|&block| self.blocks[block].references > 0).collect();
+        let found = indices(&self.pool.match_and_acquire(&chain, most).unwrap());
+        assert_eq!(
+            found, expected,
+            "property 12: hits on cached blocks, held ({held_before:?}) or not, succeed"
+        );
+        found.iter().for_each(|&block| self.hit(block));
+        found
+    }
+
+    fn register(&mut self, blocks: &[usize], path: &[u8], start: usize) -> bool {
+        let twice = (1..blocks.len()).any(|at| blocks[..at].contains(&blocks[at]));
+        let fits = start + blocks.len() <= path.len()
+            && !twice
+            && blocks.iter().all(|&b| self.blocks[b].references > 0 && self.blocks[b].content.is_none());
+        let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
+        let chain = chain(self.epoch(), path);
+        assert_eq!(self.pool.register(&ids, &chain, start).is_ok(), fits);
+        if !fits {
+            return false;
+        }
+        for (at, &block) in blocks.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| blocks[before]);
+            self.note_content(block, &path[..start + at + 1], before);
+        }
+        true
+    }
+
+    fn note_content(&mut self, block: usize, path: &[u8], before: Option<usize>) {
+        let epoch = self.epoch();
+        let on_index = self.copies.get(&(epoch, path[..path.len() - 1].to_vec())).and_then(|c| c.first());
+        let parent = before.or(on_index.copied());
+        self.blocks[block].parent = parent.map(|parent| (parent, self.blocks[parent].contents));
+        self.blocks[block].content = Some((epoch, path.to_vec()));
+        self.copies.entry((epoch, path.to_vec())).or_default().push(block);
+    }
+
+    fn mark(&mut self, blocks: &[usize]) {
+        let valid = blocks.iter().all(|&block| self.blocks[block].content.is_some());
+        let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
+        assert_eq!(self.pool.mark_computed(&ids).is_ok(), valid);
+        for &block in blocks.iter().filter(|_| valid) {
+            if let (Some(content), false) = (self.blocks[block].content.clone(), self.blocks[block].computed)
+            {
+                self.blocks[block].computed = true;
+                let copies = self.copies.get_mut(&content).unwrap();
+                copies.retain(|&copy| copy != block);
+                let first = copies.first().is_some_and(|&head| self.blocks[head].computed);
+                copies.insert(usize::from(first), block); // behind the oldest computed copy, else first
+            }
+        }
+    }
+
+    fn can_release(&self, blocks: &[usize]) -> bool {
+        let named = |block: usize| blocks.iter().filter(|&&other| other == block).count();
+        blocks.iter().all(|&b| self.blocks[b].references - self.blocks[b].fences >= named(b))
+    }
+
+    fn drop_references(&mut self, blocks: &[usize]) {
+        let mut idle = Vec::new();
+        for &block in blocks {
+            self.blocks[block].references -= 1;
+            idle.extend(Some(block).filter(|_| self.blocks[block].references == 0));
+        }
+        for block in idle {
+            let Block { content, computed, .. } = self.blocks[block].clone();
+            let twin = content.is_some_and(|content| {
+                self.copies[&content].iter().any(|&copy| copy != block && self.blocks[copy].computed)
+            });
+            if computed && !(twin && self.drop_duplicates) {
+                self.refresh(block);
+            } else {
+                self.end_content(block);
+            }
+        }
+    }
+
+    fn release(&mut self, blocks: &[usize]) {
+        let valid = self.can_release(blocks);
+        let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
+        assert_eq!(self.pool.release(&ids).is_ok(), valid);
+        if valid {
+            self.drop_references(blocks);
+        }
+    }
+
+    fn release_table(&mut self, table: &[usize]) {
+        let tail_first: Vec<_> = table.iter().rev().copied().collect();
+        self.release(&tail_first);
+    }
+
+    pub(crate) fn admit(&mut self, path: &[u8]) -> bool {
+        let mut table = self.lookup(path, usize::MAX);
+        let cached = table.len();
+        let Some(new) = self.allocate(path.len() - cached) else {
+            self.release_table(&table);
+            return false;
+        };
+        assert!(self.register(&new, path, cached));
+        self.mark(&new);
+        table.extend(new);
+        self.tables.push((table, path.to_vec()));
+        true
+    }
+
+    fn take_table(&mut self, nth: usize) -> Option<(Vec<usize>, Vec<u8>)> {
+        if self.tables.is_empty() { None } else { Some(self.tables.remove(nth % self.tables.len())) }
+    }
+
+    fn table(&self, nth: usize) -> Vec<usize> {
+        if self.tables.is_empty() { Vec::new() } else { self.tables[nth % self.tables.len()].0.clone() }
+    }
+
+    pub(crate) fn check(&self) {
+        self.pool.check_invariants().unwrap();
+        let stats = self.pool.stats();
+        assert_eq!((stats.cached_free, self.pool.num_available()), (self.idle().count(), self.available()));
+        for block in 1..self.blocks.len() {
+            let Block { references, content, computed, .. } = &self.blocks[block];
+            let seen = (
+                self.pool.ref_count(id(block)),
+                self.pool.is_registered(id(block)),
+                self.pool.is_computed(id(block)),
+            );
+            assert_eq!(seen, (Some(*references as u32), content.is_some(), *computed), "#{block}");
+        }
+        let Some(stats) = self.pool.retention_stats() else {
+            assert!(!self.kind.has_retention());
+            return;
+        };
+        let known = || self.blocks.iter().filter(|block| block.content.is_some());
+        let pinned = known().filter(|block| block.rank == PINNED).count();
+        assert!(pinned <= self.config.pin_budget, "property 23: pins are within their budget");
+        let demoted = known().filter(|block| block.rank == DEMOTED).count();
+        let with_ttl = known().filter(|block| block.deadline.is_some()).count();
+        assert_eq!((stats.pinned, stats.demoted, stats.with_ttl), (pinned, demoted, with_ttl));
+    }
+
+    /// For holders that hold whole prefixes, and no two that compute the same: every cached block can be reached.
+    pub(crate) fn check_reachable(&self) {
+        for content in self.copies.keys() {
+            let (epoch, path) = content;
+            let parent = (*epoch, path[..path.len() - 1].to_vec());
+            let reachable = path.len() == 1 || self.copies.contains_key(&parent);
+            assert!(reachable, "{content:?} is cached, what it continues is not ({:?})", self.kind);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What the trait promises of every policy, whatever it is.
+
+use std::collections::BTreeSet;
+
+use kvpool::BlockId;
+use kvpool::evictor::{
+    Policy,
+    policies::{Gdsf, Lrfu},
+};
+use proptest::prelude::*;
+
+use crate::{POLICIES, content, id};
+
+/// Admits and releases that content.
+fn add(policy: &mut dyn Policy, block: u32, key: u64) {
+    policy.admit(id(block), content(key));
+    policy.begin_release();
+    policy.release(id(block));
+}
+
+fn hit(policy: &mut dyn Policy, block: u32) {
+    policy.hit(id(block));
+    policy.begin_release();
+    policy.release(id(block));
+}
+
+fn drain(policy: &mut dyn Policy) -> Vec<u32> {
+    std::iter::from_fn(|| policy.pop()).map(BlockId::get).collect()
+}
+
+/// A pool of 8 blocks that has seen 60 contents, some of them often; `key % 5` is the depth.
+fn lived_in(policy: &mut dyn Policy) -> Vec<(u32, u64)> {
+    let mut held: Vec<(u32, u64)> = Vec::new();
+    for step in 0_u64..200 {
+        let key = if step % 3 == 0 { step % 7 } else { step * 7 % 60 };
+        if let Some(&(block, _)) = held.iter().find(|&&(_, known)| known == key) {
+            hit(policy, block);
+            continue;
+        }
+        let block = if held.len() < 8 {
+            held.len() as u32 + 1
+        } else {
+            let victim = policy.pop().unwrap();
+            let at = held.iter().position(|&(block, _)| block == victim.get()).unwrap();
+            policy.evicted(victim, content(held.swap_remove(at).1));
+            victim.get()
+        };
+        add(policy, block, key);
+        held.push((block, key));
+    }
+    policy.check_invariants().unwrap();
+    held
+}
+
+#[test]
+fn names_are_those_that_users_write() {
+    for (name, make) in POLICIES {
+        assert_eq!(make(2).unwrap().name(), name);
+    }
+}
+
+#[test]
+fn a_popped_block_comes_back_as_the_next_of_its_kind() {
+    for (name, make) in POLICIES {
+        let mut policy = make(9).unwrap();
+        lived_in(&mut *policy);
+        for _ in 0..8 {
+            let victim = policy.pop().unwrap();
+            policy.unpop(victim);
+            policy.unpop(victim); // nothing if it is in the order
+            assert_eq!(policy.pop(), Some(victim), "{name}");
+            policy.check_invariants().unwrap();
+        }
+        assert_eq!(policy.pop(), None, "{name}");
+    }
+}
+
+#[test]
+fn counts_survive_pop_and_unpop() {
+    for (name, make) in POLICIES {
+        let (mut policy, mut untouched) = (make(9).unwrap(), make(9).unwrap());
+        lived_in(&mut *policy);
+        lived_in(&mut *untouched);
+        let victims: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
+        // Back to front, each is next of its kind again: the order is what it was.
+        victims.iter().rev().for_each(|&victim| policy.unpop(victim));
+        let mut restored = drain(&mut *policy);
+        let mut expected = drain(&mut *untouched);
+        if ["sieve", "s3-fifo"].contains(&name) {
+            // Their pops pass blocks, whose marks are gone then: what is left is the same blocks, once each.
+            restored.sort_unstable();
+            expected.sort_unstable();
+        }
+        assert_eq!(restored, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_taken_block_is_out_until_it_comes_back() {
+    for (name, make) in POLICIES {
+        let mut policy = make(9).unwrap();
+        let held = lived_in(&mut *policy);
+        for &(block, _) in &held {
+            policy.take(id(block));
+            policy.take(id(block));
+            policy.check_invariants().unwrap();
+            let mut others: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
+            assert!(others.len() == 7 && !others.contains(&id(block)), "{name}");
+            others.reverse();
+            others.into_iter().for_each(|other| policy.unpop(other));
+            policy.unpop(id(block));
+        }
+        assert_eq!(drain(&mut *policy).len(), 8, "{name}");
+    }
+}
+
+#[test]
+fn a_forgotten_block_never_comes_back_and_leaves_no_ghost() {
+    for (name, make) in POLICIES {
+        let (mut forgot, mut never) = (make(9).unwrap(), make(9).unwrap());
+        for policy in [&mut *forgot, &mut *never] {
+            for block in 1..=4 {
+                add(policy, block, u64::from(block));
+            }
+        }
+        add(&mut *forgot, 5, 50);
+        hit(&mut *forgot, 5);
+        forgot.forget(id(5));
+        forgot.check_invariants().unwrap();
+        forgot.unpop(id(5)); // a mistake of the caller's, who puts it back all the same
+        forgot.forget(id(5));
+        // Its content comes again: it is new.
+        for policy in [&mut *forgot, &mut *never] {
+            add(policy, 5, 50);
+            add(policy, 6, 60);
+        }
+        assert_eq!(drain(&mut *forgot), drain(&mut *never), "{name}");
+    }
+}
+
+#[test]
+fn a_cleared_policy_is_a_new_one() {
+    for (name, make) in POLICIES {
+        let (mut cleared, mut new) = (make(9).unwrap(), make(9).unwrap());
+        lived_in(&mut *cleared);
+        cleared.clear();
+        cleared.check_invariants().unwrap();
+        assert_eq!(cleared.pop(), None, "{name}");
+        // Everything that was there before would be a ghost, or have a count.
+        let (mut first, mut second) = (lived_in(&mut *cleared), lived_in(&mut *new));
+        first.sort_unstable();
+        second.sort_unstable();
+        assert_eq!(first, second, "{name}");
+        assert_eq!(drain(&mut *cleared), drain(&mut *new), "{name}");
+    }
+}
+
+#[test]
+fn a_pool_may_grow_at_any_moment() {
+    for (name, make) in POLICIES {
+        let mut policy = make(1).unwrap();
+        assert_eq!(policy.pop(), None, "{name}");
+        add(&mut *policy, 1, 1); // no such block yet
+        assert_eq!(policy.pop(), None, "{name}");
+        for blocks in [2, 2, 3, 9, 5] {
+            policy.grow(blocks).unwrap();
+            policy.check_invariants().unwrap();
+        }
+        lived_in(&mut *policy);
+        policy.grow(20).unwrap();
+        policy.check_invariants().unwrap();
+        (9..20).for_each(|block| add(&mut *policy, block, u64::from(block) + 100));
+        policy.check_invariants().unwrap();
+        let order: BTreeSet<_> = drain(&mut *policy).into_iter().collect();
+        assert_eq!(order, (1..20).collect(), "{name}");
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let error = Gdsf::with_doubling(8, 0).unwrap_err();
+    assert_eq!(error.to_string(), "doubling is 0: must be 1 or more");
+    let error = Lrfu::with(8, 0, 1).unwrap_err();
+    assert_eq!(error.to_string(), "half_life is 0: must be 1 or more sixteenths of a capacity");
+}
+
+#[test]
+fn the_largest_numbers_are_borne() {
+    for (name, make) in POLICIES {
+        let mut policy = make(4).unwrap();
+        let deepest = kvpool::evictor::Content { key: u64::MAX, depth: u32::MAX };
+        for block in 1..4 {
+            policy.admit(id(block), deepest);
+            for _ in 0..1000 {
+                policy.hit(id(block));
+            }
+            policy.release(id(block));
+        }
+        for _ in 0..100 {
+            let victim = policy.pop().unwrap_or_else(|| panic!("{name} has a victim"));
+            policy.evicted(victim, deepest);
+            policy.admit(victim, deepest);
+            policy.release(victim);
+            policy.check_invariants().unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    /// Any calls in any order, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
+    /// per return, there is a victim while a block is in the order, and the same calls give the same order.
+    #[test]
+    fn any_calls_are_borne(
+        policy in 0..POLICIES.len(),
+        calls in prop::collection::vec((0_u8..24, 0_u32..12, 0_u64..16), 1..150),
+    ) {
+        let (name, make) = POLICIES[policy];
+        let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
+        let mut num_blocks = 8;
+        // Blocks that must be in the order, and that may be.
+        let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
+        for (call, block, key) in calls {
+            let real = block > 0 && block < num_blocks;
+            let mut popped = [None, None];
+            for (policy, popped) in [&mut policy, &mut twin].into_iter().zip(&mut popped) {
+                match call {
+                    0..5 => policy.admit(id(block), content(key)),
+                    5..8 => policy.hit(id(block)),
+                    8 => policy.begin_release(),
+                    9..15 => policy.release(id(block)),
+                    15..18 => *popped = policy.pop(),
+                    18 => policy.take(id(block)),
+                    19 => policy.unpop(id(block)),
+                    20 => policy.evicted(id(block), content(key)),
+                    21 => policy.forget(id(block)),
+                    22 if key == 0 => policy.clear(),
+                    _ => policy.grow(block as usize).unwrap(),
+                }
+                policy.check_invariants().unwrap();
+            }
+            match call {
+                0..8 | 20 => {
+                    must.remove(&block);
+                }
+                8 => {}
+                9..15 | 19 if real => {
+                    must.insert(block);
+                    may.insert(block);
+                }
+                9..15 | 19 => {}
+                15..18 => {
+                    prop_assert_eq!(popped[0], popped[1], "{}", name);
+                    match popped[0] {
+                        Some(victim) => {
+                            prop_assert!(may.remove(&victim.get()), "{name} gives up {victim}");
+                            must.remove(&victim.get());
+                        }
+                        None => prop_assert!(must.is_empty(), "{name} keeps {must:?}"),
+                    }
+                }
+                18 | 21 => {
+                    must.remove(&block);
+                    may.remove(&block);
+                }
+                22 if key == 0 => {
+                    must.clear();
+                    may.clear();
+                }
+                _ => num_blocks = num_blocks.max(block),
+            }
+        }
+        let rest = drain(&mut *policy);
+        prop_assert_eq!(&rest, &drain(&mut *twin));
+        let given: BTreeSet<_> = rest.iter().copied().collect();
+        prop_assert!(given.len() == rest.len() && given.is_superset(&must) && given.is_subset(&may), "{}", name);
+    }
+}

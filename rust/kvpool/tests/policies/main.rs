@@ -1,0 +1,46 @@
+//! Policies of the core: what the [`Policy`] trait promises ([`contract`]), each against a model written straight from its
+//! definition ([`models`], [`random`], [`adaptive`]), small examples worked by hand ([`golden`]), and the parts they are made of ([`parts`]).
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+
+mod adaptive;
+mod contract;
+mod golden;
+mod models;
+mod parts;
+mod random;
+
+use kvpool::evictor::{
+    Content, Policy,
+    policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+};
+use kvpool::{BlockId, PoolError};
+
+fn id(block: u32) -> BlockId {
+    BlockId::new(block)
+}
+
+fn content(key: u64) -> Content {
+    Content { key, depth: (key % 5) as u32 }
+}
+
+/// Makes a policy for that many blocks, the null block included.
+type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
+
+fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
+    Ok(Box::new(policy?))
+}
+
+const POLICIES: [(&str, Make); 11] = [
+    ("fifo", |blocks| boxed(Fifo::new(blocks))),
+    ("lru", |blocks| boxed(Recency::new(blocks))),
+    ("sieve", |blocks| boxed(Sieve::new(blocks))),
+    ("s3-fifo", |blocks| boxed(S3Fifo::new(blocks))),
+    ("arc", |blocks| boxed(AdaptiveReplacement::new(blocks))),
+    ("2q", |blocks| boxed(TwoQ::new(blocks))),
+    ("lfu", |blocks| boxed(Lfu::new(blocks))),
+    ("lfu-da", |blocks| boxed(LfuDa::new(blocks))),
+    ("lrfu", |blocks| boxed(Lrfu::new(blocks))),
+    ("gdsf", |blocks| boxed(Gdsf::new(blocks))),
+    ("adaptive", |blocks| boxed(Adaptive::new(blocks))),
+];

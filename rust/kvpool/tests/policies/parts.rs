@@ -1,0 +1,147 @@
+//! Ghosts and the heap, against vectors.
+
+use kvpool::evictor::{ghosts::Ghosts, heap::BlockHeap};
+use proptest::prelude::*;
+
+use crate::id;
+
+/// Queues of (key, value), oldest first.
+type Queues = [Vec<(u64, u8)>; 2];
+
+fn forget(queues: &mut Queues, key: u64) {
+    queues.iter_mut().for_each(|queue| queue.retain(|&(member, _)| member != key));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ghosts_are_queues_of_keys(
+        capacity in 0_usize..12,
+        steps in prop::collection::vec((0_u8..20, 0_u64..24, 0_usize..2, any::<u8>()), 1..200),
+    ) {
+        let mut ghosts: Ghosts<u8> = Ghosts::new(2, capacity).unwrap();
+        let mut model = Queues::default();
+        let mut capacity = capacity;
+        for (step, key, queue, value) in steps {
+            match step {
+                0..12 => {
+                    prop_assert_eq!(ghosts.push(queue, key, value), capacity > 0);
+                    forget(&mut model, key);
+                    if capacity > 0 {
+                        if model[0].len() + model[1].len() == capacity {
+                            let from = if model[queue].is_empty() { 1 - queue } else { queue };
+                            model[from].remove(0);
+                        }
+                        model[queue].push((key, value));
+                    }
+                }
+                12..16 => {
+                    let known = (0..2).find_map(|q| model[q].iter().find(|&&(k, _)| k == key).map(|&(_, v)| (q, v)));
+                    prop_assert_eq!(ghosts.find(key), known);
+                    prop_assert_eq!(ghosts.take(key), known);
+                    forget(&mut model, key);
+                }
+                16..18 => {
+                    let len = usize::from(value % 8);
+                    ghosts.trim(queue, len);
+                    let over = model[queue].len().saturating_sub(len);
+                    model[queue].drain(..over);
+                }
+                18 => {
+                    capacity = (capacity + usize::from(value % 3)).min(40);
+                    ghosts.grow(capacity).unwrap();
+                }
+                _ if value < 32 => {
+                    ghosts.clear();
+                    model = Queues::default();
+                }
+                _ => prop_assert!(!ghosts.push(2, key, value), "there is no such queue"),
+            }
+            ghosts.check_invariants().unwrap();
+            for (queue, expected) in model.iter().enumerate() {
+                prop_assert_eq!(&ghosts.iter(queue).collect::<Vec<_>>(), expected);
+                prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)), (expected.len(), expected.is_empty()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_heap_gives_the_lowest_rank(
+        steps in prop::collection::vec((0_u8..12, 0_u32..14, 0_u64..6), 1..200),
+    ) {
+        let mut heap = BlockHeap::new(8).unwrap();
+        let mut num_blocks = 8;
+        let mut model: Vec<((u64, u64), u32)> = Vec::new();
+        let mut ranks = [(0, 0); 16];
+        for (at, (step, block, key)) in steps.into_iter().enumerate() {
+            let known = block > 0 && block < num_blocks;
+            let inside = model.iter().any(|&(_, member)| member == block);
+            match step {
+                0..6 => {
+                    let rank = (key, at as u64);
+                    prop_assert_eq!(heap.push(id(block), rank), known);
+                    if known {
+                        model.retain(|&(_, member)| member != block);
+                        model.push((rank, block));
+                        ranks[block as usize] = rank;
+                    }
+                }
+                6..8 => {
+                    model.sort_unstable();
+                    let least = if model.is_empty() { None } else { Some(id(model.remove(0).1)) };
+                    prop_assert_eq!(heap.first(), least);
+                    prop_assert_eq!(heap.pop(), least);
+                }
+                8 => {
+                    prop_assert_eq!(heap.remove(id(block)), inside);
+                    model.retain(|&(_, member)| member != block);
+                }
+                // Two that never had a rank would be equal.
+                9 if ranks[block as usize] != (0, 0) => {
+                    prop_assert_eq!(heap.restore(id(block)), known && !inside);
+                    if known && !inside {
+                        model.push((ranks[block as usize], block));
+                    }
+                }
+                10 => {
+                    num_blocks = num_blocks.max(block);
+                    heap.grow(block as usize).unwrap();
+                }
+                _ if key == 0 => {
+                    heap.clear();
+                    model.clear();
+                    ranks = [(0, 0); 16];
+                }
+                _ => prop_assert_eq!(heap.contains(id(block)), inside),
+            }
+            heap.check_invariants().unwrap();
+            prop_assert_eq!((heap.len(), heap.is_empty()), (model.len(), model.is_empty()));
+            prop_assert_eq!(heap.rank(id(block)), ranks[block as usize]);
+        }
+    }
+}
+
+/// Keys that differ in a few bits only, at either end, are spread like any others: a full table is filled and emptied in
+/// a moment, where a table that clusters would take hours.
+#[test]
+fn keys_that_look_alike_do_not_meet() {
+    let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];
+    for pattern in patterns {
+        let n = 200_000_u64;
+        let mut ghosts = Ghosts::new(1, n as usize).unwrap();
+        for i in 0..n {
+            ghosts.push(0, pattern(i), ());
+        }
+        ghosts.check_invariants().unwrap();
+        assert!((0..n).all(|i| ghosts.take(pattern(i)).is_some() && ghosts.find(pattern(i)).is_none()));
+    }
+}
+
+#[test]
+fn there_are_only_so_many_queues() {
+    let most = kvpool::BlockLists::MAX_LISTS;
+    assert!(Ghosts::<()>::new(most - 1, 1).is_ok());
+    let error = Ghosts::<()>::new(most, 1).unwrap_err().to_string();
+    assert_eq!(error, "num_lists is 256: must be at most 255");
+}

@@ -1,0 +1,114 @@
+//! What policies take of the memory: all of it in `new` and `grow`, and as much as their documentation says.
+//!
+//! A binary of its own: it counts what the whole process allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use kvpool::evictor::{
+    Content, Policy,
+    policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+};
+use kvpool::{BlockId, PoolError};
+
+thread_local! {
+    /// Allocations of this thread, and bytes that it holds of them.
+    static COUNTS: Cell<(usize, isize)> = const { Cell::new((0, 0)) };
+}
+
+struct Counting;
+
+fn count(allocations: usize, bytes: isize) {
+    // A thread that is going away counts no more.
+    let _ = COUNTS.try_with(|counts| {
+        let (before, held) = counts.get();
+        counts.set((before + allocations, held + bytes));
+    });
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as isize);
+        // SAFETY: the caller's promise is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as isize));
+        // SAFETY: as above; `pointer` came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
+    Ok(Box::new(policy?))
+}
+
+type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
+
+/// Bytes per block that the documentation states, ghosts included.
+const POLICIES: [(usize, Make); 11] = [
+    (9, |blocks| boxed(Fifo::new(blocks))),
+    (9, |blocks| boxed(Recency::new(blocks))),
+    (10, |blocks| boxed(Sieve::new(blocks))),
+    (32, |blocks| boxed(S3Fifo::new(blocks))),
+    (33, |blocks| boxed(AdaptiveReplacement::new(blocks))),
+    (22, |blocks| boxed(TwoQ::new(blocks))),
+    (32, |blocks| boxed(Lfu::new(blocks))),
+    (32, |blocks| boxed(LfuDa::new(blocks))),
+    (75, |blocks| boxed(Lrfu::new(blocks))),
+    (40, |blocks| boxed(Gdsf::new(blocks))),
+    (111, |blocks| boxed(Adaptive::new(blocks))),
+];
+
+#[test]
+fn memory_is_taken_at_once_and_as_much_as_stated() {
+    const BLOCKS: usize = 1 << 14;
+    for (stated, make) in POLICIES {
+        let (_, before) = COUNTS.get();
+        let mut policy = make(BLOCKS).unwrap();
+        let per_block = (COUNTS.get().1 - before) as f64 / BLOCKS as f64;
+        let name = policy.name();
+        assert!(
+            per_block <= stated as f64 + 0.1,
+            "{name} takes {per_block:.2} bytes per block, not {stated}"
+        );
+        assert!(
+            per_block > stated as f64 - 1.1,
+            "{name} takes {per_block:.2} bytes per block, {stated} are stated"
+        );
+
+        let content = |n: usize| Content { key: n as u64 * n as u64 % 40_009, depth: (n % 50) as u32 };
+        let mut contents = vec![Content::default(); BLOCKS];
+        let (allocations, _) = COUNTS.get();
+        for n in 0..4 * BLOCKS {
+            let victim = if n < BLOCKS - 1 { BlockId::new(n as u32 + 1) } else { policy.pop().unwrap() };
+            if n >= BLOCKS - 1 {
+                policy.evicted(victim, contents[victim.index()]);
+            }
+            contents[victim.index()] = content(n);
+            policy.admit(victim, content(n));
+            policy.begin_release();
+            policy.release(victim);
+            let other = BlockId::new((n * 7 % BLOCKS) as u32);
+            policy.hit(other);
+            policy.release(other);
+            policy.take(other);
+            policy.unpop(other);
+            if let Some(next) = policy.pop() {
+                policy.unpop(next);
+            }
+            if n % 16 == 0 {
+                policy.forget(other);
+                policy.admit(other, content(n));
+                policy.release(other);
+            }
+        }
+        policy.clear();
+        assert_eq!(COUNTS.get().0, allocations, "{name} allocates after it was made");
+    }
+}

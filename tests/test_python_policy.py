@@ -1,0 +1,634 @@
+"""Eviction policies written in Python: good ones do what the same policy in Rust does, broken ones break nothing."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import gc
+import itertools
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import kvpool
+import kvpool.policies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HASHER = kvpool.BlockHasher(block_size=1)
+
+
+class Lru(kvpool.Policy):
+    """Least recently used, with every method."""
+
+    def __init__(self) -> None:
+        self.order: OrderedDict[int, None] = OrderedDict()
+
+    def release(self, block: int) -> None:
+        self.order[block] = None
+        self.order.move_to_end(block)
+
+    def pop(self) -> int | None:
+        return self.order.popitem(last=False)[0] if self.order else None
+
+    def forget(self, block: int) -> None:
+        self.order.pop(block, None)
+
+    hit = take = forget
+
+    def unpop(self, block: int) -> None:
+        self.order[block] = None
+        self.order.move_to_end(block, last=False)
+
+    def clear(self) -> None:
+        self.order.clear()
+
+
+class ShortLru(kvpool.Policy):
+    """The same with what a policy has to have, and ``hit``."""
+
+    def __init__(self) -> None:
+        self.order: dict[int, None] = {}
+
+    def release(self, block: int) -> None:
+        self.order[block] = None
+
+    def pop(self) -> int | None:
+        block = next(iter(self.order), None)
+        return block if block is None else (self.order.pop(block), block)[1]
+
+    def forget(self, block: int) -> None:
+        self.order.pop(block, None)
+
+    hit = forget
+
+
+class Recorder(Lru):
+    """LRU that writes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[Any, ...]] = []
+
+    def admit(self, block: int, key: int, depth: int) -> None:
+        self.told.append(("admit", block, key, depth))
+
+    def evicted(self, block: int, key: int, depth: int) -> None:
+        self.told.append(("evicted", block, key, depth))
+
+    def release(self, block: int) -> None:
+        self.told.append(("release", block))
+        super().release(block)
+
+
+class Broken(Lru):
+    """LRU that goes wrong at its nth call, in one of several ways."""
+
+    def __init__(self, method: str, nth: int, wrong: Callable[[Broken], Any]) -> None:
+        super().__init__()
+        self.method, self.left, self.wrong = method, nth, wrong
+        self.given: list[int] = []
+
+    def _now(self, method: str) -> bool:
+        if method != self.method:
+            return False
+        self.left -= 1
+        return self.left < 0
+
+    def admit(self, block: int, key: int, depth: int) -> None:
+        if self._now("admit"):
+            self.wrong(self)
+
+    def evicted(self, block: int, key: int, depth: int) -> None:
+        if self._now("evicted"):
+            self.wrong(self)
+
+    def hit(self, block: int) -> None:
+        if self._now("hit"):
+            self.wrong(self)
+        super().forget(block)
+
+    def release(self, block: int) -> None:
+        if self._now("release"):
+            self.wrong(self)
+        super().release(block)
+
+    def forget(self, block: int) -> None:
+        if self._now("forget"):
+            self.wrong(self)
+        super().forget(block)
+
+    def unpop(self, block: int) -> None:
+        if self._now("unpop"):
+            self.wrong(self)
+        super().unpop(block)
+
+    def clear(self) -> None:
+        if self._now("clear"):
+            self.wrong(self)
+        super().clear()
+
+    def pop(self) -> Any:
+        if self._now("pop"):
+            return self.wrong(self)
+        block = super().pop()
+        if block is not None:
+            self.given.append(block)
+        return block
+
+
+def fail(_policy: Broken) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+METHODS = ["admit", "hit", "release", "pop", "unpop", "evicted", "forget", "clear"]
+ANSWERS: dict[str, Callable[[Broken], Any]] = {
+    "an exception": fail,
+    "None": lambda _: None,
+    "a block twice": lambda policy: policy.given[-1] if policy.given else 0,
+    "the null block": lambda _: 0,
+    "no such block": lambda _: 10**6,
+    "a huge number": lambda _: 10**30,
+    "a negative number": lambda _: -1,
+    "a bool": lambda _: True,
+    "a float": lambda _: 1.0,
+    "a string": lambda _: "1",
+    "a list": lambda _: [1],
+    "itself": lambda policy: policy,
+}
+
+
+class Machine(RuleBasedStateMachine):
+    """Chains and pressure on pools that differ in their policy: the first is the measure of the others."""
+
+    pools: list[kvpool.BlockPool]
+
+    def make(self, usable: int, *policies: Any, retention: bool) -> None:
+        self.pools = [kvpool.BlockPool(usable + 1, 1, eviction=policy, retention=retention) for policy in policies]
+        self.tables: list[list[int]] = []
+
+    def each(self, call: Callable[[kvpool.BlockPool], Any]) -> Any:
+        results = [call(pool) for pool in self.pools]
+        assert all(result == results[0] for result in results)
+        return results[0]
+
+    def place(self, pool: kvpool.BlockPool, chain: list[int]) -> list[int] | None:
+        of = HASHER.cursor(chain).chain()
+        hits = pool.match_and_acquire(of)
+        available = pool.num_available
+        try:
+            new = pool.allocate(len(chain) - len(hits))
+        except kvpool.OutOfBlocksError:
+            assert available < len(chain) - len(hits)
+            pool.release_table(hits)
+            return None
+        pool.register(new, of, len(hits))
+        pool.mark_computed(new)
+        return hits + new
+
+    @rule(chain=st.lists(st.integers(0, 2), min_size=1, max_size=4))
+    def store(self, chain: list[int]) -> None:
+        table = self.each(lambda pool: self.place(pool, chain))
+        if table is not None:
+            self.tables.append(table)
+
+    @rule(nth=st.integers(0, 99))
+    def release(self, nth: int) -> None:
+        if self.tables:
+            table = self.tables.pop(nth % len(self.tables))
+            self.each(lambda pool: pool.release_table(table))
+
+    @rule(ids=st.lists(st.integers(1, 5), max_size=3))
+    def drop(self, ids: list[int]) -> None:
+        ids = [block for block in ids if block < self.pools[0].num_blocks]
+        self.each(lambda pool: pool.evict(ids))
+
+    @rule(ids=st.lists(st.integers(1, 5), max_size=3), priority=st.sampled_from([0, 35, 35, 90]))
+    def retain(self, ids: list[int], priority: int) -> None:
+        ids = [block for block in ids if block < self.pools[0].num_blocks]
+        if self.pools[0].retention_stats() is not None:
+            self.each(lambda pool: pool.retain(ids, kvpool.Retention(priority)))
+
+    @rule()
+    def forget_all(self) -> None:
+        if not self.tables:
+            self.each(lambda pool: pool.reset())
+
+    @invariant()
+    def same(self) -> None:
+        for pool in self.pools:
+            pool.check_invariants()
+        self.each(lambda pool: pool.eviction_order())
+
+
+class GoodMachine(Machine):
+    @initialize(usable=st.integers(2, 9), retention=st.booleans())
+    def start(self, usable: int, retention: bool) -> None:
+        self.make(usable, "lru", Lru(), ShortLru(), retention=retention)
+
+    @invariant()
+    def healthy(self) -> None:
+        for pool in self.pools:
+            pool.check_policy()
+
+
+TestGood = GoodMachine.TestCase
+
+
+class BrokenMachine(Machine):
+    """A policy that is LRU until it breaks: the net takes over without a difference."""
+
+    @initialize(
+        usable=st.integers(2, 9),
+        method=st.sampled_from(METHODS),
+        nth=st.integers(0, 12),
+        answer=st.sampled_from(list(ANSWERS)),
+        retention=st.booleans(),
+    )
+    def start(self, usable: int, method: str, nth: int, answer: str, retention: bool) -> None:
+        self.make(usable, "lru", Broken(method, nth, ANSWERS[answer] if method == "pop" else fail), retention=retention)
+
+    @rule(chain=st.lists(st.integers(0, 2), min_size=1, max_size=4))
+    def store(self, chain: list[int]) -> None:
+        with warnings.catch_warnings(record=True):
+            super().store(chain)
+
+    @rule(nth=st.integers(0, 99))
+    def release(self, nth: int) -> None:
+        with warnings.catch_warnings(record=True):
+            super().release(nth)
+
+    @rule(ids=st.lists(st.integers(1, 5), max_size=3))
+    def drop(self, ids: list[int]) -> None:
+        with warnings.catch_warnings(record=True):
+            super().drop(ids)
+
+    @rule(ids=st.lists(st.integers(1, 5), max_size=3), priority=st.sampled_from([0, 35, 35, 90]))
+    def retain(self, ids: list[int], priority: int) -> None:
+        with warnings.catch_warnings(record=True):
+            super().retain(ids, priority)
+
+    @rule()
+    def forget_all(self) -> None:
+        with warnings.catch_warnings(record=True):
+            super().forget_all()
+
+
+TestBroken = BrokenMachine.TestCase
+
+
+class ArbitraryMachine(Machine):
+    """A policy with answers of hypothesis's choice: what can be allocated is, and held blocks are not."""
+
+    @initialize(usable=st.integers(2, 9), answers=st.lists(st.integers(0, 10), max_size=40))
+    def start(self, usable: int, answers: list[int]) -> None:
+        given = iter(answers)
+
+        class Arbitrary(ShortLru):
+            def pop(self) -> int | None:
+                return next(given, None)
+
+            def __deepcopy__(self, memo: dict[int, Any]) -> Arbitrary:
+                raise TypeError("an iterator is not to be copied")
+
+        self.make(usable, Arbitrary(), retention=True)
+
+    @rule(chain=st.lists(st.integers(0, 2), min_size=1, max_size=4))
+    def store(self, chain: list[int]) -> None:
+        with warnings.catch_warnings(record=True):
+            super().store(chain)
+
+    @rule()
+    def forget_all(self) -> None:
+        with warnings.catch_warnings(record=True):
+            super().forget_all()
+
+
+TestArbitrary = ArbitraryMachine.TestCase
+
+
+# --------------------------------------------------------------------------------------------------- named cases
+
+
+def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
+    """Caches prompts, one after the other, and releases them."""
+    tables = []
+    for prompt in prompts:
+        chain = HASHER.cursor(prompt).chain()
+        table = pool.allocate(len(prompt))
+        pool.register(table, chain)
+        pool.mark_computed(table)
+        pool.release_table(table)
+        tables.append(table)
+    return tables
+
+
+def test_the_example_of_the_module_runs() -> None:
+    assert doctest.testmod(kvpool.policies).failed == 0
+
+
+def test_a_policy_is_told_of_contents() -> None:
+    policy = Recorder()
+    pool = kvpool.BlockPool(4, 1, eviction=policy)
+    [[first, second]] = fill(pool, [7, 8])
+    digest = pool.hash_of(first)
+    assert digest is not None
+    told = policy.told
+    assert told[0] == ("admit", first, int.from_bytes(digest[:8], "little"), 0)
+    assert [event[:2] for event in told] == [
+        ("admit", first),
+        ("admit", second),
+        ("release", second),
+        ("release", first),
+    ]
+    fill(pool, [1, 2, 3])
+    evicted = [event for event in policy.told if event[0] == "evicted"]
+    assert [event[1:] for event in evicted] == [event[1:] for event in reversed(told[:2])]
+
+
+def test_a_manager_takes_one_too() -> None:
+    manager = kvpool.CacheManager(8, 2, eviction=Lru(), retention=True, host_blocks=4)
+    plain = kvpool.CacheManager(8, 2, retention=True, host_blocks=4)
+    for one in (manager, plain):
+        for name in range(6):
+            one.admit(name, [name, 2, 3, 4, 5], no_cache=name == 4)
+            one.commit(name, 5)
+            one.release(name)
+        swap = (one.admit("s", [1, 2, 3]), one.commit("s", 3), one.begin_swap_out(["s"]))[2]
+        one.take_plan()
+        one.complete_swap(swap)
+        one.check_invariants()
+    assert manager.eviction_order() == plain.eviction_order()
+    assert manager.stats() == plain.stats()
+    manager.check_policy()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_wrong_answer_is_warned_of_kept_and_raised(answer: str) -> None:
+    policy = Broken("pop", 0, ANSWERS[answer])
+    pool = kvpool.BlockPool(5, 1, eviction=policy)
+    tables = fill(pool, [1, 2], [3, 4])
+    pool.check_policy()
+    with pytest.warns(RuntimeWarning, match=r"LRU instead: pop\(\) gave") as caught:
+        assert pool.allocate(3) == [tables[0][1], tables[0][0], tables[1][1]]
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    for _ in range(2):
+        with pytest.raises(kvpool.PolicyError, match=r"pop\(\)") as raised:
+            pool.check_policy()
+        cause = raised.value.__cause__
+        assert isinstance(cause, ZeroDivisionError if answer == "an exception" else ValueError)
+    pool.check_invariants()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_in_any_method(method: str) -> None:
+    pool = kvpool.BlockPool(5, 1, eviction=Broken(method, 0, fail))
+    with pytest.warns(RuntimeWarning, match=rf"{method}\(\) gave ZeroDivisionError: a bug"):  # noqa: PT031
+        first, _ = fill(pool, [1, 2], [3])
+        held = pool.match_and_acquire(HASHER.cursor([1, 2, 9]).chain())
+        # The head of the chain is released first, and so next; it waits for its tail, and is given back then.
+        pool.release(held[:1])
+        pool.release(held[1:])
+        pool.allocate(3)
+        pool.evict(first)
+        pool.bump_epoch()
+    with pytest.raises(kvpool.PolicyError, match=method):
+        pool.check_policy()
+    pool.check_invariants()
+
+
+def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
+    pool = kvpool.BlockPool(3, 1, eviction=Broken("pop", 0, fail))
+    fill(pool, [1], [2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(pool.allocate(2)) == 2
+    with pytest.raises(kvpool.PolicyError):
+        pool.check_policy()
+
+
+def test_an_interrupt_in_a_policy_comes_after_the_call() -> None:
+    def interrupt(_policy: Broken) -> None:
+        raise KeyboardInterrupt
+
+    pool = kvpool.BlockPool(3, 1, eviction=Broken("pop", 0, interrupt))
+    fill(pool, [1], [2])
+    with warnings.catch_warnings(record=True), pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        pool.allocate(1)
+        for _ in range(1000):  # the interpreter looks for signals between instructions
+            pass
+    pool.check_invariants()
+    assert len(pool.allocate(1)) == 1
+
+
+class Reentrant(Lru):
+    """Calls its pool, or something else, whenever it is asked for a victim."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: Callable[[], Any] = lambda: None
+        self.errors: list[BaseException] = []
+
+    def pop(self) -> int | None:
+        try:
+            self.call()
+        except kvpool.KvpoolError as error:
+            self.errors.append(error)
+        return super().pop()
+
+
+CALLS: dict[str, Callable[[kvpool.BlockPool], Any]] = {
+    "stats": lambda pool: pool.stats(),
+    "allocate": lambda pool: pool.allocate(1),
+    "eviction_order": lambda pool: pool.eviction_order(),
+    "bump_epoch": lambda pool: pool.bump_epoch(),
+    "check_invariants": lambda pool: pool.check_invariants(),
+    "complete_step": lambda pool: pool.complete_step(1),
+    "repr": repr,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
+    policy = Reentrant()
+    pool = kvpool.BlockPool(3, 1, eviction=policy)
+    fill(pool, [1], [2])
+    policy.call = lambda: CALLS[call](pool)
+    assert len(pool.allocate(1)) == 1
+    assert [type(error) for error in policy.errors] == [kvpool.PolicyError]
+    assert "busy" in str(policy.errors[0])
+    pool.check_policy()  # it caught the error: the policy is as good as ever
+    pool.check_invariants()
+
+
+def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
+    policy = Reentrant()
+    manager = kvpool.CacheManager(4, 1, eviction=policy)
+    manager.admit("a", [1, 2, 3])
+    manager.commit("a", 3)
+    step: list[Any] = []
+
+    def call() -> None:
+        for one in (manager.stats, lambda: len(manager), manager.begin_step, lambda: step[0].admit("c", [5])):
+            with pytest.raises(kvpool.PolicyError):
+                one()
+        raise kvpool.PolicyError("of its own")
+
+    policy.call = call
+    policy.errors = None  # type: ignore[assignment]
+    manager.release("a")
+    step.append(manager.begin_step())
+    with pytest.warns(RuntimeWarning, match="AttributeError"):
+        manager.admit("b", [7])
+    with pytest.raises(kvpool.PolicyError):
+        manager.check_policy()
+    with pytest.raises(kvpool.StaleStepError):
+        step[0].admit("c", [5])
+    manager.check_invariants()
+
+
+def test_a_policy_may_use_another_pool() -> None:
+    policy, other = Reentrant(), kvpool.BlockPool(9, eviction=Lru())
+    pool = kvpool.BlockPool(3, 1, eviction=policy)
+    fill(pool, [1], [2])
+    policy.call = lambda: other.allocate(1)
+    pool.allocate(2)
+    assert policy.errors == []
+    assert other.stats().active == 2
+
+
+def test_threads_take_turns() -> None:
+    """Evictions, hits and looks by several threads: nobody waits for ever, and the policy sees one call at a time."""
+    busy = threading.Lock()
+
+    class Exclusive(Lru):
+        def pop(self) -> int | None:
+            assert busy.acquire(blocking=False), "two threads in one policy"
+            try:
+                list(range(50))  # other threads get their turn here
+                return super().pop()
+            finally:
+                busy.release()
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Lru:
+            clone = Lru()
+            clone.order = copy.copy(self.order)
+            return clone
+
+    manager = kvpool.CacheManager(40, 2, eviction=Exclusive(), retention=True)
+    names = itertools.count()
+
+    def serve(worker: int) -> None:
+        for number in range(60):
+            name = next(names)
+            manager.admit(name, [worker, number % 7, 1, 2, 3, 4, 5])
+            manager.commit(name, 7)
+            manager.release(name)
+            assert len(manager.eviction_order()) <= 39
+            assert manager.stats().running <= 4
+
+    with ThreadPoolExecutor(4) as executor:
+        for done in [executor.submit(serve, worker) for worker in range(4)]:
+            done.result()
+    manager.check_policy()
+    manager.check_invariants()
+
+
+def test_the_order_of_a_policy_that_cannot_be_copied_is_that_of_the_net() -> None:
+    class MostRecent(ShortLru):
+        def pop(self) -> int | None:
+            return self.order.popitem()[0]
+
+    class Fixed(MostRecent):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    for policy, order in ((MostRecent(), [2, 1]), (Fixed(), [1, 2])):
+        pool = kvpool.BlockPool(3, 1, eviction=policy)
+        fill(pool, [1], [2])
+        assert pool.eviction_order() == order
+        assert pool.allocate(1) == [2]
+        pool.check_policy()
+
+
+def test_a_look_at_the_order_changes_nothing() -> None:
+    policy = Broken("pop", 1, fail)
+    pool = kvpool.BlockPool(4, 1, eviction=policy)
+    fill(pool, [1], [2], [3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pool.eviction_order() == [1, 2, 3]  # the copy breaks, and nobody minds
+        assert pool.allocate(1) == [1]
+    pool.check_policy()
+
+
+def test_any_object_with_the_methods_will_do() -> None:
+    class Duck:
+        def __init__(self) -> None:
+            self.order: list[int] = []
+            self.release = self.order.append
+
+        def pop(self) -> int:
+            return self.order.pop()
+
+        def forget(self, block: int) -> None:
+            self.order.remove(block)
+
+    pool = kvpool.BlockPool(3, 1, eviction=Duck())  # type: ignore[arg-type]
+    fill(pool, [1], [2])
+    assert pool.allocate(2) == [2, 1]
+    pool.check_policy()
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    class Half:
+        def release(self, block: int) -> None: ...
+
+    for wrong, word in ((Half(), "pop"), (3, "int"), (object(), "object"), (Lru, "type")):
+        for make in (kvpool.BlockPool, kvpool.CacheManager):
+            if wrong is Lru:
+                continue
+            with pytest.raises(TypeError, match=f"eviction is a .*{word}"):
+                make(8, eviction=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="abstract"):
+        kvpool.Policy()  # type: ignore[abstract]
+    with pytest.raises(ValueError, match="num_blocks"):
+        kvpool.BlockPool(1, eviction=Lru())
+    with pytest.raises(ValueError, match="pin_budget"):
+        kvpool.BlockPool(8, eviction=Lru(), retention=kvpool.RetentionConfig(pin_budget=8))
+
+
+def test_a_pool_with_a_policy_grows() -> None:
+    pool = kvpool.BlockPool(3, 1, eviction=Lru())
+    fill(pool, [1], [2])
+    pool.resize(6)
+    fill(pool, [3, 4, 5])
+    assert pool.eviction_order() == [1, 2, 5, 4, 3]
+    pool.check_policy()
+
+
+def test_a_pool_lets_go_of_its_policy() -> None:
+    policy = Lru()
+    gone = weakref.ref(policy)
+    pool = kvpool.BlockPool(3, 1, eviction=policy)
+    del policy
+    gc.collect()
+    assert gone() is not None
+    del pool
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_builtin_policy_is_always_well() -> None:
+    kvpool.BlockPool(3).check_policy()
+    kvpool.CacheManager(3).check_policy()

@@ -1,0 +1,201 @@
+"""Sizing: every estimator against a simulation that is written straight from its definition."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvpool
+from kvpool.cli import main
+from kvpool.errors import InvalidArgumentError
+from kvpool.models import kv_shape
+from kvpool.sizing import POLICIES, References, Size, size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+B = 4
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[tuple[int, ...]]:
+    """Prompts of a few conversations, each a path from the root of a tree of blocks."""
+    parents = [draw(st.integers(-1, block - 1)) for block in range(draw(st.integers(1, 12)))]
+
+    def path(block: int) -> tuple[int, ...]:
+        return (*path(parents[block]), block) if block >= 0 else ()
+
+    return [path(draw(st.integers(0, len(parents) - 1))) for _ in range(draw(st.integers(1, 30)))]
+
+
+def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.Trace:
+    lines = (
+        json.dumps({"timestamp": 10 * at, "input_length": B * len(prompt), "output_length": 1, "hash_ids": prompt})
+        for at, prompt in enumerate(prompts)
+    )
+    return kvpool.Trace.parse("\n".join(lines).encode(), block_tokens=B)
+
+
+def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: str) -> int:
+    """Hits of LRU, least recently used first in a list."""
+    cached: list[int] = []
+    hits = 0
+    for prompt in prompts:
+        found = next((at for at, block in enumerate(prompt) if block not in cached), len(prompt))
+        hits += found
+        held = prompt[:capacity] if form == "pool" else ()
+        for block in reversed(held or prompt):
+            if block in cached:
+                cached.remove(block)
+            elif len(cached) == capacity:
+                cached.remove(next(old for old in cached if old not in held))
+            cached.append(block)
+    return hits
+
+
+@given(workloads(), st.integers(1, 14), st.sampled_from(["pool", "stream"]))
+@settings(max_examples=300, deadline=None)
+def test_lru_is_the_model_in_both_forms(prompts: list[tuple[int, ...]], capacity: int, form: str) -> None:
+    references = References(trace_of(prompts))
+    assert references.run("lru", capacity, form=form).block_hits == lru_of(prompts, capacity, form)
+
+
+@given(workloads(), st.integers(1, 14))
+@settings(max_examples=200, deadline=None)
+def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], capacity: int) -> None:
+    """The grid's short cut, against hashed blocks in a real pool."""
+    trace = trace_of(prompts)
+    references = References(trace)
+    for policy in POLICIES:
+        replay = kvpool.Replay(trace, mode="lookup", block_size=B, capacity_blocks=capacity, eviction=policy, threads=1)
+        replay.advance()
+        report = json.loads(replay.report_json())
+        run = references.run(policy, capacity)
+        assert (run.block_hits, run.evictions) == (report["hits"]["block_hits"], report["evicted"]), policy
+
+
+@given(workloads(), st.integers(1, 14))
+@settings(max_examples=200, deadline=None)
+def test_no_policy_beats_the_optimum(prompts: list[tuple[int, ...]], capacity: int) -> None:
+    references = References(trace_of(prompts))
+    best = references.optimal(capacity).block_hits
+    ceiling = references.references - references.unique_blocks
+    assert best <= ceiling
+    for policy in POLICIES:
+        for form in ("pool", "stream"):
+            run = references.run(policy, capacity, form=form)
+            assert run.block_hits <= best, (policy, form)
+            if capacity >= references.unique_blocks:
+                assert (run.block_hits, run.evictions) == (ceiling, 0), (policy, form)
+
+
+@given(workloads(), st.integers(1, 14), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_hints_help_and_never_beat_the_optimum(prompts: list[tuple[int, ...]], capacity: int, accuracy: float) -> None:
+    references = References(trace_of(prompts))
+    told = references.lru_with_hints(capacity, accuracy).block_hits
+    assert references.lru_with_hints(capacity, 0.0).block_hits <= told
+    assert told <= references.lru_with_hints(capacity, 1.0).block_hits <= references.optimal(capacity).block_hits
+
+
+@given(workloads(), st.sampled_from(["all", "full"]))
+@settings(max_examples=100, deadline=None)
+def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal["all", "full"]) -> None:
+    trace = trace_of(prompts)
+    seen: list[tuple[int, int]] = []
+    report = size(
+        trace,
+        policies=["lru", "arc"],
+        capacities=["50%", "3", "1000"],
+        blocks=blocks,
+        shape=kv_shape("llama-3.1-8b"),
+        prefill_tokens_per_s=100.0,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert json.loads(json.dumps(report)) == report
+    sizes = [capacity["blocks"] for capacity in report["capacities"]]
+    assert sizes == sorted(set(sizes))
+    assert seen == [(done + 1, 2 * len(sizes)) for done in range(2 * len(sizes))]
+    curve = References(trace, blocks=blocks).lru()
+    lru = next(policy for policy in report["policies"] if policy["name"] == "lru")
+    # Pool form holds a request's blocks; where all fit that changes nothing.
+    longest = max(map(len, prompts))
+    for blocks_of_size, hits in zip(sizes, lru["hits"], strict=True):
+        if blocks_of_size >= longest:
+            assert hits["block_hit_rate"] == curve.at(blocks_of_size)[0]
+    assert all(one["block_hit_rate"] <= report["trace"]["ideal"]["block"] + 1e-12 for one in lru["hits"])
+    assert sum(step["hit_tokens"] for step in report["worth"]) == B * sum(
+        len(set(prompt) & {block for earlier in prompts[:at] for block in earlier}) for at, prompt in enumerate(prompts)
+    )
+    assert report["over_time"] is not None
+    assert (
+        size(trace, policies=["arc"], jobs=1)["policies"][0]["hits"]
+        == size(trace, policies=["arc"], jobs=7)["policies"][0]["hits"]
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "x%", "-1%", "0", "0%", "1.5", "1.5 blocks", "nan", "inf%", "1e400", "5%%", "..%"]
+)
+def test_a_size_that_is_none(text: str) -> None:
+    if text == "5":
+        assert Size.parse(text).blocks(unique_blocks=10, bytes_per_block=None) == 5
+        return
+    with pytest.raises(InvalidArgumentError, match="must be like 5%, 60GiB or 9139"):
+        Size.parse(text)
+
+
+def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
+    with pytest.raises(InvalidArgumentError, match="needs a KV shape"):
+        Size.parse("1 GiB").blocks(unique_blocks=10, bytes_per_block=None)
+    with pytest.raises(InvalidArgumentError, match="at most 4,294,967,288"):
+        Size.parse("1e12").blocks(unique_blocks=10, bytes_per_block=None)
+    assert Size.parse("0.001%").blocks(unique_blocks=10, bytes_per_block=None) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "mru"], "error: --policies is 'mru': must be of lru, fifo, lfu, lfu-da, sieve,"),
+        (["--policies", ""], "error: --policies is '': must be of lru,"),
+        (["--policies", "lru,last-accessed"], "error: --policies is 'last-accessed': must be of lru,"),
+        (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
+        (["--capacities", "5GiB"], "error: --capacities is in GiB: that needs a KV shape, name a model"),
+        (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
+        (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),
+        (["--form", "best"], "error: Invalid value for '--form': "),
+        (["--prefill-tokens-per-s", "5"], "error: --prefill-tokens-per-s needs the KV shape of a model"),
+        (["--prefill-tokens-per-s", "0", "--model", "llama-3.1-8b"], "error: --prefill-tokens-per-s is 0.0: must be"),
+        (["--html", "page.txt"], "error: --html page.txt: the name must end in .html"),
+        (["--png", "nowhere/at/all.png"], "error: --png nowhere/at/all.png: there is no directory nowhere/at"),
+    ],
+)
+def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["size", "--limit", "20", "--no-progress", *arguments])
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert captured.err.startswith(message)
+
+
+def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    asked = ["--policies", "lru,s3-fifo", "--capacities", "10%,300", "--hints", "none", "--no-progress"]
+    assert main(["size", "--limit", "200", *asked, "--json", "--html", str(page)]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    expected: Any = size(
+        kvpool.Trace.generate(200), policies=["lru", "s3-fifo"], capacities=["10%", "300"], hints=[], source="generated"
+    )
+    for report in (found, expected):
+        del report["elapsed_s"], report["peak_memory_bytes"]
+        for policy in report["policies"]:
+            del policy["seconds"]
+    assert found == expected
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert main(["size", "--limit", "200", *asked, "--model", "llama-3.1-8b"]) == 0
+    table = capsys.readouterr().out
+    for words in ("Block hit rate, %", "optimum", "s3-fifo", "Knee of the LRU curve", "What memory buys"):
+        assert words in table
