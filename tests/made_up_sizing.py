@@ -73,6 +73,7 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
         "form": "stream",
         "blocks": "all",
         "capacities": capacities,
+        "sample": None,
         "policies": [
             {"name": name, "source": f"Made-up et al. 20{number:02}", "hits": hits(factor), "seconds": 0.25 * number}
             for number, (name, factor) in enumerate(POLICIES.items())

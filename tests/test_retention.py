@@ -42,6 +42,7 @@ class Content:
     rank: int = NORMAL
     #: When it was put where it is in the order: at its release, or when its rank changed.
     turn: int = 0
+    #: An idle one; its deadline is there while nobody holds the block.
     ttl: float | None = None
     deadline: float | None = None
     then: str = "normal"
@@ -141,7 +142,7 @@ class OrderMachine(RuleBasedStateMachine):
         if content.rank == DEMOTED:
             content.rank = NORMAL
         if content.ttl is not None:
-            content.deadline = self.now + content.ttl
+            content.deadline = None  # it runs while nobody holds the block
 
     def drop(self, table: list[int]) -> None:
         self.pool.release_table(table)
@@ -171,7 +172,8 @@ class OrderMachine(RuleBasedStateMachine):
         if content.rank != before:
             self.place(content)
         content.ttl = retention.ttl if retention.idle else None
-        content.deadline = None if retention.ttl is None else self.now + retention.ttl
+        runs = retention.ttl is not None and not (retention.idle and content.holders)
+        content.deadline = self.now + (retention.ttl or 0) if runs else None
         content.then = retention.then
         return "clipped" if clipped else "accepted"
 
@@ -342,6 +344,28 @@ def test_the_end_of_a_session_and_the_return_of_its_prompt() -> None:
     stats = manager.retention_stats()
     assert stats is not None
     assert stats.demoted == 1
+
+
+def test_a_request_keeps_its_retention_however_long_it_runs() -> None:
+    """An idle ttl went on during the use: a request longer than that lost the retention of its own blocks."""
+    manager = CacheManager(16, 2, retention=True)
+    manager.advance_time(0)
+    hints = [(0, None, Retention(80, ttl=10, idle=True))]
+
+    def kept() -> tuple[int, int]:
+        stats = manager.retention_stats()
+        assert stats is not None
+        return stats.above_normal, stats.with_ttl
+
+    manager.admit("a", [1, 2, 3, 4], retention=hints)
+    manager.commit("a", 4)
+    assert (manager.advance_time(1000), kept()) == (0, (2, 0))
+    manager.release("a")
+    assert (manager.advance_time(1009), kept()) == (0, (2, 2))
+    manager.admit("b", [1, 2, 3, 4, 5])  # a hit ends what ran
+    assert (manager.advance_time(2000), kept()) == (0, (2, 0))
+    manager.release("b")
+    assert (manager.advance_time(2010), kept()) == (2, (0, 0))
 
 
 def test_a_step_admits_with_hints() -> None:

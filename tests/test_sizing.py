@@ -13,7 +13,7 @@ import kvpool
 from kvpool.cli import main
 from kvpool.errors import InvalidArgumentError
 from kvpool.models import kv_shape
-from kvpool.sizing import POLICIES, References, Size, size
+from kvpool.sizing import POLICIES, References, Size, sampled_lru, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +136,133 @@ def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal
         size(trace, policies=["arc"], jobs=1)["policies"][0]["hits"]
         == size(trace, policies=["arc"], jobs=7)["policies"][0]["hits"]
     )
+
+
+@given(workloads(), st.sampled_from(["all", "full"]), st.sampled_from([None, 100]))
+@settings(max_examples=100, deadline=None)
+def test_a_sample_of_everything_is_exact(prompts: list[tuple[int, ...]], blocks: str, most: int | None) -> None:
+    trace = trace_of(prompts)
+    sampled, exact = sampled_lru(trace, max_blocks=most, blocks=blocks), References(trace, blocks=blocks).lru()
+    assert (sampled.sample_rate, exact.sample_rate) == (1.0, 1.0)
+    assert sampled.references == exact.references == sum(map(len, prompts))
+    assert [sampled.at(capacity) for capacity in range(16)] == [exact.at(capacity) for capacity in range(16)]
+
+
+@pytest.mark.parametrize("blocks", ["all", "full"])
+def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
+    """Within 1.5 points at every size of a report, whatever the sample."""
+    trace = kvpool.Trace.generate(40_000, seed=5)
+    references = References(trace, blocks=blocks)
+    exact, most = references.lru(), references.unique_blocks // 10
+    capacities = [references.unique_blocks * percent // 100 for percent in (1, 2, 5, 10, 20, 30, 40, 50)]
+    assert exact.at(capacities[-1])[0] - exact.at(capacities[0])[0] > 0.08  # there is something to get wrong
+    estimates = [sampled_lru(trace, max_blocks=most, seed=seed, blocks=blocks) for seed in range(5)]
+    estimates.append(sampled_lru(trace, rate=0.1, blocks=blocks))
+    for estimate in estimates:
+        assert 0.09 < estimate.sample_rate < 0.11
+        assert estimate.references == exact.references
+        for capacity in capacities:
+            assert estimate.at(capacity) == pytest.approx(exact.at(capacity), abs=0.015)
+    curves = {tuple(estimate.at(capacities[0])) for estimate in estimates}
+    assert len(curves) == len(estimates)  # a seed picks another sample
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": 0.0}, "rate is 0; allowed: above 0, at most 1"),
+        ({"rate": 1.5}, "rate is 1.5; allowed: above 0, at most 1"),
+        ({"max_blocks": 0}, "max_blocks is 0; allowed: 1 to 1073741824"),
+        ({"max_blocks": -1}, "max_blocks is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"blocks": "some"}, "blocks is some; allowed: all or full"),
+    ],
+)
+def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        sampled_lru(kvpool.Trace.generate(5), **arguments)
+
+
+@given(workloads(), st.sampled_from(["all", "full"]), st.integers(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_a_report_from_a_sample_hangs_together(
+    prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
+) -> None:
+    """What is counted is that of the full report; what is estimated is so, too, if the sample is everything."""
+    trace = trace_of(prompts)
+    asked: Any = {"capacities": ["50%", "3", "1000"], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
+    found, whole = (size(trace, policies=["lru"], sample_blocks=sample, **asked) for sample in (most, None))
+    assert json.loads(json.dumps(found)) == found
+    assert (found["policies"], found["optimum"], found["hints"], found["over_time"]) == ([], None, [], None)
+    assert whole["sample"] is None
+    assert found["sample"] is not None
+    assert found["sample"]["most_blocks"] == most
+    curve = {point["blocks"]: point["block_hit_rate"] for point in found["lru_curve"]}
+    assert list(curve) == sorted(curve)
+    estimate = sampled_lru(trace, max_blocks=most, blocks=blocks)
+    for capacity in found["capacities"]:
+        assert curve.get(capacity["blocks"], 0.0) == estimate.at(capacity["blocks"])[0]
+    for part in ("requests", "block_size", "references", "tokens_in", "span_s"):
+        assert found["trace"][part] == whole["trace"][part]
+    assert found["trace"]["ideal"]["block"] == pytest.approx(whole["trace"]["ideal"]["block"])
+    if most >= whole["trace"]["unique_blocks"]:
+        assert found["sample"]["rate"] == 1
+        assert found["trace"]["unique_blocks"] == whole["trace"]["unique_blocks"]
+        for share in ("token", "full_blocks"):
+            ideal = whole["trace"]["ideal"][share]
+            assert found["trace"]["ideal"][share] == pytest.approx(ideal)
+        assert found["capacities"] == whole["capacities"]
+        assert found["knee"] == whole["knee"]
+        assert found["worth"] == whole["worth"]
+        assert found["reuse_distances"] == whole["reuse_distances"]
+
+
+@pytest.mark.parametrize("blocks", ["all", "full"])
+def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["all", "full"]) -> None:
+    """On a trace with partial blocks, so that blocks, full blocks and tokens have different rates."""
+    asked: Any = {"policies": ["lru"], "hints": [], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
+    trace = kvpool.Trace.generate(300)
+    found, whole = (size(trace, sample_blocks=sample, **asked) for sample in (10_000, None))
+    ideal = found["trace"]["ideal"]
+    assert len({ideal["block"], ideal["token"], ideal["full_blocks"]}) == 3
+    assert ideal == pytest.approx({**whole["trace"]["ideal"], "last_half": None})
+    for part in ("capacities", "model", "sample"):
+        assert (found[part] == whole[part]) == (part != "sample")
+    assert {**found["trace"], "ideal": None} == {**whole["trace"], "ideal": None}
+    exact = References(trace, blocks=blocks).lru()
+    for point in found["lru_curve"]:
+        # Distances above 512 are kept in buckets of 0.4 % of themselves.
+        rates = (point["block_hit_rate"], point["token_hit_rate"])
+        assert rates == pytest.approx(exact.at(point["blocks"]), abs=0.005)
+
+
+@pytest.mark.parametrize("most", [0, -3, 2**30 + 1])
+def test_a_sample_of_no_blocks_or_too_many(most: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"sample_blocks is {most}: must be 1 to 1073741824"):
+        size(kvpool.Trace.generate(5), sample_blocks=most)
+
+
+def test_the_command_says_that_it_is_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    asked = ["size", "--limit", "400", "--sample-blocks", "500", "--capacities", "1%,10%,2000", "--no-progress"]
+    assert main([*asked, "--html", str(page), "--png", str(picture), "--model", "llama-3.1-8b"]) == 0
+    table = capsys.readouterr().out
+    for words in ("500 at most", "Estimated block hit rate, %", "lru, sample", "What memory buys", "are estimates"):
+        assert words in table
+    for words in ("optimum", "Resident turnover", "hints", "simulations"):
+        assert words not in table
+    written = page.read_text(encoding="utf-8")
+    for words in ("Estimated from a sample: ", "500 at most", "LRU, every capacity (estimated)"):
+        assert words in written
+    for words in ("Policies by capacity", "Resident turnover", "clairvoyant", "no accuracy"):
+        assert words not in written
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*asked, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["sample"]["most_blocks"] == 500
+    assert 0 < report["sample"]["rate"] < 1
+    assert main(["size", "--limit", "20", "--sample-blocks", "0"]) == 2
+    assert "--sample-blocks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

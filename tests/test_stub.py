@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kvpool
+import kvpool.sizing
 import kvpool.transfer
 from kvpool import _core, errors
 
@@ -74,6 +75,7 @@ def test_names_of_the_package_come_from_the_stub() -> None:
     exported = {name for name in kvpool.__all__ if not issubclass(_type_of(name), errors.KvpoolError)}
     exported -= {"Policy"}  # a base class for Python's own
     exported |= {name for name in kvpool.transfer.__all__ if hasattr(_core, name)} | {"copy_by_handle"}
+    exported |= {name for name in kvpool.sizing.__all__ if hasattr(_core, name)}
     # What kvpool.integrations.vllm is made of is nobody else's.
     exported |= {name for name in vars(_core) if name.lower().startswith("vllm")}
     assert exported - {"__version__"} == {name for name in STUB_DOCS if name and "." not in name}

@@ -26,6 +26,7 @@ import warnings
 from kvpool import _core
 from kvpool._core import (
     Admission,
+    AdvisorConfig,
     BlockAllocator,
     BlockHasher,
     BlockPool,
@@ -115,6 +116,8 @@ __all__ = [
     "HintReport",
     "RetentionStats",
     "Policy",
+    # What a pool's own traffic says of other sizes and policies.
+    "AdvisorConfig",
     # Block tables by handle, and what moves between tiers.
     "Sequences",
     "TieredPool",

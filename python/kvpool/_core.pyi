@@ -37,6 +37,7 @@ from kvpool.policies import Policy as _Policy
 
 __all__ = [
     "Admission",
+    "AdvisorConfig",
     "BlockAllocator",
     "BlockHasher",
     "BlockPool",
@@ -48,11 +49,14 @@ __all__ = [
     "HashChain",
     "HashCursor",
     "HintReport",
+    "HitCurve",
     "LruEvictor",
     "ManagerStats",
+    "PolicyRun",
     "PoolStats",
     "PrefixIndex",
     "Probe",
+    "References",
     "Replay",
     "RequestInfo",
     "Retention",
@@ -64,6 +68,7 @@ __all__ = [
     "TenantLimits",
     "TieredPool",
     "Trace",
+    "TraceReader",
     "Transfer",
     "TransferEngine",
     "TransferPlan",
@@ -75,7 +80,10 @@ __all__ = [
     "copy_by_handle",
     "cuda_driver_version",
     "debug_build",
+    "eviction_policies",
     "hash_algorithms",
+    "sampled_lru",
+    "trace_formats",
     "verify_modes",
     "vllm_block_ids",
 ]
@@ -136,6 +144,63 @@ BlockEvent: TypeAlias = StoredEvent | RemovedEvent | ClearedEvent
 
 #: Source and destination of a copy, each a tier and a block.
 BlockMove: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+@type_check_only
+class AdvicePoint(TypedDict):
+    """A hit rate, 0 to 1, at a size."""
+
+    blocks: int
+    block_hit_rate: float
+
+@type_check_only
+class PolicyAdvice(TypedDict):
+    """What a policy would hit in the pool's place, at the pool's size.
+
+    ``references`` are those of the window since its ghost cache was empty: after a resize it is filled anew.
+    """
+
+    name: str
+    block_hit_rate: float
+    references: int
+
+@type_check_only
+class TenantAdvice(TypedDict):
+    """One tenant's part of the traffic.
+
+    ``block_hit_rate`` is measured; ``curve`` is what it would hit in LRU caches of other sizes that it shares with
+    everybody, as now; ``curve_alone`` in one of its own, up to the pool's size.
+    """
+
+    tenant: int
+    references: int
+    sampled_references: int
+    block_hit_rate: float
+    curve: list[AdvicePoint]
+    curve_alone: list[AdvicePoint]
+
+@type_check_only
+class Advice(TypedDict):
+    """What a pool's own traffic says of sizes, policies and tenants: see docs/advisor.md. It is JSON.
+
+    Rates are shares of block references, 0 to 1, and 0 where there were none. All counts and rates but
+    ``references_ever`` are of the window: every ``window_references`` they are halved. ``capacity_blocks`` are the
+    usable blocks of the pool, ``sample_rate`` is the share of the blocks that is sampled, ``block_hit_rate`` is what
+    the pool itself hit, measured; ``curve`` what LRU caches of an eighth to eight times its size would hit.
+    ``untracked_references`` are those of tenants beyond ``max_tenants``.
+    """
+
+    capacity_blocks: int
+    sample_rate: float
+    window_references: int
+    references_ever: int
+    references: int
+    sampled_references: int
+    block_hit_rate: float
+    curve: list[AdvicePoint]
+    policies: list[PolicyAdvice]
+    tenants: list[TenantAdvice]
+    untracked_references: int
+    memory_bytes: int
 
 @type_check_only
 class SequenceInfo(TypedDict):
@@ -232,6 +297,8 @@ class CacheManager:
         eviction: Which cached-free block is reused first: one of ``eviction_policies()``, or a ``Policy`` of your own.
         retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
             pins and limits. Without it hints are refused, and cost nothing.
+        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
+            ``advice`` says what it found. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
@@ -270,6 +337,7 @@ class CacheManager:
         duplicates: str = "keep",
         eviction: str | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
+        advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
         watermark: float = 0.0,
         host_blocks: int = 0,
@@ -678,6 +746,20 @@ class CacheManager:
         """
     def retention_stats(self) -> RetentionStats | None:
         """Returns how many blocks are retained how, or None without retention."""
+    def advice(self) -> Advice | None:
+        """Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
+
+        Some 50 us, while other threads go on. docs/advisor.md says how to read it.
+
+        >>> manager = kvpool.CacheManager(num_blocks=9, block_size=4, advisor=True)
+        >>> for turn in range(20):  # two prompts in turn, too large for the cache together
+        ...     admission = manager.admit(turn, [turn % 2] * 25)
+        ...     committed = manager.commit(turn, 25)
+        ...     manager.release(turn)
+        >>> advice = manager.advice()
+        >>> advice["block_hit_rate"], {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}[12]
+        (0.15, 0.9)
+        """
     def check_policy(self) -> None:
         """Raises what ended the manager's policy, if that is one written in Python and has failed.
 
@@ -889,8 +971,8 @@ class Step:
     ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
-        O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a session
-        in a step, say ``end_of_life`` before the step is begun.
+        O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a
+        session in a step, say ``end_of_life`` before the step is begun.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
@@ -1064,7 +1146,7 @@ class Retention:
     Args:
         priority: From 0, evicted first, to 100. 35 is what blocks have that nobody said anything of.
         ttl: Seconds after which this ends, on the clock of ``advance_time``; None is as long as the content is cached.
-        idle: Whether the seconds count from the last hit or release, not from the hint. They go on while it is in use.
+        idle: Whether the seconds pass only while nobody uses the block: from its last release, anew after each use.
         then: What comes after: ``"normal"``, as if nothing had been said, or ``"demote"``, the first to go.
         pinned: The last to go; beyond the budget of ``RetentionConfig`` it is priority 100.
         demoted: The first to go: it will not be used again. A hit takes that back.
@@ -1167,6 +1249,61 @@ class RetentionConfig:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class AdvisorConfig:
+    """Settings of the advisor of a pool.
+
+    Args:
+        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of it stands for the pool: the
+            estimates' error falls with its square root.
+        sample_every: Samples at most one block in so many, 1 or more: less work on a small pool.
+        policies: Names of the policies that a ghost cache of the pool's size is kept of, each once; not
+            ``"last-accessed"``, which needs access times.
+        max_tenants: Tenants that are counted apart at once, 0 to 1024.
+        window: Block references after which all that was counted is halved, 1 or more; None is 16 times the pool's
+            blocks, and 65,536 at least.
+        seed: Picks the sample; all values are equally good.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; a policy is unknown, named twice or needs access times.
+
+    >>> pool = kvpool.BlockPool(num_blocks=4097, advisor=kvpool.AdvisorConfig(policies=["lru", "arc"]))
+    >>> advice = pool.advice()
+    >>> advice["capacity_blocks"], advice["sample_rate"], [policy["name"] for policy in advice["policies"]]
+    (4096, 0.5, ['lru', 'arc'])
+    """
+
+    def __new__(
+        cls,
+        *,
+        max_sampled_blocks: int = 16384,
+        sample_every: int = 1,
+        policies: Iterable[str] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive"),
+        max_tenants: int = 8,
+        window: int | None = None,
+        seed: int = 0,
+    ) -> Self: ...
+    @property
+    def max_sampled_blocks(self) -> int:
+        """Blocks that are followed at most; an eighth of them stands for the pool."""
+    @property
+    def sample_every(self) -> int:
+        """Samples at most one block in so many."""
+    @property
+    def policies(self) -> list[str]:
+        """Names of the policies that a ghost cache of the pool's size is kept of."""
+    @property
+    def max_tenants(self) -> int:
+        """Tenants that are counted apart at once."""
+    @property
+    def window(self) -> int | None:
+        """Block references after which all that was counted is halved; None leaves it to the pool."""
+    @property
+    def seed(self) -> int:
+        """Picks the sample."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
 class HintReport:
     """What became of a hint, by blocks."""
 
@@ -1200,7 +1337,7 @@ class RetentionStats:
         """Blocks pinned."""
     @property
     def with_ttl(self) -> int:
-        """Blocks with a time to live."""
+        """Times to live that are running: idle ones of blocks in use are not."""
     @property
     def expired(self) -> int:
         """Times to live that have run out so far."""
@@ -1369,6 +1506,8 @@ class BlockPool:
             With ``"last-accessed"``, ``mark_accessed`` says.
         retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
             pins and limits. Without it hints are refused, and cost nothing.
+        advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
+            ``advice`` says what it found. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
 
     Raises:
@@ -1395,6 +1534,7 @@ class BlockPool:
         duplicates: str = "keep",
         eviction: str | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
+        advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
     ) -> Self: ...
     @property
@@ -1512,7 +1652,9 @@ class BlockPool:
             InvalidBlockError: An id is unknown, the null block, or not registered.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
-    def match_and_acquire(self, chain: HashChain, max_blocks: int | None = None) -> list[int]:
+    def match_and_acquire(
+        self, chain: HashChain, max_blocks: int | None = None, *, tenant: int | None = None
+    ) -> list[int]:
         """Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
 
         Only computed blocks match; the walk stops at the first that does not. O(blocks matched).
@@ -1521,9 +1663,11 @@ class BlockPool:
             chain: Hashes of the prompt.
             max_blocks: The longest match wanted; all of the chain by default. An engine that must compute the
                 last prompt token asks for ``(tokens - 1) // block_size``.
+            tenant: Whom the advisor counts it for.
 
         Raises:
-            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool; the
+                tenant is not a number of 32 bits.
             StaleEpochError: The chain belongs to another epoch.
         """
     def probe(self, chain: HashChain, max_blocks: int | None = None) -> Probe:
@@ -1695,6 +1839,11 @@ class BlockPool:
         """
     def retention_stats(self) -> RetentionStats | None:
         """Returns how many blocks are retained how, or None without retention."""
+    def advice(self) -> Advice | None:
+        """Says what the pool's traffic tells of other sizes, policies and tenants; None without an advisor.
+
+        Some 50 us, while other threads go on. docs/advisor.md says how to read it.
+        """
     def check_policy(self) -> None:
         """Raises what ended the pool's policy, if that is one written in Python and has failed.
 
@@ -3081,8 +3230,9 @@ class Replay:
             InvariantError: The first broken invariant.
         """
 
-# Moving bytes: see kvpool.transfer.
+# Sizing: see kvpool.sizing.
 
+@type_check_only
 class SizingWindow(TypedDict):
     """What arrives in one window of a trace, and what of it a cache hits."""
 
@@ -3093,6 +3243,7 @@ class SizingWindow(TypedDict):
     tokens: int
     token_hits: int
 
+@type_check_only
 class SizingWorth(TypedDict):
     """What a cache of one size in GiB saves."""
 
@@ -3107,113 +3258,146 @@ class SizingWorth(TypedDict):
 class References:
     """A trace as block references: what all estimators of sizes work on.
 
-    One definition for all: whole prompts one after the other, without time; a block is a hit only if all blocks before it in
-    its prompt are. One hash-map step per reference to make; 4 bytes per reference, 24 per request, 20 per run of reuses.
+    One definition for all: whole prompts one after the other, without time; a block is a hit only if all blocks
+    before it in its prompt are. One hash-map step per reference to make; 4 bytes per reference, 24 per request, 20
+    per run of reuses.
 
     Args:
         trace: The trace, at its own block size.
-        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``: only blocks that
-            their prompt fills, which is all that an engine can find again.
+        blocks: ``"all"``: partial last blocks count, the definition of published hit rates. ``"full"``: only blocks
+            that their prompt fills, which is all that an engine can find again.
 
     Raises:
         TraceError: The trace was read without the check of prefixes and would not have passed it.
-        InvalidArgumentError: More than 2^32 - 2 references.
+        InvalidArgumentError: More than ``2**32 - 2`` references.
 
-    >>> references = kvpool.sizing.References(kvpool.Trace.generate(500))
+    >>> from kvpool.sizing import References
+    >>> references = References(kvpool.Trace.generate(500))
     >>> references.requests
     500
+    >>> references.lru().at(700)[0] == references.run("lru", 700).block_hit_rate
+    True
     """
 
     def __new__(cls, trace: Trace, *, blocks: str = "all") -> Self: ...
     @property
     def requests(self) -> int:
         """Requests of the trace."""
-
     @property
     def references(self) -> int:
         """Block references: hits and misses together."""
-
     @property
     def unique_blocks(self) -> int:
         """Different blocks."""
-
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts, in blocks or not: what token hit rates are a share of."""
-
     @property
     def block_tokens(self) -> int:
         """Tokens of a full block."""
-
     def lru(self) -> HitCurve:
-        """Return what LRU hits at every capacity, exact, in one pass (Mattson et al., 1970). O(runs log requests)."""
+        """Returns what LRU hits at every capacity, exact, in one pass.
 
+        Mattson et al., 1970. O(runs log requests).
+        """
     def run(self, policy: str, capacity_blocks: int, *, form: str = "pool") -> PolicyRun:
-        """Run one policy at one capacity. 20 to 150 ns per reference; other threads go on.
+        """Runs one policy at one capacity.
+
+        20 to 150 ns per reference; other threads go on.
 
         Args:
             policy: One of ``kvpool.eviction_policies()``.
             capacity_blocks: Blocks that the cache holds.
-            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the pool does in lookup
-                mode. ``"stream"``: each block for itself, last block first: what papers simulate.
+            form: ``"pool"``: the shipped evictor, whole requests at a time, prefix-closed: what the pool does in
+                lookup mode. ``"stream"``: each block for itself, last block first: what papers simulate.
 
         Raises:
             InvalidArgumentError: An unknown policy or form; a capacity out of range.
         """
-
     def optimal(self, capacity_blocks: int) -> PolicyRun:
-        """Run the clairvoyant optimum at one capacity: prefix-closed, and it need not store everything (Belady, 1966)."""
+        """Runs the clairvoyant optimum at one capacity.
 
-    def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
-        """Run LRU that is told of a dead block, with this probability (0 to 1), that it is dead.
+        Prefix-closed, and it need not store everything (Belady, 1966).
 
         Raises:
-            InvalidArgumentError: An accuracy out of range.
+            InvalidArgumentError: ``capacity_blocks`` is negative.
         """
+    def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
+        """Runs LRU that is told of a dead block, with this probability, that it is dead.
 
+        Raises:
+            InvalidArgumentError: An accuracy that is not 0 to 1; a negative capacity or seed.
+        """
     def over_time(self, run: PolicyRun, window_s: float) -> list[SizingWindow]:
-        """Cut what a run hit into windows of so many seconds, empty ones included.
+        """Cuts what a run hit into windows of so many seconds, empty ones included.
 
         Raises:
             InvalidArgumentError: A window that is not above 0, or so short that there are more than a million.
         """
 
+def sampled_lru(
+    trace: Trace, *, rate: float = 1.0, max_blocks: int | None = None, seed: int = 0, blocks: str = "all"
+) -> HitCurve:
+    """Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
+
+    SHARDS (Waldspurger et al., 2015). 100 to 400 ns per sampled reference, 54 to 110 bytes per block that is followed;
+    other threads go on. The error falls with the blocks followed: with 8,192 it is below a point.
+
+    Args:
+        trace: The trace, at its own block size.
+        rate: Share of the blocks to follow, above 0, at most 1; with ``max_blocks`` the share to begin with.
+        max_blocks: Blocks to follow at most, 1 to ``2**30``: the rate falls as it has to. None keeps the rate.
+        seed: Picks the sample; all values are equally good.
+        blocks: As in ``References``.
+
+    Raises:
+        InvalidArgumentError: A setting out of range.
+
+    >>> from kvpool.sizing import References, sampled_lru
+    >>> trace = kvpool.Trace.generate(2000)
+    >>> estimate, exact = sampled_lru(trace, max_blocks=4000), References(trace).lru()
+    >>> abs(estimate.at(2000)[0] - exact.at(2000)[0]) < 0.03
+    True
+    """
+
 @final
 class HitCurve:
-    """What LRU hits at every capacity. Points are (capacity in blocks, block hit rate, token hit rate), rates 0 to 1."""
+    """What LRU hits at every capacity.
 
+    Points are (capacity in blocks, block hit rate, token hit rate), rates 0 to 1.
+    """
+
+    @property
+    def sample_rate(self) -> float:
+        """The share of the blocks that it is estimated from: 1.0 is all, and exact."""
+    @property
+    def references(self) -> int:
+        """Block references of the trace: counted, not estimated."""
     def at(self, capacity_blocks: int) -> tuple[float, float]:
-        """Return block and token hit rate at a capacity."""
-
+        """Returns block and token hit rate at a capacity."""
     def ceiling(self) -> tuple[int, float, float]:
-        """Return the smallest capacity that hits all there is to hit."""
-
+        """Returns the smallest capacity that hits all there is to hit, with both rates."""
     def points(self, most: int = 200) -> list[tuple[int, float, float]]:
-        """Return at most so many points, evenly spread over the logarithm of the capacity."""
-
+        """Returns at most so many points, evenly spread over the logarithm of the capacity."""
     def capacity_for(self, share: float) -> tuple[int, float, float] | None:
-        """Return the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``."""
-
+        """Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``."""
     def knee(self, most_blocks: int | None = None) -> tuple[int, float, float, float] | None:
-        """Return the point where the curve bends most, and by how much (Satopaa et al., "Kneedle", 2011).
+        """Returns the point where the curve bends most, and by how much; None if it does not bend.
 
-        ``None`` if it does not bend: then the largest cache is the best.
+        Without a bend the largest cache is the best. Satopaa et al., "Kneedle", 2011.
         """
-
     def worth(
         self, bytes_per_token: int, gib: Sequence[float], *, prefill_tokens_per_s: float = 1.0
     ) -> list[SizingWorth]:
-        """Return what caches of rising sizes in GiB save.
+        """Returns what caches of rising sizes in GiB save.
 
         Raises:
             InvalidArgumentError: Sizes that do not rise; a speed that is not above 0.
         """
-
     def distances(self) -> list[tuple[int, int, int]]:
-        """Return uses of blocks again by distance: (from, to, references), distances in different blocks."""
-
+        """Returns uses of blocks again by distance: (from, to, references), distances in different blocks."""
     def distance_quantile(self, fraction: float) -> int | None:
-        """Return the distance within which this fraction (0 to 1) of the reuses lies; ``None`` without any."""
+        """Returns the distance within which this fraction (0 to 1) of the reuses lies; None without any."""
 
 @final
 class PolicyRun:
@@ -3222,31 +3406,24 @@ class PolicyRun:
     @property
     def capacity_blocks(self) -> int:
         """Blocks that it holds."""
-
     @property
     def block_hits(self) -> int:
         """References that it hit."""
-
     @property
     def token_hits(self) -> int:
         """Prompt tokens in them."""
-
     @property
     def block_hit_rate(self) -> float:
         """Hits of all references, 0 to 1."""
-
     @property
     def token_hit_rate(self) -> float:
         """Hit tokens of all prompt tokens, 0 to 1."""
-
     @property
     def evictions(self) -> int | None:
-        """Blocks evicted; ``None`` for the optimum and for hints, which are not simulated block by block."""
-
+        """Blocks evicted; None for the optimum and for hints, which are not simulated block by block."""
     @property
     def turnover(self) -> float | None:
-        """Resident turnover, 0 to 1: the mean of ``turnovers``; ``None`` if the trace ends before the first window."""
-
+        """Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first window."""
     @property
     def turnovers(self) -> list[float]:
         """Of each capacity's worth of insertions, the share of the resident blocks that came with it.
@@ -3254,6 +3431,7 @@ class PolicyRun:
         Down towards 0 the cache has stagnated: what comes in goes out again at once.
         """
 
+# Moving bytes: see kvpool.transfer.
 
 @type_check_only
 class Tensor(Protocol):
@@ -3906,7 +4084,7 @@ class VllmPool:
             InvalidArgumentError: More than 39 bytes.
         """
     def chain_group(self, group: int) -> None:
-        """Takes a block of a group to be of no use without the block before it, from now on: in full attention it is none.
+        """Takes a block of a group to be of no use without the block before it: in full attention it is none.
 
         Where the pool keeps a history, no block cached later is evicted before what is cached behind it. O(1).
         """

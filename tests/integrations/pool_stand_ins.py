@@ -28,9 +28,17 @@ def key_of(tokens: list[int], group: int = 0) -> bytes:
     return digest(tuple(tokens)) + group.to_bytes(4, "big")
 
 
-def make_pool(num_blocks: int = 8, events: Events | None = "exact", *, caching: bool = True, **more: Any) -> Any:
+def make_pool(
+    num_blocks: int = 8,
+    events: Events | None = "exact",
+    *,
+    caching: bool = True,
+    eviction: str = "lru",
+    **more: Any,
+) -> Any:
     module = part("pool")
     pool_class = module.BlockPool
+    pool_class.eviction = eviction
     kinds = part("events")
     pool_class.events_class = kinds.StockEvents if events == "stock" else kinds.ExactEvents
     return pool_class(num_blocks, caching, UNIT, events is not None, **more)

@@ -10,7 +10,7 @@ import pytest
 
 import kvpool.integrations.vllm as plugin
 from kvpool.integrations.vllm import gate
-from kvpool.integrations.vllm.settings import Settings
+from kvpool.integrations.vllm.settings import EVICTIONS, Settings
 from tests.integrations.fake_vllm import BOUND, fake_vllm, part
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ def test_unset_nothing_is_imported_and_nothing_said(
     [
         ("KVPOOL_VLLM", "everything", "KVPOOL_VLLM is 'everything': must be one of pool, manager, shadow"),
         ("KVPOOL_VLLM_EVENTS", "some", "KVPOOL_VLLM_EVENTS is 'some': must be one of exact, stock"),
-        ("KVPOOL_VLLM_EVICTION", "mru", "KVPOOL_VLLM_EVICTION is 'mru': must be one of lru"),
+        ("KVPOOL_VLLM_EVICTION", "mru", f"KVPOOL_VLLM_EVICTION is 'mru': must be one of {', '.join(EVICTIONS)}"),
+        (
+            "KVPOOL_VLLM_EVICTION",
+            "last-accessed",
+            f"KVPOOL_VLLM_EVICTION is 'last-accessed': must be one of {', '.join(EVICTIONS)}",
+        ),
     ],
 )
 def test_an_unknown_setting_is_one_line_that_says_what_is_known(

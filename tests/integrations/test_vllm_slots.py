@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from kvpool import _core, errors
+from kvpool.integrations.vllm.settings import EVICTIONS
 from tests.integrations.fake_vllm import Request, RequestStatus
 
 BLOCK = 2
@@ -55,8 +56,8 @@ class Result:
 class Calls:
     """A ``VllmSlots`` with everything that vLLM's manager would have."""
 
-    def __init__(self, num_blocks: int = 8, *, caching: bool = True, **more: Any) -> None:
-        self.pool = _core.VllmPool(num_blocks, caching)
+    def __init__(self, num_blocks: int = 8, *, caching: bool = True, eviction: str = "lru", **more: Any) -> None:
+        self.pool = _core.VllmPool(num_blocks, caching, eviction)
         self.tables: dict[Any, Any] = {}
         self.num_cached: dict[Any, int] = {}
         self.empty = Result(((),))
@@ -103,6 +104,10 @@ class Model:
         self.index: dict[bytes, list[int]] = {}
         self.tables: dict[str, list[int]] = {}
         self.num_cached: dict[str, int] = {}
+        #: What each block holds, by number, and what that was cached behind: the block and the number of its content.
+        self.contents: dict[int, int] = {}
+        self.parents: dict[int, tuple[int, int]] = {}
+        self.begun = 0
 
     def lookup(self, hashes: list[bytes], max_length: int) -> list[int]:
         found: list[int] = []
@@ -160,6 +165,8 @@ class Model:
 
     def _evict(self, block: int) -> None:
         key = self.hash.pop(block, None)
+        self.contents.pop(block, None)
+        self.parents.pop(block, None)
         if key is not None:
             self.index[key].remove(block)
             if not self.index[key]:
@@ -175,6 +182,11 @@ class Model:
             assert block not in self.hash
             self.hash[block] = key
             self.index.setdefault(key, []).append(block)
+            self.begun += 1
+            self.contents[block] = self.begun
+            before = self.tables[request.request_id][at - 1] if at else 0
+            if before in self.contents:
+                self.parents[block] = before, self.contents[before]
         self.num_cached[request.request_id] = full
 
     def free(self, name: str) -> None:
@@ -191,6 +203,8 @@ class Model:
 class SlotsMachine(RuleBasedStateMachine):
     """A scheduler that does everything, in any order."""
 
+    eviction = "lru"
+
     @initialize(
         num_blocks=st.integers(2, 10),
         max_model_len=st.integers(5, 20),
@@ -199,7 +213,7 @@ class SlotsMachine(RuleBasedStateMachine):
         watermark=st.integers(0, 2),
     )
     def begin(self, num_blocks: int, **more: Any) -> None:
-        self.calls = Calls(num_blocks, **more)
+        self.calls = Calls(num_blocks, eviction=self.eviction, **more)
         self.model = Model(num_blocks, **more)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -227,6 +241,11 @@ class SlotsMachine(RuleBasedStateMachine):
             reserved_blocks=how["reserved"],
             has_scheduled_reqs=how["scheduled"],
         )
+        if self.eviction != "lru" and got is not None:
+            # The order is not vLLM's: what is taken must be free, and no part of the hit.
+            taken = [] if got is self.calls.empty else got.ids
+            assert set(taken) <= set(self.model.queue) - set(hits or [])
+            self.model.queue = taken + [block for block in self.model.queue if block not in taken]
         expected = self.model.allocate_slots(request, new, hits, lookahead, **how)
         if expected is None:
             assert got is None
@@ -319,6 +338,13 @@ class SlotsMachine(RuleBasedStateMachine):
     @invariant()
     def everything_agrees(self) -> None:
         calls, model = self.calls, self.model
+        if self.eviction != "lru":
+            shown = calls.pool.order()
+            assert sorted(shown) == sorted(model.queue)
+            for block, (parent, content) in model.parents.items():
+                if block in shown and parent in shown and model.contents.get(parent) == content:
+                    assert shown.index(block) < shown.index(parent)
+            model.queue = shown
         assert calls.pool.order() == model.queue
         assert [block.ref_cnt for block in calls.pool.blocks] == model.refs
         assert {name: calls.ids(name) for name in calls.tables} == model.tables
@@ -333,6 +359,12 @@ class SlotsMachine(RuleBasedStateMachine):
 
 def test_the_calls_do_what_vllms_do() -> None:
     run_state_machine_as_test(SlotsMachine, settings=settings(max_examples=settings().max_examples // 2))
+
+
+@pytest.mark.parametrize("eviction", [name for name in EVICTIONS if name != "lru"])
+def test_with_any_policy_they_do_what_vllms_do_but_for_the_order(eviction: str) -> None:
+    machine = type("Machine", (SlotsMachine,), {"eviction": eviction})
+    run_state_machine_as_test(machine, settings=settings(max_examples=max(settings().max_examples // 10, 5)))
 
 
 # Lookups that are kept.

@@ -41,6 +41,8 @@ SIZE_EXAMPLES: Final = """Examples:
 
   kvpool size trace.jsonl --form stream     the figures of papers
 
+  kvpool size huge.jsonl.gz --sample-blocks 65536
+
   kvpool size trace.jsonl --html report.html --png report.png"""
 
 _PANEL = "Sizing"
@@ -105,6 +107,16 @@ Picture = Annotated[
         show_default=False,
     ),
 ]
+SampleBlocks = Annotated[
+    int | None,
+    typer.Option(
+        help="For huge traces: estimate LRU from a sample of at most this many blocks, and nothing else.",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
 PrefillSpeed = Annotated[
     float | None,
     typer.Option(
@@ -137,6 +149,7 @@ def size_command(
     head_dim: options.HeadDim = None,
     latent_dim: options.LatentDim = None,
     prefill_tokens_per_s: PrefillSpeed = None,
+    sample_blocks: SampleBlocks = None,
     jobs: Jobs = 0,
     as_json: options.AsJson = False,
     html: Html = None,
@@ -170,7 +183,7 @@ def size_command(
         sessions_at_once=sessions_at_once,
         progress=shown,
     )
-    with _bar(shown=shown) as progress:
+    with _bar(shown=shown and sample_blocks is None) as progress:
         try:
             report = size(
                 loaded,
@@ -182,6 +195,7 @@ def size_command(
                 shape=shape,
                 prefill_tokens_per_s=prefill_tokens_per_s,
                 jobs=jobs,
+                sample_blocks=sample_blocks,
                 source=source,
                 progress=progress,
             )

@@ -24,11 +24,18 @@ _FORMS: Final = {
     "papers simulate, and not what a pool can do, which holds a whole request",
 }
 _DEFINITIONS: Final = (
-    "hit rate: share of block references that are found; a block counts only if every block before it in its prompt does",
+    "hit rate: share of block references that are found; a block counts only if every block before it in its prompt "
+    "does",
     "turnover: share of the resident blocks that one capacity's worth of new blocks replaces; near 0 the cache has "
     "stagnated on old favourites",
     "optimum: the best that any policy could do that knew the future and need not store everything",
     "hints: LRU that is told, so often, that a block will not be used again",
+)
+#: All of them that a report from a sample needs, which is about LRU alone.
+_SAMPLE_DEFINITIONS: Final = (
+    _DEFINITIONS[0],
+    "sample: some of the blocks, picked by a hash of their ids, and all their uses; the hit rates are estimates, and "
+    "more blocks make them better: with 8,192 they are off by less than a point on average",
 )
 
 
@@ -40,7 +47,7 @@ def print_sizing(report: SizingReport, console: Console) -> None:
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
-    for line in (_FORMS[report["form"]], *_DEFINITIONS):
+    for line in _SAMPLE_DEFINITIONS if report["sample"] else (_FORMS[report["form"]], *_DEFINITIONS):
         name, _, text = line.partition(": ")
         definitions.add_row(name, text)
     console.print(definitions)
@@ -58,22 +65,28 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     different = f"{trace['unique_blocks']:,} different"
     table.add_row(f"{trace['block_size']:,}-token blocks", f"{trace['references']:,}", different)
     others = f"{_percent(ideal['token'])} of tokens, {_percent(ideal['full_blocks'])} of full blocks"
-    last_half = f"{_percent(ideal['last_half'])} of tokens in the last half"
-    table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}, {last_half}")
+    if ideal["last_half"] is not None:
+        others += f", {_percent(ideal['last_half'])} of tokens in the last half"
+    table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}")
     cells = len(report["policies"]) * len(report["capacities"])
     memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", f"{cells} simulations; {memory}")
+    if report["sample"] is not None:
+        most = f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
+        table.add_row("sample", _percent(report["sample"]["rate"]), most)
+    work = memory if report["sample"] else f"{cells} simulations; {memory}"
+    table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", work)
     console.print(table)
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
     """One table of the hit rates, policies down, capacities across; the best policy of each column is bold."""
     sizes = report["capacities"]
-    table = Table(box=box.SIMPLE, title="Block hit rate, %", title_justify="left")
-    table.add_column("")
-    for capacity in sizes:
-        table.add_column(_head(capacity), justify="right", no_wrap=True)
-    best = [max(policy["hits"][at]["block_hit_rate"] for policy in report["policies"]) for at in range(len(sizes))]
+    table = _by_capacity("Estimated block hit rate, %" if report["sample"] else "Block hit rate, %", sizes)
+    if report["sample"] is not None:
+        curve = {point["blocks"]: point["block_hit_rate"] for point in report["lru_curve"]}
+        table.add_row("lru, sample", *(f"{100 * curve.get(capacity['blocks'], 0.0):.2f}" for capacity in sizes))
+    rates = [[policy["hits"][at]["block_hit_rate"] for policy in report["policies"]] for at in range(len(sizes))]
+    best = [max(column, default=1.0) for column in rates]
     for policy in report["policies"]:
         table.add_row(Text(policy["name"]), *_cells(policy["hits"], best))
     table.add_section()
@@ -82,10 +95,9 @@ def _print_grid(report: SizingReport, console: Console) -> None:
     if report["optimum"] is not None:
         table.add_row("optimum", *_cells(report["optimum"]["hits"]))
     console.print(table)
-    turnover = Table(box=box.SIMPLE, title="Resident turnover, %", title_justify="left")
-    turnover.add_column("")
-    for capacity in sizes:
-        turnover.add_column(_head(capacity), justify="right", no_wrap=True)
+    if not report["policies"]:
+        return
+    turnover = _by_capacity("Resident turnover, %", sizes)
     for policy in report["policies"]:
         shares = [hits["resident_turnover"] for hits in policy["hits"]]
         turnover.add_row(Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares))
@@ -98,12 +110,23 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
     return [Text(f"{100 * rate:.2f}", style=style) for rate, style in zip(rates, styles, strict=True)]
 
 
-def _head(capacity: Capacity) -> str:
-    lines = [] if capacity["percent"] is None else [f"{capacity['percent']:g} %"]
-    lines.append(f"{capacity['blocks']:,}")
-    if capacity["gib"] is not None:
-        lines.append(f"{capacity['gib']:,.4g} GiB")
-    return "\n".join(lines)
+def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
+    """Make an empty table with a column per capacity; the units stand once, or 80 columns are too few."""
+    shares = any(capacity["percent"] is not None for capacity in sizes)
+    weighed = any(capacity["gib"] is not None for capacity in sizes)
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column("\n".join(["of different"] * shares + ["blocks"] + ["GiB"] * weighed), no_wrap=True)
+    for capacity in sizes:
+        percent = "" if capacity["percent"] is None else f"{capacity['percent']:g} %"
+        gib = "" if capacity["gib"] is None else _gib(capacity["gib"])
+        head = [percent] * shares + [f"{capacity['blocks']:,}"] + [gib] * weighed
+        table.add_column("\n".join(head), justify="right", no_wrap=True)
+    return table
+
+
+def _gib(size: float) -> str:
+    """Write a size with four digits, or all before the point."""
+    return f"{size:,.0f}" if size >= 1000 else f"{size:.4g}"
 
 
 def _print_memory(report: SizingReport, console: Console) -> None:
@@ -111,7 +134,8 @@ def _print_memory(report: SizingReport, console: Console) -> None:
     if knee is not None:
         gib = "" if knee["gib"] is None else f", {knee['gib']:,.1f} GiB"
         rate = _percent(knee["block_hit_rate"])
-        console.print(f"Knee of the LRU curve: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
+        estimated = " (estimated)" if report["sample"] else ""
+        console.print(f"Knee of the LRU curve{estimated}: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
     if model is None:
         console.print("What a GiB buys: name a model, --model llama-3.1-8b for instance.\n", style="dim")
         return

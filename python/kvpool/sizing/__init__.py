@@ -12,9 +12,15 @@ schema; ``kvpool size`` on the command line prints it. :class:`References` has t
 True
 >>> references.optimal(700).block_hit_rate > run.block_hit_rate
 True
+
+Of a trace too large for that, :func:`sampled_lru` estimates the curve from a sample of its blocks:
+
+>>> from kvpool.sizing import sampled_lru
+>>> abs(sampled_lru(kvpool.Trace.generate(500), max_blocks=1000).at(700)[0] - curve.at(700)[0]) < 0.05
+True
 """
 
-from kvpool._core import HitCurve, PolicyRun, References
+from kvpool._core import HitCurve, PolicyRun, References, sampled_lru
 from kvpool.sizing.measure import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, Size, size
 from kvpool.sizing.report import SizingReport
 
@@ -28,5 +34,6 @@ __all__ = [
     "References",
     "Size",
     "SizingReport",
+    "sampled_lru",
     "size",
 ]

@@ -18,13 +18,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import kvpool
-from kvpool._core import References
+from kvpool._core import References, sampled_lru
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kvpool._core import HitCurve, PolicyRun, Trace
+    from kvpool._core import HitCurve, PolicyRun, Trace, TraceSummary
     from kvpool.models import KvShape
     from kvpool.sizing import report as schema
 
@@ -55,6 +55,8 @@ DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
 #: Points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
+#: Blocks that a sample may follow.
+_MOST_SAMPLED: Final = 2**30
 #: Windows of hit rate over time.
 _WINDOWS: Final = 60
 #: The capacity whose hit rate is told over time: the one nearest to this share of the different blocks.
@@ -136,13 +138,15 @@ def size(
     shape: KvShape | None = None,
     prefill_tokens_per_s: float | None = None,
     jobs: int = 0,
+    sample_blocks: int | None = None,
     source: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> schema.SizingReport:
     """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
 
     Costs: reading the references, the LRU curve, the optimum and hints are some ms per 100,000 references; each cell of
-    the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``.
+    the grid is 20 to 150 ns per reference. Results do not depend on ``jobs``. With ``sample_blocks``, LRU alone is
+    estimated, from a sample: what that takes depends on the sample, not on the trace.
 
     Args:
         trace: what to size for.
@@ -156,6 +160,8 @@ def size(
         shape: the model's KV shape, for GiB.
         prefill_tokens_per_s: tokens, for seconds.
         jobs: threads, 0: one per core.
+        sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what memory buys and
+            reuse distances, estimated; no policies, optimum, hints, or hit rate over time.
         source: what the report calls the trace.
         progress: called with cells done and cells in all, from this thread.
 
@@ -165,18 +171,14 @@ def size(
 
     """
     began = time.perf_counter()
-    references = References(trace, blocks=blocks)
-    bytes_per_block = None if shape is None else shape.bytes_per_token * references.block_tokens
-    asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]
-    sizes = _capacities(asked, references, bytes_per_block)
-    cells = [(policy, capacity["blocks"]) for policy in policies for capacity in sizes]
     unknown = [policy for policy in policies if policy not in POLICIES]
     if unknown or not policies:
         known = ", ".join(POLICIES)
         raise InvalidArgumentError(f"policies is {', '.join(map(repr, unknown)) or 'empty'}: must be of {known}")
-    runs = dict(zip(cells, _run_cells(references, cells, form, jobs, progress), strict=True))
-    curve = references.lru()
-    stats = json.loads(trace.stats_json())
+    if sample_blocks is not None and not 1 <= sample_blocks <= _MOST_SAMPLED:
+        raise InvalidArgumentError(f"sample_blocks is {sample_blocks}: must be 1 to {_MOST_SAMPLED}")
+    bytes_per_block = None if shape is None else shape.bytes_per_token * trace.block_tokens
+    asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]
     model: schema.Model | None = None
     if shape is not None:
         model = {
@@ -184,9 +186,95 @@ def size(
             "bytes_per_token": shape.bytes_per_token,
             "prefill_tokens_per_s": prefill_tokens_per_s,
         }
+    summary = trace.summary()
+    if sample_blocks is None:
+        references = References(trace, blocks=blocks)
+        curve, unique_blocks = references.lru(), references.unique_blocks
+        sizes = _capacities(asked, unique_blocks, trace.block_tokens, bytes_per_block)
+        points = curve.points(_CURVE_POINTS)
+        window_s = max(summary["span_ms"] / 1000 / _WINDOWS, 1e-3)
+        parts = _simulated(references, sizes, policies, hints, form, jobs, progress, window_s)
+        stats = json.loads(trace.stats_json())
+        ideal, reuse_times = _ideal(stats), _reuse_times(stats)
+    else:
+        # No statistics: their table of all blocks is larger than all else.
+        every, full = (sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full"))
+        curve = every if blocks == "all" else full
+        unique_blocks = summary["unique_blocks"] if blocks == "all" else _unique_blocks(full)
+        sizes = _capacities(asked, unique_blocks, trace.block_tokens, bytes_per_block)
+        points = _with_capacities(curve, sizes)
+        parts = _Parts(sample={"most_blocks": sample_blocks, "rate": curve.sample_rate})
+        ideal, reuse_times = _estimated_ideal(every, full, summary), []
+    return {
+        "kvpool": kvpool.__version__,
+        "trace": {
+            "source": source,
+            "format": trace.format or "generated",
+            "requests": summary["requests"],
+            "block_size": trace.block_tokens,
+            "references": curve.references,
+            "unique_blocks": unique_blocks,
+            "tokens_in": summary["input_tokens"],
+            "span_s": summary["span_ms"] / 1000,
+            "ideal": ideal,
+        },
+        "form": form,
+        "blocks": blocks,
+        "capacities": sizes,
+        "sample": parts.sample,
+        "policies": parts.policies,
+        "optimum": parts.optimum,
+        "hints": parts.hints,
+        "lru_curve": [
+            {
+                "blocks": size_blocks,
+                "gib": _gib(size_blocks, bytes_per_block),
+                "block_hit_rate": block_rate,
+                "token_hit_rate": token_rate,
+            }
+            for size_blocks, block_rate, token_rate in points
+        ],
+        "knee": _knee(curve, bytes_per_block),
+        "worth": _worth(curve, model, bytes_per_block),
+        "reuse_distances": [
+            {"from_blocks": first, "to_blocks": last, "references": count} for first, last, count in curve.distances()
+        ],
+        "reuse_times_s": reuse_times,
+        "over_time": parts.over_time,
+        "model": model,
+        "elapsed_s": time.perf_counter() - began,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a report that need all references, empty in one from a sample."""
+
+    policies: list[schema.PolicyResult] = dataclasses.field(default_factory=list)
+    optimum: schema.OptimumResult | None = None
+    hints: list[schema.HintResult] = dataclasses.field(default_factory=list)
+    over_time: schema.OverTime | None = None
+    sample: schema.Sample | None = None
+
+
+def _simulated(
+    references: References,
+    sizes: Sequence[schema.Capacity],
+    policies: Sequence[str],
+    hints: Sequence[float],
+    form: str,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+    window_s: float,
+) -> _Parts:
+    """Run what is asked of each capacity."""
+    by_capacity = [capacity["blocks"] for capacity in sizes]
+    cells = [(policy, blocks) for policy in policies for blocks in by_capacity]
+    runs = dict(zip(cells, _run_cells(references, cells, form, jobs, progress), strict=True))
     results: list[schema.PolicyResult] = []
     for policy in policies:
-        done = [runs[policy, capacity["blocks"]] for capacity in sizes]
+        done = [runs[policy, blocks] for blocks in by_capacity]
         results.append(
             {
                 "name": policy,
@@ -195,55 +283,57 @@ def size(
                 "seconds": sum(seconds for _, seconds in done),
             }
         )
-    by_capacity = [capacity["blocks"] for capacity in sizes]
-    return {
-        "kvpool": kvpool.__version__,
-        "trace": _facts(trace, references, stats, source),
-        "form": form,
-        "blocks": blocks,
-        "capacities": sizes,
-        "policies": results,
-        "optimum": {"hits": [_hits(references.optimal(blocks)) for blocks in by_capacity]},
-        "hints": [
+    return _Parts(
+        policies=results,
+        optimum={"hits": [_hits(references.optimal(blocks)) for blocks in by_capacity]},
+        hints=[
             {
                 "accuracy": accuracy,
                 "hits": [_hits(references.lru_with_hints(blocks, accuracy)) for blocks in by_capacity],
             }
             for accuracy in hints
         ],
-        "lru_curve": [
-            {
-                "blocks": blocks,
-                "gib": _gib(blocks, bytes_per_block),
-                "block_hit_rate": block_rate,
-                "token_hit_rate": token_rate,
-            }
-            for blocks, block_rate, token_rate in curve.points(_CURVE_POINTS)
-        ],
-        "knee": _knee(curve, bytes_per_block),
-        "worth": _worth(curve, model, bytes_per_block),
-        "reuse_distances": [
-            {"from_blocks": first, "to_blocks": last, "references": count} for first, last, count in curve.distances()
-        ],
-        "reuse_times_s": _reuse_times(stats),
-        "over_time": _over_time(references, sizes, runs, policies, _window(trace)),
-        "model": model,
-        "elapsed_s": time.perf_counter() - began,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        over_time=_over_time(references, sizes, runs, policies, window_s),
+    )
+
+
+def _unique_blocks(curve: HitCurve) -> int:
+    """Estimate the different blocks: the references that no cache can hit."""
+    return round(curve.references * (1 - curve.ceiling()[1]))
+
+
+def _estimated_ideal(every: HitCurve, full: HitCurve, summary: TraceSummary) -> schema.Ideal:
+    """Take what can be counted, and the ends of the sampled curves."""
+    references = summary["block_references"]
+    return {
+        "block": (references - summary["unique_blocks"]) / references if references else 0.0,
+        "token": every.ceiling()[2],
+        "full_blocks": full.ceiling()[1],
+        "last_half": None,
     }
 
 
-def _capacities(asked: Sequence[Size], references: References, bytes_per_block: int | None) -> list[schema.Capacity]:
+def _with_capacities(curve: HitCurve, sizes: Sequence[schema.Capacity]) -> list[tuple[int, float, float]]:
+    """Take the curve's points, and those at the capacities: nothing else says what they hit."""
+    points = {point[0]: point for point in curve.points(_CURVE_POINTS)}
+    for capacity in sizes:
+        points.setdefault(capacity["blocks"], (capacity["blocks"], *curve.at(capacity["blocks"])))
+    return [points[blocks] for blocks in sorted(points) if points[blocks][1] > 0]
+
+
+def _capacities(
+    asked: Sequence[Size], unique_blocks: int, block_tokens: int, bytes_per_block: int | None
+) -> list[schema.Capacity]:
     """Work out the capacities, ascending, each once."""
     sizes: dict[int, schema.Capacity] = {}
     for one in asked:
-        blocks = one.blocks(unique_blocks=references.unique_blocks, bytes_per_block=bytes_per_block)
+        blocks = one.blocks(unique_blocks=unique_blocks, bytes_per_block=bytes_per_block)
         sizes.setdefault(
             blocks,
             {
                 "percent": one.amount if one.unit == "%" else None,
                 "blocks": blocks,
-                "tokens": blocks * references.block_tokens,
+                "tokens": blocks * block_tokens,
                 "gib": _gib(blocks, bytes_per_block),
             },
         )
@@ -322,22 +412,12 @@ def _worth(curve: HitCurve, model: schema.Model | None, bytes_per_block: int | N
     return steps
 
 
-def _facts(trace: Trace, references: References, stats: dict[str, Any], source: str) -> schema.TraceFacts:
+def _ideal(stats: dict[str, Any]) -> schema.Ideal:
     return {
-        "source": source,
-        "format": trace.format or "generated",
-        "requests": references.requests,
-        "block_size": references.block_tokens,
-        "references": references.references,
-        "unique_blocks": references.unique_blocks,
-        "tokens_in": references.prompt_tokens,
-        "span_s": stats["span_s"],
-        "ideal": {
-            "block": stats["ideal_block_hit_rate"] / 100,
-            "token": stats["ideal_token_hit_rate"] / 100,
-            "full_blocks": stats["ideal_full_block_hit_rate"] / 100,
-            "last_half": stats["ideal_last_half_token_hit_rate"] / 100,
-        },
+        "block": stats["ideal_block_hit_rate"] / 100,
+        "token": stats["ideal_token_hit_rate"] / 100,
+        "full_blocks": stats["ideal_full_block_hit_rate"] / 100,
+        "last_half": stats["ideal_last_half_token_hit_rate"] / 100,
     }
 
 
@@ -348,11 +428,6 @@ def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
     return [
         {"percent": percent, "seconds": found[name]} for name, percent in percents.items() if found[name] is not None
     ]
-
-
-def _window(trace: Trace) -> float:
-    """Seconds of a window; of a trace without time a second, in which all of it lies."""
-    return max(trace.summary()["span_ms"] / 1000 / _WINDOWS, 1e-3)
 
 
 def _over_time(

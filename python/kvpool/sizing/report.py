@@ -25,6 +25,7 @@ __all__ = [
     "OverTime",
     "PolicyResult",
     "ReuseTime",
+    "Sample",
     "SizingReport",
     "TraceFacts",
     "Window",
@@ -33,7 +34,10 @@ __all__ = [
 
 
 class Ideal(TypedDict):
-    """What a cache without end would hit, each a share from 0 to 1: no policy and no capacity can pass it."""
+    """What a cache without end would hit, each a share from 0 to 1: no policy and no capacity can pass it.
+
+    From a sample all but ``block`` are estimates, and an estimate of a cache may pass that.
+    """
 
     #: Of all block references.
     block: float
@@ -41,8 +45,8 @@ class Ideal(TypedDict):
     token: float
     #: Of the references to blocks that their prompt fills.
     full_blocks: float
-    #: Of the prompt tokens of the second half of the requests.
-    last_half: float
+    #: Of the prompt tokens of the second half of the requests; ``None`` in a report from a sample.
+    last_half: float | None
 
 
 class TraceFacts(TypedDict):
@@ -116,7 +120,7 @@ class HintResult(TypedDict):
 
 
 class CurvePoint(TypedDict):
-    """A point of the exact LRU curve."""
+    """A point of the LRU curve: exact, or an estimate if the report has a ``sample``."""
 
     blocks: int
     gib: float | None
@@ -188,6 +192,15 @@ class Model(TypedDict):
     prefill_tokens_per_s: float | None
 
 
+class Sample(TypedDict):
+    """What was looked at, if not all."""
+
+    #: Blocks that were followed at most.
+    most_blocks: int
+    #: Share of the different blocks that were followed in the end, 0 to 1. At 1 the figures are exact.
+    rate: float
+
+
 class SizingReport(TypedDict):
     """All of it."""
 
@@ -203,10 +216,14 @@ class SizingReport(TypedDict):
     #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
+    #: What the LRU curve, its knee, its worth and the reuse distances are estimated from; ``None``: from all, exact.
+    #: From a sample there are no policies, optimum, hints, reuse times, or hit rate over time, and the curve has all
+    #: capacities.
+    sample: Sample | None
     policies: list[PolicyResult]
     optimum: OptimumResult | None
     hints: list[HintResult]
-    #: A few hundred points of the exact curve; the first is the smallest capacity that hits at all.
+    #: A few hundred points of the curve; the first is the smallest capacity that hits at all.
     lru_curve: list[CurvePoint]
     #: ``None`` if the curve does not bend.
     knee: Knee | None
@@ -214,6 +231,7 @@ class SizingReport(TypedDict):
     worth: list[WorthStep]
     #: Empty if no block is ever used again.
     reuse_distances: list[DistanceRange]
+    #: Empty as well, and from a sample.
     reuse_times_s: list[ReuseTime]
     over_time: OverTime | None
     model: Model | None

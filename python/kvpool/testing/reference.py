@@ -106,12 +106,19 @@ class ReferencePool:
             _check(block.held > block.fenced, errors.InvalidBlockError)
             block.held -= 1
             idle += [b] * (block.held == 0)
+        cached = []
         for b in idle:
-            twins = [self.blocks[twin] for twin in self.copies.get(self.blocks[b].content, []) if twin != b]
-            if not self.blocks[b].computed or (self.drop_duplicates and any(twin.computed for twin in twins)):
-                self._unregister(b)
-                self.free.insert(0, b)
-        cached = [b for b in idle if self.blocks[b].computed]
+            twins = self.copies.get(self.blocks[b].content, []) if self.drop_duplicates else []
+            twin = next((twin for twin in twins if twin != b and self.blocks[twin].computed), None)
+            if self.blocks[b].computed and twin is None:
+                cached.append(b)
+                continue
+            computed = self.blocks[b].computed
+            self._unregister(b)
+            self.free.insert(0, b)
+            if computed and twin in self.evictable:  # what was cached behind the dropped one must not outlive it
+                self.evictable.remove(twin)
+                cached.append(twin)
         self.evictable += sorted(cached, key=lambda b: -len((self.blocks[b].content or (0, 0, ()))[2]))
 
     @_atomic

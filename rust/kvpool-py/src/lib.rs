@@ -5,6 +5,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 
+mod advice;
 mod convert;
 mod enter;
 mod errors;
@@ -30,6 +31,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
+    use super::advice::PyAdvisorConfig;
+    #[pymodule_export]
     use super::hashing::{
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
     };
@@ -46,7 +49,7 @@ mod _core {
     #[pymodule_export]
     use super::sequences::PySequences;
     #[pymodule_export]
-    use super::sizing::{PyHitCurve, PyPolicyRun, PyReferences, eviction_policies};
+    use super::sizing::{PyHitCurve, PyPolicyRun, PyReferences, eviction_policies, sampled_lru};
     #[pymodule_export]
     use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
     #[pymodule_export]

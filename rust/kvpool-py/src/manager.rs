@@ -8,6 +8,7 @@ use kvpool::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{LONG, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
@@ -97,8 +98,8 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0)")]
+        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -111,6 +112,7 @@ impl PyCacheManager {
         duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
+        advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         watermark: f64,
         host_blocks: i128,
@@ -126,11 +128,11 @@ impl PyCacheManager {
             duplicates: named(py, duplicates)?,
             eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
+            advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
-            ..ManagerConfig::default()
         };
         let (manager, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
@@ -413,6 +415,12 @@ impl PyCacheManager {
     /// Returns how many blocks are retained how, or None without retention.
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
+    }
+
+    /// Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
+    fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let advice = self.enter(py, LONG, |manager| manager.pool().advice())?;
+        advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
     /// Raises what ended the manager's policy, if that is one written in Python and has failed.

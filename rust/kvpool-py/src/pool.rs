@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, PoolError, TierError, Tiers};
+use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, TierError, Tiers};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, ids};
 use crate::enter::{LONG, enter_guarded, enter_measured};
 use crate::errors::OrRaise;
@@ -79,9 +80,10 @@ impl PyBlockPool {
     #[new]
     #[pyo3(
         signature = (
-            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, event_capacity=0
+            num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
+            event_capacity=0
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, event_capacity=0)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -92,6 +94,7 @@ impl PyBlockPool {
         duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
+        advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
@@ -99,9 +102,10 @@ impl PyBlockPool {
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
+            eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
+            advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
-            ..PoolConfig::default()
         };
         let (tiers, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
@@ -211,15 +215,21 @@ impl PyBlockPool {
     }
 
     /// Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
-    #[pyo3(signature = (chain, max_blocks=None))]
+    #[pyo3(signature = (chain, max_blocks=None, *, tenant=None))]
     fn match_and_acquire(
         &self,
         py: Python<'_>,
         chain: &Bound<'_, PyHashChain>,
         max_blocks: Option<Int>,
+        tenant: Option<Int>,
     ) -> PyResult<Vec<u32>> {
         let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
-        Ok(ids(&self.run(py, chain.len(), |pool| pool.match_and_acquire(chain, max))?))
+        let tenant = tenant.map(|tenant| retention::tenant(py, tenant)).transpose()?;
+        let found = self.run(py, chain.len(), |pool| match tenant {
+            None => pool.match_and_acquire(chain, max),
+            Some(tenant) => pool.match_and_acquire_for(chain, max, tenant),
+        })?;
+        Ok(ids(&found))
     }
 
     /// Says what a lookup would find now; changes nothing and counts nothing.
@@ -334,6 +344,12 @@ impl PyBlockPool {
     /// Returns how many blocks are retained how, or None without retention.
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
+    }
+
+    /// Says what the pool's traffic tells of other sizes, policies and tenants; None without an advisor.
+    fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
+        advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
     /// Raises what ended the pool's policy, if that is one written in Python and has failed.

@@ -247,7 +247,7 @@ pub(crate) struct PyRetentionStats {
     above_normal: usize,
     /// Blocks pinned.
     pinned: usize,
-    /// Blocks with a time to live.
+    /// Times to live that are running: idle ones of blocks in use are not.
     with_ttl: usize,
     /// Times to live that have run out so far.
     expired: u64,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kvpool::EvictionPolicy;
 use kvpool_replay::sizing::{
-    Blocks, Form, HintConfig, HitCurve, KvBytes, Outcome, PolicyRun, References, ReuseDistances, SizingError,
-    lru_distances, lru_with_hints, optimal, over_time, run_policy,
+    Blocks, Form, HintConfig, HitCurve, KvBytes, Outcome, PolicyRun, References, ReuseDistances,
+    SampleConfig, SampledLru, SizingError, lru_distances, lru_with_hints, optimal, over_time, run_policy,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,13 +25,13 @@ impl ToPyErr for SizingError {
     }
 }
 
-/// Names of the eviction policies.
+/// Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
 #[pyfunction]
 pub(crate) fn eviction_policies() -> Vec<&'static str> {
     EvictionPolicy::ALL.iter().map(|policy| policy.name()).collect()
 }
 
-/// A trace as block references.
+/// A trace as block references: what all estimators of sizes work on.
 #[pyclass(frozen, module = "kvpool._core", name = "References")]
 pub(crate) struct PyReferences(Arc<References>);
 
@@ -45,37 +45,42 @@ impl PyReferences {
         Ok(Self(Arc::new(py.detach(|| References::new(&trace, which)).or_raise(py)?)))
     }
 
+    /// Requests of the trace.
     #[getter]
     fn requests(&self) -> usize {
         self.0.requests()
     }
 
+    /// Block references: hits and misses together.
     #[getter]
     fn references(&self) -> usize {
         self.0.len()
     }
 
+    /// Different blocks.
     #[getter]
     fn unique_blocks(&self) -> usize {
         self.0.unique_blocks()
     }
 
+    /// Tokens of all prompts, in blocks or not: what token hit rates are a share of.
     #[getter]
     fn prompt_tokens(&self) -> u64 {
         self.0.prompt_tokens()
     }
 
+    /// Tokens of a full block.
     #[getter]
     fn block_tokens(&self) -> usize {
         self.0.block_tokens()
     }
 
-    /// LRU at every capacity, in one pass.
+    /// Returns what LRU hits at every capacity, exact, in one pass.
     fn lru(&self, py: Python<'_>) -> PyHitCurve {
-        PyHitCurve(py.detach(|| lru_distances(&self.0)))
+        PyHitCurve { distances: py.detach(|| lru_distances(&self.0)), sample_rate: 1.0 }
     }
 
-    /// One policy at one capacity.
+    /// Runs one policy at one capacity.
     #[pyo3(signature = (policy, capacity_blocks, *, form="pool"))]
     fn run(&self, py: Python<'_>, policy: &str, capacity_blocks: i128, form: &str) -> PyResult<PyPolicyRun> {
         let (policy, form): (_, Form) = (named(py, policy)?, named(py, form)?);
@@ -84,13 +89,13 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Policy(run)))
     }
 
-    /// The clairvoyant optimum at one capacity.
+    /// Runs the clairvoyant optimum at one capacity.
     fn optimal(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<PyPolicyRun> {
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
 
-    /// LRU with end-of-life hints at one capacity.
+    /// Runs LRU that is told of a dead block, with this probability, that it is dead.
     #[pyo3(signature = (capacity_blocks, accuracy, *, seed=0))]
     fn lru_with_hints(
         &self,
@@ -105,7 +110,7 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Outcome(outcome)))
     }
 
-    /// A run's hits by windows of time.
+    /// Cuts what a run hit into windows of so many seconds, empty ones included.
     fn over_time<'py>(
         &self,
         py: Python<'py>,
@@ -133,13 +138,16 @@ impl PyReferences {
     }
 }
 
-/// Hits at every capacity, and the distances that they come from.
+/// What LRU hits at every capacity.
 #[pyclass(frozen, module = "kvpool._core", name = "HitCurve")]
-pub(crate) struct PyHitCurve(ReuseDistances);
+pub(crate) struct PyHitCurve {
+    distances: ReuseDistances,
+    sample_rate: f64,
+}
 
 impl PyHitCurve {
     fn curve(&self) -> &HitCurve {
-        self.0.curve()
+        self.distances.curve()
     }
 
     fn rates(&self, point: kvpool_replay::sizing::CurvePoint) -> (u64, f64, f64) {
@@ -150,31 +158,43 @@ impl PyHitCurve {
 
 #[pymethods]
 impl PyHitCurve {
-    /// Block and token hit rate at a capacity.
+    /// The share of the blocks that it is estimated from: 1.0 is all, and exact.
+    #[getter]
+    fn sample_rate(&self) -> f64 {
+        self.sample_rate
+    }
+
+    /// Block references of the trace: counted, not estimated.
+    #[getter]
+    fn references(&self) -> u64 {
+        self.curve().references()
+    }
+
+    /// Returns block and token hit rate at a capacity.
     fn at(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<(f64, f64)> {
         let capacity: usize = count(py, "capacity_blocks", capacity_blocks)?;
         let (_, block, token) = self.rates(self.curve().at(capacity as u64));
         Ok((block, token))
     }
 
-    /// The capacity beyond which nothing more is hit, with both rates.
+    /// Returns the smallest capacity that hits all there is to hit, with both rates.
     fn ceiling(&self) -> (u64, f64, f64) {
         self.rates(self.curve().ceiling())
     }
 
-    /// At most so many points (capacity, block rate, token rate), evenly spread over the logarithm of the capacity.
+    /// Returns at most so many points, evenly spread over the logarithm of the capacity.
     #[pyo3(signature = (most=200))]
     fn points(&self, py: Python<'_>, most: i128) -> PyResult<Vec<(u64, f64, f64)>> {
         let most: usize = count(py, "most", most)?;
         Ok(self.curve().spread(most).into_iter().map(|point| self.rates(point)).collect())
     }
 
-    /// The smallest capacity with this share of the hits that the largest has.
+    /// Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``.
     fn capacity_for(&self, share: f64) -> Option<(u64, f64, f64)> {
         self.curve().capacity_for(share).map(|point| self.rates(point))
     }
 
-    /// Where the curve bends most.
+    /// Returns the point where the curve bends most, and by how much; None if it does not bend.
     #[pyo3(signature = (most_blocks=None))]
     fn knee(&self, py: Python<'_>, most_blocks: Option<Int>) -> PyResult<Option<(u64, f64, f64, f64)>> {
         let most = most_blocks.map(|most| count(py, "most_blocks", most)).transpose()?;
@@ -185,7 +205,7 @@ impl PyHitCurve {
         }))
     }
 
-    /// What each size in GiB is worth.
+    /// Returns what caches of rising sizes in GiB save.
     #[pyo3(signature = (bytes_per_token, gib, *, prefill_tokens_per_s=1.0))]
     fn worth<'py>(
         &self,
@@ -210,15 +230,43 @@ impl PyHitCurve {
         worth.iter().map(as_dict).collect()
     }
 
-    /// Uses of a block again, by distance: (from, to, references), distances in distinct blocks.
+    /// Returns uses of blocks again by distance: (from, to, references), distances in different blocks.
     fn distances(&self) -> Vec<(u64, u64, u64)> {
-        self.0.histogram().iter().map(|bucket| (bucket.from, bucket.to, bucket.references)).collect()
+        self.distances.histogram().iter().map(|bucket| (bucket.from, bucket.to, bucket.references)).collect()
     }
 
-    /// A quantile of the distances.
+    /// Returns the distance within which this fraction (0 to 1) of the reuses lies; None without any.
     fn distance_quantile(&self, fraction: f64) -> Option<u64> {
-        self.0.quantile(fraction)
+        self.distances.quantile(fraction)
     }
+}
+
+/// Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
+#[pyfunction]
+#[pyo3(signature = (trace, *, rate=1.0, max_blocks=None, seed=0, blocks="all"))]
+pub(crate) fn sampled_lru(
+    py: Python<'_>,
+    trace: &Bound<'_, PyTrace>,
+    rate: f64,
+    max_blocks: Option<Int>,
+    seed: i128,
+    blocks: &str,
+) -> PyResult<PyHitCurve> {
+    let trace = trace.get().shared();
+    let config = SampleConfig {
+        rate,
+        max_blocks: max_blocks.map(|most| count(py, "max_blocks", most)).transpose()?,
+        seed: count(py, "seed", seed)? as u64,
+        block_tokens: trace.block_tokens(),
+        blocks: named(py, blocks)?,
+    };
+    let sampled = py.detach(|| {
+        let mut sampled = SampledLru::new(config)?;
+        trace.requests().iter().for_each(|request| sampled.push(request));
+        let sample_rate = sampled.rate();
+        Ok::<_, SizingError>(PyHitCurve { distances: sampled.finish(), sample_rate })
+    });
+    sampled.or_raise(py)
 }
 
 /// What one cache of one capacity did with a trace.
@@ -249,41 +297,49 @@ impl PyPolicyRun {
 
 #[pymethods]
 impl PyPolicyRun {
+    /// Blocks that it holds.
     #[getter]
     fn capacity_blocks(&self) -> u64 {
         self.outcome().total().capacity_blocks
     }
 
+    /// References that it hit.
     #[getter]
     fn block_hits(&self) -> u64 {
         self.outcome().total().block_hits
     }
 
+    /// Prompt tokens in them.
     #[getter]
     fn token_hits(&self) -> u64 {
         self.outcome().total().token_hits
     }
 
+    /// Hits of all references, 0 to 1.
     #[getter]
     fn block_hit_rate(&self) -> f64 {
         self.outcome().block_rate()
     }
 
+    /// Hit tokens of all prompt tokens, 0 to 1.
     #[getter]
     fn token_hit_rate(&self) -> f64 {
         self.outcome().token_rate()
     }
 
+    /// Blocks evicted; None for the optimum and for hints, which are not simulated block by block.
     #[getter]
     fn evictions(&self) -> Option<u64> {
         self.policy().map(PolicyRun::evictions)
     }
 
+    /// Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first window.
     #[getter]
     fn turnover(&self) -> Option<f64> {
         self.policy().and_then(PolicyRun::turnover)
     }
 
+    /// Of each capacity's worth of insertions, the share of the resident blocks that came with it.
     #[getter]
     fn turnovers(&self) -> Vec<f64> {
         self.policy().map_or_else(Vec::new, |run| run.turnovers().to_vec())

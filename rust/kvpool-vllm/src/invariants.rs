@@ -20,10 +20,12 @@ impl Pool {
                 ));
             }
             let is_told = self.queue.depth_of(block).is_some();
-            if self.keeps_history() && block != 0 && is_told != self.keys.hash_of(block).is_some() {
+            let is_misplaced = is_told && !held && !self.queue.is_cached(block);
+            let is_hashed = self.keys.hash_of(block).is_some();
+            if self.keeps_history() && block != 0 && (is_told != is_hashed || is_misplaced) {
                 return Err(InvariantViolation::new(
-                    "V4 (the evictor knows what carries a hash)",
-                    format!("block {block} {} known to it", if is_told { "is" } else { "is not" }),
+                    "V4 (the evictor knows what carries a hash, and holds it if it is free)",
+                    format!("block {block}: known {is_told}, hashed {is_hashed}, misplaced {is_misplaced}"),
                 ));
             }
             let keys =

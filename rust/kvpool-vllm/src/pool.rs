@@ -4,8 +4,8 @@
 //! - V1: a free block is in exactly one part of the queue.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
 //! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one ([`Keys`]).
-//! - V4: with another policy than `lru`, the evictor knows a content of a block exactly if the block carries a hash
-//!   ([`history`](Pool::chain_group)).
+//! - V4: with another policy than `lru`, the evictor knows a content of a block exactly if the block carries a hash, and a
+//!   free block that carries one is in the evictor's part of the queue.
 //!
 //! V2 to V4 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
 //! ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM.

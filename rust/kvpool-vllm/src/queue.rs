@@ -57,6 +57,12 @@ impl Queue {
         self.told.get(block as usize).copied().filter(|&depth| depth != UNTOLD)
     }
 
+    /// Whether `block` is free and among the cached ones.
+    #[must_use]
+    pub fn is_cached(&self, block: u32) -> bool {
+        self.evictor.contains(BlockId::new(block))
+    }
+
     fn tell(&mut self, block: u32, depth: u32) {
         if let Some(place) = self.told.get_mut(block as usize) {
             *place = depth;
@@ -112,19 +118,21 @@ impl Queue {
         }
     }
 
-    /// `block` has a new content, which depends on that of `parent`, if there is one. It stays where it is.
+    /// `block` has a new content, which depends on that of `parent`, if there is one. If it is free, it is among the
+    /// cached ones from now on.
     pub(crate) fn registered(&mut self, block: u32, content: Content, parent: Option<u32>) {
         if !self.wants_history() || block == 0 {
             return;
         }
         let id = BlockId::new(block);
-        // Contents are of blocks in use; one that is free is taken out meanwhile.
+        // Contents begin in blocks that are in use; one that is free is taken out meanwhile.
         let was_cached = self.evictor.contains(id) && self.evictor.remove(id);
+        let was_free = was_cached || self.free.contains(id) && self.free.remove(id).is_ok();
         // A depth without a content would be the mark of none.
         let content = Content { depth: content.depth.min(UNTOLD - 1), ..content };
         self.evictor.registered(id, content, parent.filter(|&parent| parent != 0).map(BlockId::new));
         self.tell(block, content.depth);
-        if was_cached {
+        if was_free {
             self.push_back_n(&[block]);
         }
     }

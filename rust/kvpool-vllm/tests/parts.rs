@@ -10,6 +10,19 @@ fn key(nth: u8) -> Key {
 }
 
 #[test]
+fn a_content_is_the_digest_s_first_bytes_told_apart_by_the_group() {
+    let digest = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+    let content = |digest: &[u8], group| Key::new(digest, group).unwrap().content();
+    assert_eq!(content(&digest, 0), 0x0807_0605_0403_0201);
+    assert_ne!(content(&digest, 1), content(&digest, 0));
+    let mut other = digest;
+    other[7] = 0;
+    assert_ne!(content(&other, 0), content(&digest, 0));
+    // A digest too short for it is no error.
+    assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
+}
+
+#[test]
 fn a_key_is_the_digest_and_then_the_group_big_endian() {
     let key = Key::new(&[0xab; 16], 0x0102_0304).unwrap();
     assert_eq!(key.as_bytes(), [&[0xab; 16][..], &[1, 2, 3, 4]].concat());

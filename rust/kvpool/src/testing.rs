@@ -106,25 +106,32 @@ impl ReferencePool {
     }
 
     fn drop_references(&mut self, blocks: &[usize]) -> bool {
-        let mut cached = Vec::new();
+        let mut idle = Vec::new();
         for &b in blocks {
             self.blocks[b].references -= 1;
             if self.blocks[b].references == 0 {
-                cached.push(b);
+                idle.push(b);
             }
         }
-        cached.retain(|&b| {
+        let mut cached = Vec::new();
+        for b in idle {
             let Block { content, computed, .. } = self.blocks[b].clone();
-            let has_twin = content.is_some_and(|content| {
-                self.copies[&content].iter().any(|&copy| copy != b && self.blocks[copy].computed)
+            let content = content.filter(|_| self.drop_duplicates);
+            let twin = content.and_then(|content| {
+                self.copies[&content].iter().copied().find(|&copy| copy != b && self.blocks[copy].computed)
             });
-            let keep = computed && !(has_twin && self.drop_duplicates);
-            if !keep {
-                self.unregister(b);
-                self.free.insert(0, b);
+            if computed && twin.is_none() {
+                cached.push(b);
+                continue;
             }
-            keep
-        });
+            self.unregister(b);
+            self.free.insert(0, b);
+            // What was cached behind the dropped one must not outlive the one that stays.
+            let twin = twin.filter(|_| computed);
+            if let Some(at) = twin.and_then(|twin| self.evictable.iter().position(|&other| other == twin)) {
+                cached.push(self.evictable.remove(at));
+            }
+        }
         cached.sort_by_key(|&b| {
             std::cmp::Reverse(self.blocks[b].content.as_ref().map(|content| content.2.len()))
         });

@@ -333,6 +333,28 @@ fn an_absolute_time_to_live_counts_from_the_hint() {
     assert_eq!((stats(&manager).above_normal, stats(&manager).demoted), (0, 2));
 }
 
+/// A request that ran longer than its idle time to live lost the retention of the blocks that it was using.
+#[test]
+fn a_request_keeps_its_retention_however_long_it_runs() {
+    let mut manager = manager(8, 0);
+    manager.advance_time(0.0).unwrap();
+    let kept = Retention { ttl: Some(Ttl::Idle(10.0)), ..priority(90) };
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], hinted(0, None, kept));
+    let seen = |manager: &CacheManager| (stats(manager).above_normal, stats(manager).with_ttl);
+    assert_eq!(manager.advance_time(1000.0).unwrap(), 0);
+    assert_eq!(seen(&manager), (2, 0));
+    // Preempted it does not use them; resumed it does.
+    manager.preempt(1, None).unwrap();
+    assert_eq!(seen(&manager), (2, 2));
+    manager.advance_time(1009.0).unwrap();
+    manager.resume(1).unwrap();
+    assert_eq!(manager.advance_time(2000.0).unwrap(), 0);
+    manager.release(1, None).unwrap();
+    assert_eq!(manager.advance_time(2009.0).unwrap(), 0);
+    assert_eq!(manager.advance_time(2010.0).unwrap(), 2);
+    assert_eq!(seen(&manager), (0, 0));
+}
+
 #[test]
 fn a_planned_admission_takes_its_hints_with_it() {
     let mut manager = manager(8, 0);
@@ -509,7 +531,7 @@ struct Model {
 
 impl Model {
     /// Says `retention` of a block; `None` if it has no effect.
-    fn say(&mut self, block: BlockId, retention: Retention) {
+    fn say(&mut self, block: BlockId, retention: Retention, in_use: bool) {
         let pinned = |said: &&Said| said.keep == Keep::Pinned;
         let pins = self.blocks.values().filter(pinned).count();
         let now = self.now;
@@ -521,14 +543,22 @@ impl Model {
         };
         said.then = retention.then;
         (said.idle, said.deadline) = match retention.ttl {
-            Some(Ttl::Idle(seconds)) => (Some(seconds), Some(now + seconds)),
+            // While somebody uses the block it does not run.
+            Some(Ttl::Idle(seconds)) => (Some(seconds), Some(now + seconds).filter(|_| !in_use)),
             Some(Ttl::Absolute(seconds)) => (None, Some(now + seconds)),
             _ => (None, None),
         };
     }
 
     /// What `known` says of the block at a position of a table takes effect.
-    fn apply(&mut self, known: &Known, at: usize, block: BlockId, holders: u32, ends_only: bool) {
+    fn apply(
+        &mut self,
+        known: &Known,
+        at: usize,
+        block: BlockId,
+        (holders, in_use): (u32, bool),
+        ends_only: bool,
+    ) {
         let retention = match known.of_token((at + 1) * B - 1) {
             Some((range, since)) => match range.retention.ttl {
                 Some(Ttl::Absolute(seconds)) if since + seconds > self.now => {
@@ -543,17 +573,16 @@ impl Model {
         };
         let end = retention.keep == Keep::Demoted;
         if (end || !ends_only) && !(end && holders > 1) {
-            self.say(block, retention);
+            self.say(block, retention, in_use);
         }
     }
 
     fn hit(&mut self, block: BlockId) {
-        let now = self.now;
         if let Some(said) = self.blocks.get_mut(&block) {
             if said.keep == Keep::Demoted {
                 said.keep = Keep::Priority(Priority::NORMAL);
             }
-            said.deadline = said.idle.map_or(said.deadline, |idle| Some(now + idle));
+            said.deadline = said.deadline.filter(|_| said.idle.is_none());
         }
     }
 
@@ -592,7 +621,7 @@ impl Pair {
         for (at, block) in self.table(id).into_iter().enumerate() {
             if positions.contains(&at) && at < known.published {
                 let holders = self.holders(block);
-                self.model.apply(known, at, block, holders, ends_only);
+                self.model.apply(known, at, block, (holders, true), ends_only);
             }
         }
     }
@@ -717,7 +746,8 @@ impl Pair {
                 for (block, then) in expired {
                     self.model.expired += 1;
                     let demote = then == Then::Demote;
-                    self.model.say(block, if demote { Retention::END_OF_LIFE } else { Retention::NORMAL });
+                    let now = if demote { Retention::END_OF_LIFE } else { Retention::NORMAL };
+                    self.model.say(block, now, false);
                 }
             }
         }
@@ -775,13 +805,14 @@ impl Pair {
             let ends =
                 range.retention.keep == Keep::Demoted || range.retention.ttl == Some(Ttl::Absolute(0.0));
             if !ends {
-                self.model.apply(said, at, copies[0], 0, false);
+                let in_use = self.manager.pool().ref_count(copies[0]) != Some(0);
+                self.model.apply(said, at, copies[0], (0, in_use), false);
                 continue;
             }
             for block in copies {
                 let idle = self.manager.pool().ref_count(block) == Some(0);
                 ignored += usize::from(!idle);
-                self.model.apply(said, at, block, if idle { 0 } else { 2 }, false);
+                self.model.apply(said, at, block, (if idle { 0 } else { 2 }, !idle), false);
             }
         }
         ignored

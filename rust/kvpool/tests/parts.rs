@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvpool::hash::HashChain;
 use kvpool::{
-    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockList, Candidate, EvictionPolicy, Evictor,
+    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockList, Candidate, Content, EvictionPolicy, Evictor,
     ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, Inserted, LruEvictor,
     PoolError, PrefixIndex, Refusal, Verify,
 };
@@ -286,20 +286,28 @@ fn every_policy_keeps_its_contract() {
         let mut evictor = policy.build(10, None).unwrap();
         assert_eq!((evictor.name(), evictor.name().parse()), (policy.name(), Ok(policy)));
         assert!(evictor.is_empty() && evictor.evict().is_none() && !evictor.remove(id(3)));
+        let register = |evictor: &mut dyn Evictor, block: u32, depth: u32| {
+            let parent = (depth > 0).then(|| id(block - 1));
+            evictor.registered(id(block), Content { key: block.into(), depth }, parent);
+        };
+        for (block, depth) in [(1, 0), (2, 1), (3, 2), (4, 0), (5, 1), (6, 2)] {
+            register(evictor.as_mut(), block, depth);
+        }
         evictor.insert(&mut candidates(&[(1, 0), (2, 1), (3, 2)]));
         evictor.insert(&mut candidates(&[(6, 2), (5, 1), (4, 0)]));
         evictor.grow(12).unwrap();
+        register(evictor.as_mut(), 11, 0);
         evictor.insert(&mut candidates(&[(11, 0)]));
         let order = evictor.order();
         let place = |block| order.iter().position(|&b| b == id(block)).unwrap();
         assert!(place(3) < place(2) && place(2) < place(1), "the deeper before the shallower: {order:?}");
         assert!(place(6) < place(5) && place(5) < place(4), "the deeper before the shallower: {order:?}");
-        // Whatever is removed, the others keep their order; none is lost; each comes out once.
-        assert!(evictor.remove(id(2)) && !evictor.contains(id(2)) && !evictor.remove(id(2)));
+        // Whatever is removed that nothing waits for, the others keep their order; none is lost; each comes out once.
+        assert!(evictor.remove(id(11)) && !evictor.contains(id(11)) && !evictor.remove(id(11)));
         for stranger in [0, 8, 12, u32::MAX] {
             assert!(!evictor.contains(id(stranger)) && !evictor.remove(id(stranger)));
         }
-        let expected: Vec<_> = order.into_iter().filter(|&b| b != id(2)).collect();
+        let expected: Vec<_> = order.into_iter().filter(|&b| b != id(11)).collect();
         assert_eq!(evictor.order(), expected);
         for (at, &block) in expected.iter().enumerate() {
             assert_eq!((evictor.len(), evictor.contains(block)), (expected.len() - at, true));

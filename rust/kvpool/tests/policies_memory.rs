@@ -1,4 +1,4 @@
-//! What policies take of the memory: all of it in `new` and `grow`, and as much as their documentation says.
+//! What policies, and retention, take of the memory: all of it in `new` and `grow`, and as much as their documentation says.
 //!
 //! A binary of its own: it counts what the whole process allocates.
 
@@ -9,7 +9,8 @@ use kvpool::evictor::{
     Content, Policy,
     policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
 };
-use kvpool::{BlockId, PoolError};
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool::{BlockId, Closed, PoolError};
 
 thread_local! {
     /// Allocations of this thread, and bytes that it holds of them.
@@ -110,5 +111,25 @@ fn memory_is_taken_at_once_and_as_much_as_stated() {
         }
         policy.clear();
         assert_eq!(COUNTS.get().0, allocations, "{name} allocates after it was made");
+    }
+}
+
+#[test]
+fn retention_takes_as_much_as_stated() {
+    const BLOCKS: usize = 1 << 14;
+    let held = |retention: Option<&RetentionConfig>| {
+        let (_, before) = COUNTS.get();
+        let evictor = Closed::new(Fifo::new(BLOCKS).unwrap(), BLOCKS, retention).unwrap();
+        let per_block = (COUNTS.get().1 - before) as f64 / BLOCKS as f64;
+        drop(evictor);
+        per_block
+    };
+    let limits = TenantLimits { tenant: TenantId(1), floor: 1, ceiling: None };
+    let tenants = RetentionConfig { tenants: vec![limits], ..Default::default() };
+    let (none, some, with_tenants) =
+        (held(None), held(Some(&RetentionConfig::default())), held(Some(&tenants)));
+    let taken = [none, some - none, with_tenants - some];
+    for (taken, stated) in taken.into_iter().zip([32.0 + 9.0, 45.0, 18.0]) {
+        assert!((taken - stated).abs() < 0.5, "{taken:.2} bytes per block, {stated} are stated");
     }
 }

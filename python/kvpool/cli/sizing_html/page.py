@@ -18,7 +18,7 @@ from kvpool.cli.sizing_html.grid import grid_rows
 from kvpool.cli.sizing_html.plots import figures_of, prefix_rule
 from kvpool.cli.sizing_html.summary import findings
 from kvpool.cli.sizing_html.svg import colour_class, draw, hover_data, mark
-from kvpool.cli.sizing_html.words import count, gib, name_of, percent, points, seconds, share_label
+from kvpool.cli.sizing_html.words import count, gib, name_of, percent, points, sample_note, seconds, share_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -106,7 +106,7 @@ def _subject(report: SizingReport) -> str:
     if model is not None:
         block = model["bytes_per_token"] * trace["block_size"] / 2**20
         subject += f" A block of {model['name']} takes {block:,.3g} MiB."
-    return subject
+    return f"{subject} {sample_note(report)}".rstrip()
 
 
 def _findings(report: SizingReport) -> Iterator[str]:
@@ -252,8 +252,9 @@ def _facts(report: SizingReport) -> Iterator[str]:
         ("ceiling, blocks", f"{percent(ideal['block'])} %"),
         ("ceiling, full blocks", f"{percent(ideal['full_blocks'])} %"),
         ("ceiling, tokens", f"{percent(ideal['token'])} %"),
-        ("ceiling, tokens of the last half", f"{percent(ideal['last_half'])} %"),
     ]
+    if ideal["last_half"] is not None:
+        facts.append(("ceiling, tokens of the last half", f"{percent(ideal['last_half'])} %"))
     model = report["model"]
     if model is not None:
         facts.append(("model", model["name"]))

@@ -11,7 +11,16 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.sizing_html.figures import Axis, Figure, Rule, Series, Table, linear_axis, log_axis
-from kvpool.cli.sizing_html.words import capacity_label, count, gib, name_of, percent, seconds, share_label
+from kvpool.cli.sizing_html.words import (
+    capacity_label,
+    count,
+    gib,
+    name_of,
+    percent,
+    sample_note,
+    seconds,
+    share_label,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +58,8 @@ def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
 def prefix_rule(report: SizingReport) -> str:
     """Say what a block hit is, as this report counts it."""
     of = "all blocks, partial last ones included" if report["blocks"] == "all" else "the blocks that their prompt fills"
-    return f"Block hits: share of {of}, that were found cached with every block before them in their prompt."
+    rule = f"Block hits: share of {of}, that were found cached with every block before them in their prompt."
+    return f"{rule} {sample_note(report)}".rstrip()
 
 
 def _capacity_axis(blocks: Iterable[int]) -> Axis:
@@ -93,7 +103,7 @@ def _lru_curve(report: SizingReport) -> Series | None:
     if not curve:
         return None
     return Series(
-        name="LRU, every capacity",
+        name="LRU, every capacity" + (" (estimated)" if report["sample"] else ""),
         kind="line",
         x=tuple(float(point["blocks"]) for point in curve),
         y=tuple(100 * point["block_hit_rate"] for point in curve),
@@ -341,7 +351,7 @@ def _seconds_per_gib(prefill: float | None, size: float) -> str:
 
 _PLOTS: Final = (
     (_by_capacity, "No hit rate by capacity: no capacity and no LRU curve was computed."),
-    (_hints, "No value of hints: no accuracy was asked for."),
+    (_hints, "No value of hints: it was not computed."),
     (_reuse, "No reuse distances: no block of this trace is used twice."),
     (_over_time, "No hit rate over time: it was not computed."),
     (_worth, "Nothing in GiB: no model was given, so the size of a block is not known."),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvpool.sizing.report import Capacity
+    from kvpool.sizing.report import Capacity, SizingReport
 
-__all__ = ["capacity_label", "count", "gib", "name_of", "percent", "points", "seconds", "share_label"]
+__all__ = ["capacity_label", "count", "gib", "name_of", "percent", "points", "sample_note", "seconds", "share_label"]
 
 #: Names that are not written as they are typed.
 _NAMES = {
@@ -81,3 +81,14 @@ def capacity_label(capacity: Capacity) -> str:
     if capacity["gib"] is not None:
         label += f", {gib(capacity['gib'])} GiB"
     return label
+
+
+def sample_note(report: SizingReport) -> str:
+    """Say what the hit rates rest on, if that is not the whole trace; empty if it is."""
+    sample = report["sample"]
+    if sample is None:
+        return ""
+    return (
+        f"Estimated from a sample: {percent(sample['rate'])} % of the blocks, {count(sample['most_blocks'])} at most. "
+        "There are no policies in it."
+    )

@@ -38,7 +38,8 @@ def find_in_full_attention(
     dcp_world_size: int = 1,
     pcp_world_size: int = 1,
 ) -> Found:
-    """``FullAttentionManager.find_longest_cache_hit``. Its groups are those in which a block needs the one before it."""
+    """``FullAttentionManager.find_longest_cache_hit``."""
+    # Of these groups a block is of no use without the one before it.
     if type(block_pool) is BlockPool:
         block_pool.chain_groups(kv_cache_group_ids)
     block_size = kv_cache_spec.block_size * dcp_world_size

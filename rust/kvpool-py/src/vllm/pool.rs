@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvpool::EvictionPolicy;
-use kvpool_vllm::{Key, Pool, Removed, Start, VllmError, find_window};
+use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
@@ -308,7 +308,7 @@ impl PyVllmPool {
         Ok(self.shared.lock().insert_hash_behind(key, block, num_tokens, depth, parent.as_ref()))
     }
 
-    /// Takes a block of a group to be of no use without the block before it, from now on: in full attention it is none.
+    /// Takes a block of a group to be of no use without the block before it: in full attention it is none.
     fn chain_group(&self, group: u32) {
         self.shared.lock().chain_group(group);
     }

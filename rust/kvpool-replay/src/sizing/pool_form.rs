@@ -161,6 +161,9 @@ impl Cache {
             self.used += 1;
             return Some(BlockId::new(self.used as u32));
         }
+        if evictor.is_empty() {
+            return None; // as a pool does, which never asks for a victim that is not there: asking may park what is in use
+        }
         let victim = evictor.evict()?;
         self.block_of[self.content_of[victim.index()] as usize] = NONE;
         self.evictions += 1;

@@ -15,7 +15,7 @@ pub struct AdvisorConfig {
     /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
     pub sample_every: u32,
     /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access times. Default: LRU,
-    /// S3-FIFO, ARC and LFU with dynamic aging.
+    /// S3-FIFO, ARC, LFU with dynamic aging and the adaptive policy.
     pub policies: Vec<EvictionPolicy>,
     /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
     pub max_tenants: usize,
@@ -36,6 +36,7 @@ impl Default for AdvisorConfig {
                 EvictionPolicy::S3Fifo,
                 EvictionPolicy::Arc,
                 EvictionPolicy::LfuDa,
+                EvictionPolicy::Adaptive,
             ],
             max_tenants: 8,
             window: None,
@@ -45,7 +46,11 @@ impl Default for AdvisorConfig {
 }
 
 impl AdvisorConfig {
-    pub(super) fn check(&self) -> Result<(), PoolError> {
+    /// Says whether a pool can be made with these settings; one that is made checks it too.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs access times.
+    pub fn check(&self) -> Result<(), PoolError> {
         let invalid = |field, value: String, expected: &str| {
             Err(PoolError::InvalidConfig { field, value, expected: expected.into() })
         };

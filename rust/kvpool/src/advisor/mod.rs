@@ -9,7 +9,7 @@
 //! | other policies at the pool's size | a ghost cache each: the policy's own evictor over sampled keys |
 //! | each tenant, in the pool that it shares and in one of its own | distances in both stacks |
 //!
-//! Owns [`Advisor`] with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`] and [`Fenwick`], which
+//! Owns `Advisor` with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`] and [`Fenwick`], which
 //! `kvpool-replay` uses too, the ghost caches, and a table of keys under both.
 //!
 //! **What is a reference.** Each block that a lookup asked for when its match was acquired: hit or missed, at the moment at
@@ -41,11 +41,11 @@
 //! running requests hold blocks, so that less than the pool's size is cached, and retention.
 //!
 //! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block that is registered as many
-//! again. One that is: 480 instructions for the curve (some 100 ns), 450 for its tenant, 190 (LRU) to 570 (LFU-DA) per policy; on
-//! average R times that, with R = `max_sampled_blocks` / 8 / blocks of the pool. By default, on a pool of 65,536 blocks, that is 80
-//! instructions on top of the 280 of a reference and its share of storing and releasing. Memory: 38 bytes per sampled block,
-//! 34 (LRU) to 133 (LRFU) per slot and policy, per tenant 38 per slot and 16 kB, all taken at construction; later only a lookup's own list of
-//! sampled blocks is. By default less than 3 MiB, for a pool of any size.
+//! again. One that is: 480 instructions for the curve (some 100 ns), 450 for its tenant, 190 (LRU) to 570 (LFU-DA) per policy,
+//! and `adaptive` as much as the other four of the default; on average R times that, with R = `max_sampled_blocks` / 8 / blocks
+//! of the pool. On a pool of 65,536 blocks and without `adaptive` that is 80 instructions on top of the 280 of a reference and its
+//! share of storing and releasing. Memory: 54 bytes per sampled block, 34 (LRU) to 133 (LRFU) per slot and policy, and for `adaptive` up to 480, per tenant 38 per slot and 16 kB, all taken at
+//! construction; later only a lookup's own list of sampled blocks is. By default less than 4 MiB, for a pool of any size.
 
 mod advice;
 mod config;

@@ -15,9 +15,20 @@
 //! and what its children noted is stale: they count as having no parent until, at their next release, the pool names another
 //! copy of it.
 //!
-//! Costs: O(1) amortized on top of the policy: each parking is paid for by a release or an eviction. A single eviction may park
-//! a whole chain (measured: up to 719 blocks on a chat trace, 9,000 on an agentic one, under ARC; a quarter of that under
-//! LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
+//! Copies of a content leave no hole, as long as holders hold whole prefixes: every idle block hangs on a computed copy of the
+//! content before its own, and that copy stays. A copy with idle children is not evicted, nor dropped as a duplicate
+//! ([`Evictor::has_dependents`]). A lookup that takes a child through *another* copy of its parent frees the copy that it was
+//! linked to; that one may go while the child is in use, for the child's holder holds the other copy, and at the child's
+//! release the pool links it to a copy that is left ([`Evictor::relink`]). So it does with a child that was registered
+//! behind a copy whose holder never computed it. What remains open is what callers do to contents by id:
+//! [`crate::BlockPool::evict`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
+//! they are evicted.
+//!
+//! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the order, a release, a
+//! hint, or the end of its last child. One eviction asks a block at most once: what is parked comes back only when the victim
+//! is gone. So it parks fewer blocks than are cached or in use; the bound is reached when all of them are one chain whose
+//! order is the wrong way round (measured: up to 719 blocks on a chat trace, 9,000 on an agentic one, under ARC; a quarter of
+//! that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
 
 use std::cmp::Reverse;
 
@@ -205,9 +216,10 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         self.order.admit(block, content);
     }
 
-    fn lost_parent(&self, block: BlockId) -> bool {
+    fn parent(&self, block: BlockId) -> Option<BlockId> {
         let node = self.node(block);
-        node.parent != 0 && self.node(BlockId::new(node.parent)).generation != node.parent_generation
+        let parent = BlockId::new(node.parent);
+        (node.parent != 0 && self.node(parent).generation == node.parent_generation).then_some(parent)
     }
 
     fn relink(&mut self, block: BlockId, parent: BlockId) {

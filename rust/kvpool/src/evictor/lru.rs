@@ -2,7 +2,8 @@
 //!
 //! Total order: (time of the release that made the block cached-free, deeper first, position in that release). That is
 //! vLLM's order (`free_blocks` of a request's reversed table), stated so that it does not depend on callers passing
-//! their table reversed. A hit removes the block; its next release puts it at the back.
+//! their table reversed. A hit removes the block; its next release puts it at the back. A copy of it that is dropped at its
+//! release puts it there too: else what hangs on that content would outlive it.
 //!
 //! Cost: O(1) per block and 8 bytes per block of the pool; a release that is not already deepest-first is sorted,
 //! O(n log n). LRU is hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
@@ -63,6 +64,10 @@ impl Evictor for LruEvictor {
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
+        self.list.remove(block)
+    }
+
+    fn renew(&mut self, block: BlockId) -> bool {
         self.list.remove(block)
     }
 

@@ -57,7 +57,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
 
     /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.
     ///
-    /// MUST NOT change the order of the other blocks. MUST be O(1) or O(log n).
+    /// MUST NOT change the order of the other blocks, those apart that waited for it. MUST be O(1) or O(log n).
     fn remove(&mut self, block: BlockId) -> bool;
 
     /// Gives up `block`, because a lookup took it: its content stays. Returns whether it was held. A policy that
@@ -77,17 +77,26 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// if there is one.
     fn registered(&mut self, _block: BlockId, _content: Content, _parent: Option<BlockId>) {}
 
-    /// Whether `block`, about to be released, was registered behind a parent that has lost its content since. The pool then
-    /// looks for another block with that content and says so with [`Self::relink`].
-    fn lost_parent(&self, _block: BlockId) -> bool {
-        false
+    /// The block that `block` hangs on: the one with the content before its own. `None` if there was none, or if that content
+    /// is gone. At the release of `block` the pool then looks for another block with it and says so with [`Self::relink`]; so
+    /// it does if the parent never got as far as to hold that content.
+    fn parent(&self, _block: BlockId) -> Option<BlockId> {
+        None
     }
 
-    /// Learns that `parent` has the content before that of `block`, which is in use, in place of the one that it lost.
+    /// Learns that `parent` has the content before that of `block`, which is in use: from now on it hangs on that.
     fn relink(&mut self, _block: BlockId, _parent: BlockId) {}
 
     /// Whether cached blocks held here hang on `block`. A copy of a content is not dropped then, though another exists.
     fn has_dependents(&self, _block: BlockId) -> bool {
+        false
+    }
+
+    /// Learns that a release drops another copy of the content of `block`. Returns whether `block` was held and has been given
+    /// up: the pool then inserts it again, with the blocks of that release.
+    ///
+    /// For orders that are closed by their times alone: what the copy's holder held behind it is newer than `block` is.
+    fn renew(&mut self, _block: BlockId) -> bool {
         false
     }
 

@@ -1,8 +1,8 @@
 //! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
 
 use super::error::{ManagerError, Refused};
+use super::hints::Hints;
 use super::request::{Request, RequestId, RequestRef, RequestState};
-use super::retention::Hints;
 use super::{CacheManager, ManagerStats};
 use crate::block::BlockId;
 use crate::error::Refusal;

@@ -53,6 +53,7 @@ mod admission;
 mod config;
 mod error;
 mod growth;
+mod hints;
 mod request;
 mod retention;
 mod step;
@@ -74,9 +75,9 @@ pub use admission::Admission;
 pub use config::{ManagerConfig, ManagerStats};
 pub use error::{ManagerError, Refused};
 pub use growth::NewBlock;
+pub use hints::{RequestHints, RetentionRange};
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
-pub use retention::{RequestHints, RetentionRange};
 pub use step::{StepOutcome, StepPlan};
 use tables::Move;
 

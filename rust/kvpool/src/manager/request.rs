@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 
-use super::retention::Hints;
+use super::hints::Hints;
 use crate::sequence::Sequence;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.

@@ -1,196 +1,29 @@
 //! Hints by request, token range and hash chain: the retention half of [`CacheManager`]. What a hint is worth, and in which
-//! order blocks are evicted, is stated in [`crate::retention`].
+//! order blocks are evicted, is stated in [`crate::retention`]; what a range means for blocks, in [`super::hints`].
 //!
-//! Owns: what was said of a request, and when that reaches its blocks. A hint is kept with its request. It takes effect on the
-//! blocks that are registered now, and on every later one when [`CacheManager::commit`] registers it; so it survives preemption,
-//! swaps and truncation (ranges stay where they are, by token), and a fork starts with its parent's.
+//! Owns: when what was said of a request reaches its blocks. A hint is kept with its request. It takes effect on the blocks that
+//! are registered now, and on every later one when [`CacheManager::commit`] registers it; so it survives preemption, swaps and
+//! truncation (ranges stay where they are, by token), and a fork starts with its parent's.
 //!
 //! The rules:
-//! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses it reuses its last token.
-//!   A range that ends inside a block leaves that block out; an end of life that begins inside a block takes it in.
-//! - The last hint wins: a later range replaces earlier ones where they overlap, and a range goes before `no_cache`.
 //! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only what the request registered itself
 //!   (or a fork of it): what it hit is somebody else's, and stays as it is.
 //! - An end of life reaches blocks that nobody else holds, when it is said, when they are registered, and when the request is
 //!   released. A later hit ends it: the hint was wrong.
-//! - An absolute time to live counts from the hint, whenever the block is registered.
 //!
 //! Hints never fail a request: behind the checks of the call that gives them, only a poisoned pool refuses.
 //!
-//! Costs: one branch for requests without hints. O(blocks concerned + ranges) otherwise; O(ranges) memory per request.
+//! Costs: one branch for requests without hints. O(blocks concerned + ranges) otherwise.
 
 use std::ops::Range;
 
 use super::error::{ManagerError, Refused};
-use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::hints::{Hints, RequestHints, RetentionRange, Scope};
+use super::request::{RequestId, RequestRef, RequestState};
 use super::{Admission, CacheManager};
 use crate::error::PoolError;
 use crate::hash::HashCursor;
-use crate::pool::BlockPool;
-use crate::retention::{Hint, HintReport, Keep, Retention, RetentionStats, TenantId, Then, Ttl};
-
-/// What is said of a range of a request's tokens.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RetentionRange {
-    /// The first token.
-    pub start: usize,
-    /// The token after the last; `None` is all that there are and will be.
-    pub end: Option<usize>,
-    /// What is said.
-    pub retention: Retention,
-}
-
-/// What is known of a request when it is admitted.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RequestHints {
-    /// Whose the blocks are that it registers.
-    pub tenant: Option<TenantId>,
-    /// It is a scan: the blocks that it registers will not be used again.
-    pub no_cache: bool,
-    /// Ranges of its tokens; where they overlap, the later one counts.
-    pub ranges: Vec<RetentionRange>,
-}
-
-impl RequestHints {
-    /// Whether nothing is said.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.tenant.is_none() && !self.no_cache && self.ranges.is_empty()
-    }
-}
-
-/// A range as it is kept: its absolute time to live is a deadline.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: usize,
-    end: usize,
-    retention: Retention,
-    until: Option<f64>,
-}
-
-impl Span {
-    /// What it says at a time: nothing, if its time to live has run out and nothing was to come then.
-    fn at(&self, now: Option<f64>) -> Option<Retention> {
-        let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
-        match self.retention.then {
-            _ if now < until => Some(Retention { ttl: Some(Ttl::Absolute(until - now)), ..self.retention }),
-            Then::Normal => None,
-            Then::Demote => Some(Retention::END_OF_LIFE),
-        }
-    }
-}
-
-/// What the manager keeps of a request's hints.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Hints {
-    tenant: Option<TenantId>,
-    no_cache: bool,
-    /// Ascending, not overlapping.
-    spans: Vec<Span>,
-}
-
-/// Which of the hints are to take effect.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    All,
-    /// Ends of life that were said of ranges.
-    Ends,
-}
-
-impl Hints {
-    /// Whose the request is.
-    pub(super) const fn tenant(&self) -> Option<TenantId> {
-        self.tenant
-    }
-
-    /// Ranges, checked before, said at `now`.
-    fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
-        let mut hints = Self::default();
-        for range in ranges {
-            let until = match range.retention.ttl {
-                Some(Ttl::Absolute(seconds)) => now.map(|now| now + seconds),
-                _ => None,
-            };
-            let end = range.end.unwrap_or(usize::MAX);
-            hints.overlay(Span { start: range.start, end, retention: range.retention, until });
-        }
-        hints
-    }
-
-    /// Puts a span over those there are.
-    fn overlay(&mut self, new: Span) {
-        let mut spans = Vec::with_capacity(self.spans.len() + 2);
-        for &old in &self.spans {
-            if old.start < new.start {
-                spans.push(Span { end: old.end.min(new.start), ..old });
-            }
-            if old.end > new.end {
-                spans.push(Span { start: old.start.max(new.end), ..old });
-            }
-        }
-        spans.push(new);
-        spans.sort_unstable_by_key(|span| span.start);
-        self.spans = spans;
-    }
-
-    /// Calls `each` with stretches of `positions` and what is said of them.
-    fn stretches(
-        &self,
-        positions: Range<usize>,
-        block_size: usize,
-        own_from: usize,
-        now: Option<f64>,
-        scope: Scope,
-        mut each: impl FnMut(Range<usize>, Retention) -> Result<(), PoolError>,
-    ) -> Result<(), PoolError> {
-        let no_cache = self.no_cache && scope == Scope::All;
-        let unsaid = |from: usize, to: usize, each: &mut dyn FnMut(_, _) -> _| {
-            let from = from.max(own_from);
-            if no_cache && from < to { each(from..to, Retention::END_OF_LIFE) } else { Ok(()) }
-        };
-        let mut at = positions.start;
-        for span in &self.spans {
-            let from = (span.start / block_size).clamp(at, positions.end.max(at));
-            let to = (span.end / block_size).clamp(from, positions.end.max(from));
-            if from == to {
-                continue;
-            }
-            unsaid(at, from, &mut each)?;
-            let said = span.at(now).filter(|said| scope == Scope::All || said.keep == Keep::Demoted);
-            if let Some(retention) = said {
-                each(from..to, retention)?;
-            }
-            at = to;
-        }
-        unsaid(at, positions.end, &mut each)
-    }
-}
-
-/// Hints of a request take effect on the blocks at some positions of its table, as far as these are registered.
-fn apply(
-    hints: &Hints,
-    request: &Request,
-    pool: &mut BlockPool,
-    now: Option<f64>,
-    positions: Range<usize>,
-    scope: Scope,
-) -> Result<HintReport, PoolError> {
-    let sequence = &request.sequence;
-    let mut report = HintReport::default();
-    let end = positions.end.min(sequence.published).min(sequence.blocks.len());
-    let start = positions.start.max(sequence.trimmed);
-    if sequence.tier != 0 || start >= end {
-        return Ok(report);
-    }
-    if let Some(tenant) = hints.tenant.filter(|_| scope == Scope::All) {
-        pool.assign_tenant(&sequence.blocks[start.max(request.own_from).min(end)..end], tenant)?;
-    }
-    hints.stretches(start..end, pool.block_size(), request.own_from, now, scope, |stretch, retention| {
-        report.add(pool.retain(&sequence.blocks[stretch], retention)?);
-        Ok(())
-    })?;
-    Ok(report)
-}
+use crate::retention::{HintReport, Retention, RetentionStats, TenantId};
 
 impl CacheManager {
     /// [`Self::admit`], with what is known of the request.
@@ -244,8 +77,7 @@ impl CacheManager {
         }
         self.check_retention("take hints")?;
         self.check_ranges(&hints.ranges)?;
-        let spans = Hints::of(&hints.ranges, self.now).spans;
-        Ok(Some(Box::new(Hints { tenant: hints.tenant, no_cache: hints.no_cache, spans })))
+        Ok(Some(Box::new(Hints::new(hints, self.now))))
     }
 
     fn check_retention(&self, operation: &'static str) -> Result<(), ManagerError> {
@@ -291,7 +123,7 @@ impl CacheManager {
             return Err(super::lost_slot());
         };
         if let Some(hints) = &request.hints {
-            let report = apply(hints, request, self.tiers.device_mut(), self.now, positions, scope)?;
+            let report = hints.apply(request, self.tiers.device_mut(), self.now, positions, scope)?;
             self.stats.hints.add(report);
         }
         Ok(())
@@ -315,9 +147,8 @@ impl CacheManager {
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
-        let report = apply(&new, request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
-        let kept = request.hints.get_or_insert_default();
-        new.spans.iter().for_each(|&span| kept.overlay(span));
+        let report = new.apply(request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
+        request.hints.get_or_insert_default().extend(&new);
         self.stats.hints.add(report);
         Ok(report)
     }
@@ -337,9 +168,9 @@ impl CacheManager {
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
-        request.hints.get_or_insert_default().tenant = Some(tenant);
-        let only = Hints { tenant: Some(tenant), ..Hints::default() };
-        apply(&only, request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
+        let only = Hints::of_tenant(tenant);
+        request.hints.get_or_insert_default().extend(&only);
+        only.apply(request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
         Ok(())
     }
 
@@ -382,9 +213,9 @@ impl CacheManager {
             };
             let pool = self.tiers.device_mut();
             if request.state == RequestState::Running {
-                report = apply(&end, request, pool, now, 0..usize::MAX, Scope::All)?;
+                report = end.apply(request, pool, now, 0..usize::MAX, Scope::All)?;
             } else if request.sequence.cursor.epoch() == pool.epoch() {
-                report = retain_chain(pool, &request.sequence.cursor, &end, now)?;
+                report = end.apply_to_chain(pool, &request.sequence.cursor, now)?;
             }
             self.stats.hints.add(report);
         }
@@ -407,7 +238,7 @@ impl CacheManager {
         self.check_cursor(cursor)?;
         self.check_ranges(ranges)?;
         let hints = Hints::of(ranges, self.now);
-        let report = retain_chain(self.tiers.device_mut(), cursor, &hints, self.now)?;
+        let report = hints.apply_to_chain(self.tiers.device_mut(), cursor, self.now)?;
         self.stats.hints.add(report);
         Ok(report)
     }
@@ -426,7 +257,7 @@ impl CacheManager {
         self.retain_prefix(cursor, &[RetentionRange { start: start_token, end: None, retention }])
     }
 
-    /// Lets time pass: see [`BlockPool::advance_time`].
+    /// Lets time pass: see [`crate::BlockPool::advance_time`].
     ///
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
@@ -449,33 +280,4 @@ impl CacheManager {
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.tiers.device().retention_stats()
     }
-}
-
-/// Hints take effect on the cached blocks of a chain of the pool's epoch.
-fn retain_chain(
-    pool: &mut BlockPool,
-    cursor: &HashCursor,
-    hints: &Hints,
-    now: Option<f64>,
-) -> Result<HintReport, PoolError> {
-    let found = pool.match_prefix(cursor.chain(), usize::MAX)?.blocks;
-    let hashes = cursor.chain().hashes();
-    let mut report = HintReport::default();
-    hints.stretches(0..hashes.len(), pool.block_size(), 0, now, Scope::All, |stretch, retention| {
-        let cached = stretch.start.min(found.len())..stretch.end.min(found.len());
-        report.ignored += stretch.len() - cached.len();
-        if retention.keep != Keep::Demoted {
-            report.add(pool.retain(&found[cached], retention)?);
-            return Ok(());
-        }
-        // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end.
-        for hash in hashes[cached].iter().rev() {
-            let (idle, held): (Vec<_>, Vec<_>) =
-                pool.copies(hash).into_iter().partition(|&copy| pool.ref_count(copy) == Some(0));
-            held.iter().for_each(|_| report.count(Hint::Ignored));
-            report.add(pool.retain(&idle, retention)?);
-        }
-        Ok(())
-    })?;
-    Ok(report)
 }

@@ -131,14 +131,20 @@ impl BlockPool {
         self.candidates.clear();
         for &block in &idle {
             if let Some(depth) = self.index.depth_of(block) {
-                let duplicate = self.duplicates == DuplicatePolicy::DropOnRelease
-                    && self.index.has_other_computed_copy(block)
-                    && !self.evictor.has_dependents(block);
-                if self.index.is_computed(block) && !duplicate {
+                let may_drop = self.duplicates == DuplicatePolicy::DropOnRelease;
+                let copy = if may_drop { self.index.other_computed_copy(block) } else { None };
+                let copy = copy.filter(|_| !self.evictor.has_dependents(block));
+                if self.index.is_computed(block) && copy.is_none() {
                     self.candidates.push(Candidate { block, depth });
                     continue;
                 }
-                self.counters.duplicates_dropped += u64::from(duplicate);
+                if let Some(copy) = copy {
+                    self.counters.duplicates_dropped += 1;
+                    // What was never computed had nothing computed behind it.
+                    if self.index.is_computed(block) && self.evictor.renew(copy) {
+                        self.candidates.push(Candidate { block: copy, depth });
+                    }
+                }
                 self.unregister(block);
             }
             self.evictor.remove(block);
@@ -150,13 +156,15 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Names another copy of a parent's content to blocks whose own parent is gone.
+    /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give
+    /// it up uncomputed, and until then it protects nothing that a lookup needs.
     fn relink_candidates(&mut self) {
         if !self.history {
             return;
         }
         for candidate in &self.candidates {
-            if self.evictor.lost_parent(candidate.block)
+            let parent = self.evictor.parent(candidate.block);
+            if parent.is_none_or(|parent| !self.index.is_computed(parent))
                 && let Some(hash) = self.index.parent_of(candidate.block)
                 && let Some(parent) = self.index.head_of_hash(&hash)
             {

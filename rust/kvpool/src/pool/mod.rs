@@ -64,7 +64,7 @@ pub enum DuplicatePolicy {
     /// Kept as a copy until evicted.
     #[default]
     Keep,
-    /// Freed at once: one copy of a content is enough.
+    /// Freed at once, unless cached blocks hang on this very copy: one copy of a content is enough.
     DropOnRelease,
 }
 

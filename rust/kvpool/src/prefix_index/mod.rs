@@ -283,13 +283,16 @@ impl PrefixIndex {
     /// Whether a computed copy of the block's content exists beside `block`.
     #[must_use]
     pub fn has_other_computed_copy(&self, block: BlockId) -> bool {
-        if !self.contains(block) {
-            return false;
-        }
-        let entry = &self.entries[block.index()];
+        self.other_computed_copy(block).is_some()
+    }
+
+    /// The computed copy of the block's content that a lookup would find if `block` were not there.
+    pub(crate) fn other_computed_copy(&self, block: BlockId) -> Option<BlockId> {
+        let entry = self.entries.get(block.index()).filter(|entry| entry.is(REGISTERED))?;
         // Computed copies come first: if another one exists it is the head, or the head is this block and it is next.
-        let other = if entry.is(HEAD) { Some(entry.next) } else { self.head_of(&entry.hash) };
-        other.is_some_and(|other| other != block.get() && self.entries[other as usize].is(COMPUTED))
+        let other = if entry.is(HEAD) { entry.next } else { self.head_of(&entry.hash)? };
+        let computed = other != block.get() && self.entries[other as usize].is(COMPUTED);
+        computed.then_some(BlockId::new(other))
     }
 
     #[inline]

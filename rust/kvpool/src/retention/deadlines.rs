@@ -1,9 +1,9 @@
 //! `Deadlines`: when the retention of which block runs out.
 //!
-//! Owns: one deadline per block at most, in an indexed binary heap. Putting a deadline off, which every hit on a block with an
-//! idle time to live does, is O(1): only the wanted deadline is noted, and the heap learns of it when the old one is due.
+//! Owns: one deadline per block at most, in an indexed binary heap: what has been ended is not in it, so that its size is the
+//! number of times to live that are running.
 //!
-//! Costs: O(log blocks) to set, end, or run out; 24 bytes per block.
+//! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
 use crate::block::BlockId;
 use crate::block_list::try_reserve;
@@ -20,22 +20,18 @@ fn key_of(time: f64) -> u64 {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    /// (key when it was pushed, block): a heap, earliest first; of equal keys the lower id.
+    /// (key, block): a heap, earliest first; of equal keys the lower id.
     heap: Vec<(u64, u32)>,
     /// By block: its place in the heap.
     places: Vec<u32>,
-    /// By block: the deadline that is meant, never before the one in the heap.
-    wanted: Vec<u64>,
 }
 
 impl Deadlines {
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.heap, num_blocks)?;
         try_reserve(&mut self.places, num_blocks)?;
-        try_reserve(&mut self.wanted, num_blocks)?;
         let num_blocks = num_blocks.max(self.places.len());
         self.places.resize(num_blocks, OUT);
-        self.wanted.resize(num_blocks, 0);
         Ok(())
     }
 
@@ -53,17 +49,14 @@ impl Deadlines {
         match self.places.get(block.index()) {
             None => {}
             Some(&OUT) => {
-                self.wanted[block.index()] = key;
                 self.places[block.index()] = self.heap.len() as u32;
                 self.heap.push((key, block.get()));
                 self.sift_up(self.heap.len() - 1);
             }
             Some(&place) => {
-                self.wanted[block.index()] = key;
-                if key < self.heap[place as usize].0 {
-                    self.heap[place as usize].0 = key;
-                    self.sift_up(place as usize);
-                }
+                self.heap[place as usize].0 = key;
+                self.sift_up(place as usize);
+                self.sift_down(place as usize);
             }
         }
     }
@@ -85,17 +78,9 @@ impl Deadlines {
     /// Takes a block whose deadline is `now` or before.
     pub(super) fn pop_due(&mut self, now: f64) -> Option<BlockId> {
         let now = key_of(now);
-        loop {
-            let &(key, block) = self.heap.first().filter(|(key, _)| *key <= now)?;
-            let (block, wanted) = (BlockId::new(block), self.wanted[block as usize]);
-            if wanted > key {
-                self.heap[0].0 = wanted; // put off meanwhile
-                self.sift_down(0);
-                continue;
-            }
-            self.end(block);
-            return Some(block);
-        }
+        let &(_, block) = self.heap.first().filter(|(key, _)| *key <= now)?;
+        self.end(BlockId::new(block));
+        Some(BlockId::new(block))
     }
 
     pub(super) fn clear(&mut self) {
@@ -130,16 +115,93 @@ impl Deadlines {
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "R3 (deadlines are a heap, and know their places)";
-        for (place, &(key, block)) in self.heap.iter().enumerate() {
+        for (place, &(_, block)) in self.heap.iter().enumerate() {
             let parent = place.saturating_sub(1) / 2;
             let sound = self.heap[parent] <= self.heap[place]
-                && self.places.get(block as usize) == Some(&(place as u32))
-                && self.wanted[block as usize] >= key;
+                && self.places.get(block as usize) == Some(&(place as u32));
             ensure(sound, NAME, || format!("block {block} at place {place}"))?;
         }
         let placed = self.places.iter().filter(|&&place| place != OUT).count();
         ensure(placed == self.heap.len(), NAME, || {
             format!("{placed} placed, {} in the heap", self.heap.len())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Call {
+        Set(u32, i8),
+        End(u32),
+        Pop(i8),
+    }
+
+    /// Deep enough for every way up and down.
+    const BLOCKS: u32 = 120;
+
+    fn call() -> impl Strategy<Value = Call> {
+        let time = || -60_i8..60;
+        prop_oneof![
+            8 => (0..BLOCKS, time()).prop_map(|(block, time)| Call::Set(block, time)),
+            4 => (0..BLOCKS).prop_map(Call::End),
+            1 => time().prop_map(Call::Pop),
+        ]
+    }
+
+    proptest! {
+        /// Against a map: what is due comes earliest first, of equal times the lower id, and what was ended never.
+        #[test]
+        fn deadlines_equal_a_map(calls in prop::collection::vec(call(), 1..400), last in -60_i8..61) {
+            let mut deadlines = Deadlines::default();
+            deadlines.grow(BLOCKS as usize).expect("there is memory");
+            let mut model = BTreeMap::<u32, i8>::new();
+            let pop = |deadlines: &mut Deadlines, model: &mut BTreeMap<u32, i8>, now: i8| {
+                let due = model.iter().map(|(&block, &time)| (time, block)).min().filter(|due| due.0 <= now);
+                let due = due.map(|(_, block)| block);
+                due.map(|block| model.remove(&block));
+                (deadlines.pop_due(f64::from(now) / 4.0).map(BlockId::get), due)
+            };
+            for call in calls.into_iter().chain((0..=BLOCKS).map(|_| Call::Pop(last))) {
+                match call {
+                    Call::Set(block, time) => {
+                        deadlines.set(BlockId::new(block), f64::from(time) / 4.0);
+                        model.insert(block, time);
+                    }
+                    Call::End(block) => {
+                        deadlines.end(BlockId::new(block));
+                        model.remove(&block);
+                    }
+                    Call::Pop(now) => {
+                        let (found, expected) = pop(&mut deadlines, &mut model, now);
+                        prop_assert_eq!(found, expected);
+                    }
+                }
+                deadlines.check_invariants().map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+                prop_assert_eq!(deadlines.len(), model.len());
+            }
+            for block in (0..BLOCKS).map(BlockId::new) {
+                prop_assert_eq!(deadlines.contains(block), model.contains_key(&block.get()));
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_not_there_have_no_deadline() {
+        let mut deadlines = Deadlines::default();
+        deadlines.grow(2).expect("there is memory");
+        deadlines.set(BlockId::new(2), 1.0);
+        deadlines.end(BlockId::new(2));
+        assert_eq!((deadlines.len(), deadlines.pop_due(f64::MAX)), (0, None));
+        deadlines.set(BlockId::new(1), 0.0);
+        deadlines.clear();
+        assert!(deadlines.pop_due(f64::MAX).is_none() && !deadlines.contains(BlockId::new(1)));
+        assert!(deadlines.check_invariants().is_ok());
     }
 }

@@ -17,12 +17,24 @@
 //! In all of them a block waits for its cached descendants ([`crate::evictor::Closed`]). Retention belongs to a content: it
 //! ends when the content is evicted or dropped. The last hint wins. A hit ends a demotion: the hint was wrong.
 //!
+//! What moves, and to where:
+//!
+//! - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
+//!   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
+//! - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
+//!   asked again only when nothing of 3 to 5 is left. Of what is set aside one block comes back, as the next of its rank, for
+//!   each block that the tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block
+//!   out. Blocks in use are not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
+//! - The policy knows blocks of [`Priority::NORMAL`] alone. One that leaves that rank is forgotten, with all that the policy
+//!   has counted of it; one that comes back is new to it, and enters as a content that was never seen, but for what ghosts
+//!   remember of its key.
+//!
 //! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's (`KvCacheRetentionConfig`); budgets
 //! instead of hard pins follow what pins without one did elsewhere (sglang #21045, mooncake #2909); two named kinds of time
 //! to live follow antfly #337, where one was documented and the other implemented.
 //!
-//! Costs: O(1) per hint; O(log blocks) with a time to live; 46 bytes per block of a pool with retention, 18 more with
-//! tenants' limits. A pool without has none of it.
+//! Costs: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per block of
+//! a pool with retention, 18 more with tenants' limits. A pool without has none of it.
 
 mod deadlines;
 mod ranks;
@@ -81,7 +93,9 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// So many seconds after the block was last hit or released.
+    /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the block without holders,
+    /// fences included, starts it anew. Said of a block in use it starts with its release, so a block keeps its retention
+    /// however long it is used.
     Idle(f64),
     /// So many seconds after the hint, however often it is used.
     Absolute(f64),
@@ -247,7 +261,7 @@ pub struct RetentionStats {
     pub above_normal: usize,
     /// Blocks pinned.
     pub pinned: usize,
-    /// Blocks with a time to live.
+    /// Times to live that are running: idle ones of blocks in use are not.
     pub with_ttl: usize,
     /// Times to live that have run out.
     pub expired: u64,

@@ -121,8 +121,8 @@ impl<P: Policy> Ranks<P> {
                     spared = tenants.spare_another(entry.tenant);
                 }
             }
-            if let Some(now) = retained.now.filter(|_| entry.idle_ttl >= 0.0) {
-                retained.deadlines.set(block, now + entry.idle_ttl);
+            if entry.idle_ttl >= 0.0 {
+                retained.deadlines.end(block);
             }
             match entry.rank {
                 NORMAL => {}
@@ -252,6 +252,7 @@ impl<P: Policy> Ranks<P> {
         let Some(retained) = &mut self.retained else { return Ok(Hint::Ignored) };
         let deadline = match (retention.ttl, retained.now) {
             (None, _) => None,
+            (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start it
             (Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)), Some(now)) => Some(now + seconds),
             (Some(_), None) => {
                 return Err(PoolError::InvalidConfig {

@@ -228,7 +228,8 @@ fn a_loop_that_shrinks_is_kept() {
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
         let [_, first, later] = phases else { panic!() };
         // `adaptive` was the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
-        let (least, least_later) = if policy == EvictionPolicy::Adaptive { (25.0, 90.0) } else { (50.0, 99.0) };
+        let (least, least_later) =
+            if policy == EvictionPolicy::Adaptive { (25.0, 90.0) } else { (50.0, 99.0) };
         assert!(first.hits > least && later.hits > least_later, "{policy:?}: {first:?}, {later:?}");
     });
 }

@@ -11,6 +11,8 @@ enum Call {
         block: usize,
         parent: Option<usize>,
     },
+    /// A block in use hangs on another one.
+    Relink(usize, usize),
     /// A block, its parent, the parent's parent and so on are taken by a lookup.
     HitPrefix(usize),
     Hit(usize),
@@ -36,6 +38,7 @@ fn call() -> impl Strategy<Value = Call> {
         // Mostly chains of neighbours, so that families are cached together.
         7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 => block().prop_map(|b| Some(Some(b)))])
             .prop_map(|(block, parent)| Call::Registered { block, parent: parent.map(|p| p.unwrap_or(block - 1)) }),
+        2 => (block(), block()).prop_map(|(block, parent)| Call::Relink(block, parent)),
         2 => block().prop_map(Call::HitPrefix),
         2 => block().prop_map(Call::Hit),
         6 => (prop::collection::vec(block(), 1..6), prop::collection::vec(0_u32..4, 6))
@@ -78,6 +81,11 @@ impl Pair {
                     self.parents[block] = parent;
                 }
             }
+            Call::Relink(block, parent) if fits(block) && fits(parent) => {
+                self.evictor.relink(id(block), id(parent));
+                self.model.relink(block, parent);
+                self.parents[block] = self.model.parent(block);
+            }
             Call::HitPrefix(block) => {
                 let mut prefix: Vec<_> =
                     std::iter::successors(Some(block), |&b| self.parents[b]).take(5).collect();
@@ -114,7 +122,7 @@ impl Pair {
                 self.evictor.retention().unwrap().assign(id(block), TenantId(tenant));
                 self.model.assign(block, tenant);
             }
-            Call::Retain(..) | Call::Assign(..) => {}
+            Call::Relink(..) | Call::Retain(..) | Call::Assign(..) => {}
             Call::Advance(by) => {
                 let now = self.now.map_or(100.0, |now| now + by);
                 let expired = self.evictor.retention().unwrap().advance_time(now).ok();
@@ -149,6 +157,8 @@ impl Pair {
         for block in 1..self.num_blocks {
             assert_eq!(self.evictor.contains(id(block)), self.model.is_idle(block));
             assert!(self.model.is_known(block) || !self.model.is_idle(block));
+            assert_eq!(self.evictor.parent(id(block)).map(BlockId::index), self.model.parent(block));
+            assert_eq!(self.evictor.has_dependents(id(block)), self.model.children(block) > 0);
         }
         let stats = self.evictor.retention_stats().unwrap();
         let gauges = [stats.demoted, stats.below_normal, stats.above_normal, stats.pinned, stats.with_ttl];

@@ -92,6 +92,18 @@ impl Evictor for Watched {
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
         self.enter(|inner| inner.registered(block, content, parent));
     }
+    fn parent(&self, block: BlockId) -> Option<BlockId> {
+        self.0.parent(block)
+    }
+    fn relink(&mut self, block: BlockId, parent: BlockId) {
+        self.enter(|inner| inner.relink(block, parent));
+    }
+    fn has_dependents(&self, block: BlockId) -> bool {
+        self.0.has_dependents(block)
+    }
+    fn renew(&mut self, block: BlockId) -> bool {
+        self.enter(|inner| inner.renew(block))
+    }
     fn clear(&mut self) {
         self.enter(|inner| inner.clear());
     }

@@ -11,6 +11,7 @@
 )]
 
 mod adversaries;
+mod copies;
 mod differential;
 mod exact;
 mod leases;

@@ -94,7 +94,7 @@ impl Model {
         self.blocks[block].known
     }
 
-    fn children(&self, block: usize) -> usize {
+    pub(crate) fn children(&self, block: usize) -> usize {
         let parent = Some((block, self.blocks[block].contents));
         self.blocks.iter().filter(|child| child.idle && child.parent == parent).count()
     }
@@ -186,12 +186,6 @@ impl Model {
         self.blocks[block].parent = parent.map(|parent| (parent, self.blocks[parent].contents));
     }
 
-    fn refresh(&mut self, block: usize) {
-        if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
-            self.blocks[block].deadline = Some(now + seconds);
-        }
-    }
-
     pub(crate) fn hit(&mut self, block: usize) {
         self.end_idle(block);
         if !self.blocks[block].known {
@@ -204,13 +198,31 @@ impl Model {
             idle.contains(&block) && !aside.contains(&block)
         });
         self.detach(block);
-        self.refresh(block);
+        if self.blocks[block].idle_ttl.is_some() {
+            self.blocks[block].deadline = None;
+        }
         if self.blocks[block].rank == DEMOTED {
             self.blocks[block].rank = NORMAL; // the hint was wrong
         }
         if let Some(tenant) = evictable {
             self.spare_another(tenant);
         }
+    }
+
+    /// `parent` has the content before that of `block`.
+    pub(crate) fn relink(&mut self, block: usize, parent: usize) {
+        if parent != block
+            && self.blocks[parent].known
+            && self.blocks[block].known
+            && !self.blocks[block].idle
+        {
+            self.blocks[block].parent = Some((parent, self.blocks[parent].contents));
+        }
+    }
+
+    pub(crate) fn parent(&self, block: usize) -> Option<usize> {
+        let (parent, contents) = self.blocks[block].parent?;
+        (self.blocks[parent].contents == contents).then_some(parent)
     }
 
     /// (block, depth), in any order.
@@ -226,7 +238,9 @@ impl Model {
             }
             self.detach(block);
             self.blocks[block].idle = true;
-            self.refresh(block);
+            if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
+                self.blocks[block].deadline = Some(now + seconds);
+            }
             let rank = self.blocks[block].rank;
             self.ranks[rank].push(block);
             self.list_with_tenant(block, false);
@@ -295,7 +309,11 @@ impl Model {
         self.unpark(block);
         let deadline = match retention.ttl {
             None => None,
-            Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) => Some(self.now? + seconds),
+            Some(Ttl::Absolute(seconds)) => Some(self.now? + seconds),
+            Some(Ttl::Idle(seconds)) => {
+                let until = self.now? + seconds;
+                self.blocks[block].idle.then_some(until) // in use it does not run
+            }
             Some(_) => panic!("a kind of time to live that the model does not know"),
         };
         let pinned = self.blocks.iter().filter(|block| block.rank == PINNED).count();

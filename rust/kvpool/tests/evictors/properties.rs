@@ -20,6 +20,19 @@ fn whole() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Steps of holders that compute the same at the same time: copies of one content, whole prefixes all the same.
+fn copying() -> impl Strategy<Value = Step> {
+    let table = || 0_usize..8;
+    // Short, so that several fit into the pool at once.
+    let short = || prop::collection::vec(0_u8..2, 1..3);
+    prop_oneof![
+        4 => short().prop_map(Step::Begin),
+        3 => (table(), short()).prop_map(|(nth, more)| Step::Extend(nth, more)),
+        4 => table().prop_map(Step::Finish),
+        1 => (table(), 0_usize..12).prop_map(|(nth, at)| Step::Truncate(nth, at)),
+    ]
+}
+
 fn hints() -> impl Strategy<Value = Step> {
     let blocks = || prop::collection::vec(1_usize..20, 1..6);
     let tenant = prop::sample::select(vec![3_u32, 3, 7, 7, 9]);
@@ -62,7 +75,7 @@ fn settings() -> impl Strategy<Value = (usize, RetentionConfig)> {
 
 #[test]
 fn properties_12_22_and_23_hold_for_every_policy_and_any_holders() {
-    let step = prop_oneof![4 => whole(), 3 => odd(), 3 => hints()];
+    let step = prop_oneof![4 => whole(), 3 => odd(), 1 => copying(), 3 => hints()];
     let setting = (kind(), settings(), any::<bool>(), any::<bool>(), steps(step));
     check(file!(), LENGTH, setting, |(kind, (num_blocks, config), drop_duplicates, clock, steps)| {
         let mut world = World::new(kind, num_blocks, &config, drop_duplicates);
@@ -77,13 +90,16 @@ fn properties_12_22_and_23_hold_for_every_policy_and_any_holders() {
     });
 }
 
-/// The cache stays closed: with holders that hold whole prefixes nothing is cached that no lookup can reach.
+/// The cache stays closed: with holders that hold whole prefixes nothing is cached that no lookup can reach, however many of
+/// them computed the same, and whether their copies are kept or dropped.
 #[test]
 fn every_cached_block_can_be_reached_whatever_policy_and_hints() {
-    let step = prop_oneof![7 => whole(), 3 => hints()];
+    let step = prop_oneof![7 => whole(), 7 => copying(), 2 => hints()];
+    // LRU without retention is the default, and the one that is closed by its times alone.
+    let kind = || prop_oneof![2 => kind(), 1 => Just(Kind::Plain(EvictionPolicy::Lru))];
     check(
         file!(),
-        LENGTH,
+        LENGTH / 4, // as many cases as four of the others: much has to come together
         (kind(), settings(), any::<bool>(), steps(step)),
         |(kind, (num_blocks, config), drop, steps)| {
             let mut world = World::new(kind, num_blocks, &config, drop);

@@ -208,6 +208,57 @@ fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
     assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default());
 }
 
+/// An idle time to live went on while the block was in use: a request that ran longer than it lost the retention of the very
+/// blocks that it was using.
+#[test]
+fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
+    for then in [Then::Normal, Then::Demote] {
+        let mut pool = lru(6, 0);
+        let kept = Retention { ttl: Some(Ttl::Idle(10.0)), then, ..priority(80) };
+        let gauges = |pool: &BlockPool| {
+            let stats = pool.retention_stats().unwrap();
+            (stats.above_normal, stats.with_ttl, stats.expired)
+        };
+        // Said of a block in use, which nobody has released yet.
+        let table = take(&mut pool, &[0]);
+        pool.retain(&table, kept).unwrap();
+        assert_eq!(gauges(&pool), (1, 0, 0), "it does not run yet");
+        assert_eq!(pool.advance_time(1000.0).unwrap(), 0);
+        pool.release_table(&table).unwrap();
+        assert_eq!(gauges(&pool), (1, 1, 0));
+        // A hit ends it, whoever shares the block, and the release of the last holder starts it.
+        pool.advance_time(1009.0).unwrap();
+        let (first, second) = (take(&mut pool, &[0]), take(&mut pool, &[0]));
+        assert_eq!(pool.advance_time(2000.0).unwrap(), 0);
+        pool.release_table(&first).unwrap();
+        assert_eq!(gauges(&pool), (1, 0, 0), "one still holds it");
+        assert_eq!(pool.advance_time(3000.0).unwrap(), 0);
+        // A step that may still write is a use.
+        pool.release_after(&second, 7).unwrap();
+        assert_eq!(pool.advance_time(4000.0).unwrap(), 0);
+        pool.complete_step(7).unwrap();
+        assert_eq!(pool.advance_time(4009.9).unwrap(), 0);
+        assert_eq!(gauges(&pool), (1, 1, 0));
+        assert_eq!(pool.advance_time(4010.0).unwrap(), 1);
+        assert_eq!(gauges(&pool), (0, 0, 1));
+        assert_eq!(pool.retention_stats().unwrap().demoted, usize::from(then == Then::Demote));
+    }
+}
+
+/// The hint does what it says at once, but for the end: another hint, without one, still takes it back.
+#[test]
+fn an_idle_time_to_live_said_of_a_block_in_use_is_the_last_hint() {
+    let mut pool = lru(6, 0);
+    let table = take(&mut pool, &[0]);
+    pool.retain(&table, Retention { ttl: Some(Ttl::Absolute(5.0)), ..priority(90) }).unwrap();
+    pool.retain(&table, Retention { ttl: Some(Ttl::Idle(5.0)), ..priority(80) }).unwrap();
+    assert_eq!(pool.advance_time(100.0).unwrap(), 0, "it took the absolute one back");
+    pool.retain(&table, priority(70)).unwrap();
+    pool.release_table(&table).unwrap();
+    assert_eq!(pool.advance_time(200.0).unwrap(), 0, "and was taken back itself");
+    assert_eq!(pool.retention_stats().unwrap().with_ttl, 0);
+}
+
 #[test]
 fn an_idle_time_to_live_starts_anew_with_each_use_an_absolute_one_does_not() {
     for (ttl, kept) in [(Ttl::Idle(10.0), true), (Ttl::Absolute(10.0), false)] {
@@ -235,14 +286,14 @@ fn an_idle_time_to_live_starts_anew_with_each_use_an_absolute_one_does_not() {
 }
 
 #[test]
-fn a_hit_alone_puts_off_an_idle_time_to_live() {
+fn a_hit_comes_too_late_for_a_time_to_live_that_has_run_out() {
     let mut pool = lru(6, 0);
     let b = singles(&mut pool, 1);
     pool.retain(&b, Retention { ttl: Some(Ttl::Idle(10.0)), ..priority(80) }).unwrap();
-    pool.advance_time(6.0).unwrap();
-    take(&mut pool, &[0]);
-    assert_eq!(pool.advance_time(15.9).unwrap(), 0);
-    assert_eq!(pool.advance_time(16.0).unwrap(), 1, "also of a block in use");
+    assert_eq!(pool.advance_time(10.0).unwrap(), 1);
+    serve(&mut pool, &[0]);
+    let stats = pool.retention_stats().unwrap();
+    assert_eq!((stats.above_normal, stats.with_ttl), (0, 0), "a use does not bring it back");
 }
 
 #[test]
@@ -364,6 +415,54 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
         say(&mut pool, &third);
         pool.retain(&chain[1..], Retention::END_OF_LIFE).unwrap();
         assert_eq!(order(&pool), indices(&[chain[1], chain[0], third[0]]), "by tenant: {by_tenant}");
+    }
+}
+
+/// What waited for its child: said to be somebody's, it is his next victim as soon as it may go; moved by a hint, it is the last
+/// of where it went, as any other block, and not taken for one that still waits.
+#[test]
+fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
+    for moved in [false, true] {
+        let mut pool = pool_of(EvictionPolicy::Lru, 6, 1, &[limits(1, 0, Some(0))]);
+        let chain = serve(&mut pool, &[0, 0]);
+        pool.retain(&chain[1..], Retention::PINNED).unwrap();
+        let first = serve(&mut pool, &[1]);
+        let others = [serve(&mut pool, &[2]), serve(&mut pool, &[3])].concat();
+        let more = pool.allocate(2).unwrap(); // asks the first of the chain, which waits for its pinned child
+        assert_eq!(more[1], first[0]);
+        pool.assign_tenant(&others, TenantId(1)).unwrap();
+        if moved {
+            pool.retain(&chain[..1], priority(80)).unwrap();
+        }
+        pool.assign_tenant(&chain[..1], TenantId(1)).unwrap();
+        assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
+        assert_eq!(order(&pool), indices(&[others[0], others[1], chain[1], chain[0]]));
+        // Its child is in no way any more.
+        pool.evict(&chain[1..]).unwrap();
+        let expected =
+            if moved { [others[0], others[1], chain[0]] } else { [chain[0], others[0], others[1]] };
+        assert_eq!(order(&pool), indices(&expected), "moved: {moved}");
+    }
+}
+
+/// One eviction asks no block twice, however wrong the order is.
+#[test]
+fn an_eviction_parks_a_chain_once() {
+    let pops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let asked = || pops.swap(0, std::sync::atomic::Ordering::Relaxed);
+    const LENGTH: usize = 100;
+    let policy = strict::Strict::counting(Fifo::new(LENGTH + 1).unwrap(), Arc::clone(&pops));
+    let mut evictor = Closed::new(policy, LENGTH + 1, None).unwrap();
+    for block in 1..=LENGTH {
+        let content = kvpool::Content { key: block as u64, depth: block as u32 };
+        evictor.registered(id(block), content, (block > 1).then(|| id(block - 1)));
+        evictor.insert(&mut [kvpool::Candidate { block: id(block), depth: block as u32 }]);
+    }
+    assert_eq!(evictor.evict(), Some(id(LENGTH)));
+    assert_eq!(asked(), LENGTH, "the whole chain waits, and its end goes");
+    for last in (1..LENGTH).rev() {
+        assert_eq!(evictor.evict(), Some(id(last)));
+        assert_eq!(asked(), 1, "what waited is next");
     }
 }
 

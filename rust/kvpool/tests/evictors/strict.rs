@@ -1,6 +1,8 @@
 //! The other side of the contract: what `Closed` and the ranks guarantee to a policy. [`Strict`] passes every call on to a policy
 //! and fails if it is one that `kvpool::evictor::policy` rules out.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use kvpool::{Content, InvariantViolation, Policy, PoolError};
 
@@ -19,11 +21,17 @@ enum State {
 pub(crate) struct Strict<P> {
     policy: P,
     states: Vec<State>,
+    /// Victims that the policy was asked for.
+    pops: Arc<AtomicUsize>,
 }
 
 impl<P: Policy> Strict<P> {
     pub(crate) fn new(policy: P) -> Self {
-        Self { policy, states: Vec::new() }
+        Self::counting(policy, Arc::default())
+    }
+
+    pub(crate) fn counting(policy: P, pops: Arc<AtomicUsize>) -> Self {
+        Self { policy, states: Vec::new(), pops }
     }
 
     /// From one of `from` to `to`.
@@ -58,6 +66,7 @@ impl<P: Policy> Policy for Strict<P> {
     }
     fn pop(&mut self) -> Option<BlockId> {
         let block = self.policy.pop()?;
+        self.pops.fetch_add(1, Ordering::Relaxed);
         self.step("pop", block, &[State::Admitted], State::GivenUp);
         Some(block)
     }

@@ -23,7 +23,7 @@ struct Block {
     fences: usize,
     content: Option<Content>,
     computed: bool,
-    /// The block that it was registered on, and which of that block's contents.
+    /// The block that it hangs on, and which of that block's contents.
     parent: Option<(usize, u64)>,
     /// Contents that the block has lost.
     contents: u64,
@@ -114,7 +114,7 @@ impl World {
         (1..self.blocks.len()).filter(|&block| self.blocks[block].references == 0).count()
     }
 
-    /// Cached-free blocks that were registered on `block` and the content that it has.
+    /// Cached-free blocks that hang on `block` and the content that it has.
     fn idle_children(&self, block: usize) -> usize {
         let parent = Some((block, self.blocks[block].contents));
         self.idle().filter(|&child| self.blocks[child].parent == parent).count()
@@ -209,16 +209,12 @@ impl World {
         Some(got)
     }
 
-    fn refresh(&mut self, block: usize) {
-        if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
-            self.blocks[block].deadline = Some(now + seconds);
-        }
-    }
-
     /// A lookup takes a block, held or not.
     fn hit(&mut self, block: usize) {
         self.blocks[block].references += 1;
-        self.refresh(block);
+        if self.blocks[block].idle_ttl.is_some() {
+            self.blocks[block].deadline = None; // it runs while the block is idle
+        }
         if self.blocks[block].rank == DEMOTED {
             self.blocks[block].rank = NORMAL;
         }
@@ -296,16 +292,47 @@ impl World {
             self.blocks[block].references -= 1;
             idle.extend(Some(block).filter(|_| self.blocks[block].references == 0));
         }
-        for block in idle {
+        // What was cached-free before: those that are released here count among it at once, all together.
+        let dependents: Vec<_> = idle
+            .iter()
+            .map(|&block| {
+                let parent = Some((block, self.blocks[block].contents));
+                let mut before = self.idle().filter(|child| !idle.contains(child));
+                self.kind.is_closed() && before.any(|child| self.blocks[child].parent == parent)
+            })
+            .collect();
+        let mut cached = Vec::new();
+        for (&block, dependents) in idle.iter().zip(dependents) {
             let Block { content, computed, .. } = self.blocks[block].clone();
             let twin = content.is_some_and(|content| {
                 self.copies[&content].iter().any(|&copy| copy != block && self.blocks[copy].computed)
             });
-            if computed && !(twin && self.drop_duplicates) {
-                self.refresh(block);
+            if computed && !(twin && self.drop_duplicates && !dependents) {
+                cached.push(block);
             } else {
                 self.end_content(block);
             }
+        }
+        for block in cached {
+            if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
+                self.blocks[block].deadline = Some(now + seconds);
+            }
+            self.relink(block);
+        }
+    }
+
+    /// A block whose parent's content is gone, or was never computed, hangs on another copy of it from now on.
+    fn relink(&mut self, block: usize) {
+        let lives = |&(parent, contents): &(usize, u64)| {
+            self.blocks[parent].contents == contents && self.blocks[parent].computed
+        };
+        let Some((epoch, path)) = self.blocks[block].content.clone() else { return };
+        if self.blocks[block].parent.as_ref().is_some_and(lives) {
+            return;
+        }
+        let copies = self.copies.get(&(epoch, path[..path.len() - 1].to_vec()));
+        if let Some(&parent) = copies.and_then(|copies| copies.first()) {
+            self.blocks[block].parent = Some((parent, self.blocks[parent].contents));
         }
     }
 
@@ -324,17 +351,23 @@ impl World {
     }
 
     pub(crate) fn admit(&mut self, path: &[u8]) -> bool {
+        let Some(new) = self.begin(path) else { return false };
+        self.mark(&new);
+        true
+    }
+
+    /// Returns the blocks that are not computed yet; the table is the last one.
+    fn begin(&mut self, path: &[u8]) -> Option<Vec<usize>> {
         let mut table = self.lookup(path, usize::MAX);
         let cached = table.len();
         let Some(new) = self.allocate(path.len() - cached) else {
             self.release_table(&table);
-            return false;
+            return None;
         };
         assert!(self.register(&new, path, cached));
-        self.mark(&new);
-        table.extend(new);
+        table.extend(&new);
         self.tables.push((table, path.to_vec()));
-        true
+        Some(new)
     }
 
     fn take_table(&mut self, nth: usize) -> Option<(Vec<usize>, Vec<u8>)> {
@@ -370,12 +403,15 @@ impl World {
         assert_eq!((stats.pinned, stats.demoted, stats.with_ttl), (pinned, demoted, with_ttl));
     }
 
-    /// For holders that hold whole prefixes, and no two that compute the same: every cached block can be reached.
+    /// For holders that hold whole prefixes: a lookup can reach every cached block, through one copy or another of what is
+    /// before it.
     pub(crate) fn check_reachable(&self) {
-        for content in self.copies.keys() {
+        let computed = |content: &Content| {
+            self.copies.get(content).is_some_and(|copies| self.blocks[copies[0]].computed)
+        };
+        for content in self.copies.keys().filter(|content| computed(content)) {
             let (epoch, path) = content;
-            let parent = (*epoch, path[..path.len() - 1].to_vec());
-            let reachable = path.len() == 1 || self.copies.contains_key(&parent);
+            let reachable = (1..path.len()).all(|end| computed(&(*epoch, path[..end].to_vec())));
             assert!(reachable, "{content:?} is cached, what it continues is not ({:?})", self.kind);
         }
     }

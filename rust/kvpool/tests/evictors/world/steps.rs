@@ -8,6 +8,14 @@ pub(crate) enum Step {
     Admit(Vec<u8>),
     /// The next turn of the `nth` table: it is released, and admitted with more.
     Turn(usize, Vec<u8>),
+    /// A request that is not computed yet: others do not find what it registers, and compute the same.
+    Begin(Vec<u8>),
+    /// The `nth` table has more tokens: they are registered behind what it holds, uncomputed.
+    Extend(usize, Vec<u8>),
+    /// All of the `nth` table is computed.
+    Finish(usize),
+    /// The `nth` table loses its end.
+    Truncate(usize, usize),
     Release(usize),
     ReleaseAfter(usize, u64),
     Complete(u64),
@@ -53,6 +61,35 @@ impl World {
                     path.extend(more);
                     path.truncate(12);
                     self.admit(&path);
+                }
+            }
+            Step::Begin(path) => {
+                self.begin(path);
+            }
+            Step::Extend(nth, more) => {
+                if let Some((mut table, mut path)) = self.take_table(*nth) {
+                    let start = table.len();
+                    let most = if start <= path.len() { 12_usize.saturating_sub(start) } else { 0 };
+                    let more = &more[..more.len().min(most)];
+                    if let Some(new) = self.allocate(more.len()).filter(|new| !new.is_empty()) {
+                        path.truncate(start);
+                        path.extend(more);
+                        assert!(self.register(&new, &path, start));
+                        table.extend(new);
+                    }
+                    self.tables.push((table, path));
+                }
+            }
+            Step::Finish(nth) => {
+                let table = self.table(*nth);
+                self.mark(&table);
+            }
+            Step::Truncate(nth, at) => {
+                if let Some((mut table, mut path)) = self.take_table(*nth) {
+                    let rest = table.split_off(at % (table.len() + 1));
+                    self.release_table(&rest);
+                    path.truncate(table.len());
+                    self.tables.push((table, path));
                 }
             }
             Step::Release(nth) => {
@@ -216,8 +253,9 @@ impl World {
                 _ => PINNED,
             };
             clipped += usize::from(retention.keep == Keep::Pinned && full);
-            block.deadline = seconds.map(|seconds| now.unwrap() + seconds);
             block.idle_ttl = seconds.filter(|_| matches!(retention.ttl, Some(Ttl::Idle(_))));
+            let runs = block.idle_ttl.is_none() || block.is_idle();
+            block.deadline = seconds.filter(|_| runs).map(|seconds| now.unwrap() + seconds);
             block.then = retention.then;
         }
         assert_eq!(report.clipped, clipped);

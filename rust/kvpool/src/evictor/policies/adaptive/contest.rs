@@ -21,7 +21,7 @@ const RATE: usize = 8;
 /// Entries that a shadow has at least, if the pool has as many.
 const ENTRIES: usize = 1024;
 
-/// The finalizer of SplitMix64: keys that a caller may choose say nothing about the sample unless he looks for them.
+/// The finalizer of `SplitMix64`: keys that a caller may choose say nothing about the sample unless he looks for them.
 const fn mixed(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -83,7 +83,7 @@ impl Contest {
             if self.waiting.len() == self.entries {
                 self.end_release();
             }
-            self.waiting.push(Sampled { key, begins: std::mem::take(&mut self.begins) });
+            self.waiting.push(Sampled::new(key, std::mem::take(&mut self.begins)));
         }
     }
 
@@ -93,7 +93,7 @@ impl Contest {
             return;
         }
         for (shadow, hits) in self.shadows.iter_mut().zip(&mut self.hits) {
-            *hits += shadow.serve(&self.waiting);
+            *hits += shadow.serve(&mut self.waiting);
         }
         self.references += self.waiting.len();
         self.waiting.clear();

@@ -26,7 +26,7 @@
 //!
 //! Cost: O(1) amortized: 16 comparisons per eviction, 6 more accesses per sampled release, which come together when the
 //! next release begins. 111 bytes per block: order 19, key and depth 12, evictions 30, shadows 47, releases that wait 2; from
-//! 8,192 blocks on. Smaller pools sample more keys: 159 from 4,096 blocks, 255 from 2,048, 447 below, which is 0.9 MB at most.
+//! 8,192 blocks on. Smaller pools sample more keys: 160 from 4,096 blocks, 258 from 2,048, 455 below, which is 0.9 MB at most.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set (LRU
 //! hits the same, and `adaptive` becomes LRU); without a pool around it in the smallest caches, where the best mode

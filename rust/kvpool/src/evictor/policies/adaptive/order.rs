@@ -76,6 +76,9 @@ pub(super) struct Order {
     counts: Vec<u8>,
     proven: Vec<bool>,
     clock: u64,
+    /// On the clock, of this capacity.
+    half_life: u64,
+    window: u64,
     bonuses: [u64; LISTS],
     mode: Mode,
     evictions: Recent,
@@ -90,6 +93,8 @@ impl Order {
             counts: Vec::new(),
             proven: Vec::new(),
             clock: 0,
+            half_life: 1,
+            window: 1,
             bonuses: [0; LISTS],
             mode,
             evictions: Recent::new(),
@@ -131,8 +136,8 @@ impl Order {
         self.lists.remove(block);
         let at = block.index();
         if at < self.counts.len() {
-            let half_life = (HALF_LIFE * TICK).saturating_mul(self.capacity() as u64).max(1);
-            let halvings = (self.clock.saturating_sub(self.stamps[at]) / half_life).min(7);
+            let age = self.clock.saturating_sub(self.stamps[at]);
+            let halvings = (age / self.half_life).min(7);
             self.counts[at] = (self.counts[at] >> halvings).saturating_add(1);
             self.proven[at] = true;
             self.stamps[at] = self.clock;
@@ -147,10 +152,9 @@ impl Order {
     pub(super) fn release(&mut self, block: BlockId) {
         self.lists.remove(block);
         let at = block.index();
-        if at < self.counts.len() {
+        if !block.is_null() && at < self.counts.len() {
             self.stamps[at] = self.clock;
-            let window = (TICK.saturating_mul(self.capacity() as u64) / WINDOWS).max(1);
-            self.proven[at] |= (self.clock / window).is_multiple_of(PRIVILEGED);
+            self.proven[at] |= (self.clock / self.window).is_multiple_of(PRIVILEGED);
             self.lists.push_back(self.list_of(at), block);
         }
     }
@@ -219,6 +223,9 @@ impl Order {
         self.counts.resize(num_blocks, 0);
         self.proven.resize(num_blocks, false);
         self.evictions.grow(self.capacity().saturating_mul(REMEMBERED));
+        let capacity = self.capacity() as u64;
+        self.half_life = (HALF_LIFE * TICK).saturating_mul(capacity).max(1);
+        self.window = (TICK.saturating_mul(capacity) / WINDOWS).max(1);
         self.set_mode(self.mode);
     }
 

@@ -15,7 +15,7 @@
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
 use super::order::{Mode, Order};
-use crate::block::BlockId;
+use crate::block::{BlockId, NULL_BLOCK};
 use crate::block_list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
@@ -26,6 +26,14 @@ pub(super) struct Sampled {
     pub(super) key: u64,
     /// Its chain begins, from the deep end, with this or with one before it that is not in the sample.
     pub(super) begins: bool,
+    /// Its entry in the shadow that serves it; the null block for none.
+    entry: BlockId,
+}
+
+impl Sampled {
+    pub(super) const fn new(key: u64, begins: bool) -> Self {
+        Self { key, begins, entry: NULL_BLOCK }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -45,49 +53,50 @@ impl Shadow {
         Ok(Self { order: Order::new(mode)?, keys: vec![0], used: 0, table: Slots::new(), run: 0 })
     }
 
-    fn find(&self, key: u64) -> Option<BlockId> {
-        self.table.find(&self.keys, key).map(BlockId::new)
+    /// The entry of `key`; the null block for none.
+    fn find(&self, key: u64) -> BlockId {
+        self.table.find(&self.keys, key).map_or(NULL_BLOCK, BlockId::new)
     }
 
     /// Serves one release, and returns the prefix hits of the chains that ended.
-    pub(super) fn serve(&mut self, release: &[Sampled]) -> u64 {
+    pub(super) fn serve(&mut self, release: &mut [Sampled]) -> u64 {
         let (mut hits, mut score) = (0, 0);
-        for sampled in release {
+        for sampled in &mut *release {
             if sampled.begins {
                 score += std::mem::take(&mut self.run);
             }
-            match self.find(sampled.key) {
-                Some(entry) => {
-                    hits += 1;
-                    self.run += 1;
-                    self.order.hit(entry);
-                }
-                None => self.run = 0,
+            sampled.entry = self.find(sampled.key);
+            if sampled.entry.is_null() {
+                self.run = 0;
+            } else {
+                hits += 1;
+                self.run += 1;
+                self.order.hit(sampled.entry);
             }
         }
         if hits < release.len() {
-            for sampled in release.iter().rev() {
-                if self.find(sampled.key).is_none() && !self.admit(sampled.key) {
-                    break;
+            for sampled in release.iter_mut().rev().filter(|sampled| sampled.entry.is_null()) {
+                // A key that was released twice was admitted for the first time above.
+                sampled.entry = self.find(sampled.key);
+                if sampled.entry.is_null() {
+                    sampled.entry = self.admit(sampled.key);
                 }
             }
         }
         self.order.begin_release();
         for sampled in release {
-            if let Some(entry) = self.find(sampled.key) {
-                self.order.release(entry);
-            }
+            self.order.release(sampled.entry); // nothing for the null block
         }
         score
     }
 
-    /// Gives `key` an entry; false if this release has all of them.
-    fn admit(&mut self, key: u64) -> bool {
+    /// Gives `key` an entry; the null block if this release has all of them.
+    fn admit(&mut self, key: u64) -> BlockId {
         let entry = if (self.used as usize) < self.keys.len() - 1 {
             self.used += 1;
             BlockId::new(self.used)
         } else {
-            let Some(victim) = self.order.pop() else { return false };
+            let Some(victim) = self.order.pop() else { return NULL_BLOCK };
             let evicted = self.keys[victim.index()];
             self.order.evicted(victim, evicted);
             self.table.remove(&self.keys, evicted);
@@ -96,7 +105,7 @@ impl Shadow {
         self.keys[entry.index()] = key;
         self.table.insert(&self.keys, entry.get());
         self.order.admit(entry, key);
-        true
+        entry
     }
 
     pub(super) fn clear(&mut self) {
@@ -128,8 +137,8 @@ impl Shadow {
         for entry in 1..=self.used {
             let key = self.keys[entry as usize];
             let found = self.find(key);
-            let sound = found == Some(BlockId::new(entry)) && sampled(key) && !self.order.remembers(key);
-            ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found:?}"))?;
+            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.remembers(key);
+            ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found}"))?;
         }
         let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.len());
         ensure(used == found && used == ordered && used < self.keys.len(), NAME, || {

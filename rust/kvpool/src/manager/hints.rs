@@ -1,0 +1,230 @@
+//! What is said of a request: ranges of its tokens, whose it is, and whether it is a scan; and which blocks that concerns.
+//!
+//! Owns: what was said of a request, in token ranges that do not overlap, and what it comes to at a time. It is kept with the
+//! request; [`super::retention`] says when it takes effect.
+//!
+//! The rules:
+//! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses it reuses its last token.
+//!   A range that ends inside a block leaves that block out; an end of life that begins inside a block takes it in.
+//! - The last hint wins: a later range replaces earlier ones where they overlap, and a range goes before `no_cache`.
+//! - An absolute time to live counts from the hint, whenever the block is registered. An idle one runs while nobody holds the
+//!   block: for blocks in use it starts at their release.
+//!
+//! Costs: O(ranges) memory per request with hints; O(stretches) to go through them.
+
+use std::ops::Range;
+
+use super::request::Request;
+use crate::error::PoolError;
+use crate::hash::HashCursor;
+use crate::pool::BlockPool;
+use crate::retention::{Hint, HintReport, Keep, Retention, TenantId, Then, Ttl};
+
+/// What is said of a range of a request's tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetentionRange {
+    /// The first token.
+    pub start: usize,
+    /// The token after the last; `None` is all that there are and will be.
+    pub end: Option<usize>,
+    /// What is said.
+    pub retention: Retention,
+}
+
+/// What is known of a request when it is admitted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestHints {
+    /// Whose the blocks are that it registers.
+    pub tenant: Option<TenantId>,
+    /// It is a scan: the blocks that it registers will not be used again.
+    pub no_cache: bool,
+    /// Ranges of its tokens; where they overlap, the later one counts.
+    pub ranges: Vec<RetentionRange>,
+}
+
+impl RequestHints {
+    /// Whether nothing is said.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.tenant.is_none() && !self.no_cache && self.ranges.is_empty()
+    }
+}
+
+/// A range as it is kept: its absolute time to live is a deadline.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: usize,
+    end: usize,
+    retention: Retention,
+    until: Option<f64>,
+}
+
+impl Span {
+    /// What it says at a time: nothing, if its time to live has run out and nothing was to come then.
+    fn at(&self, now: Option<f64>) -> Option<Retention> {
+        let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
+        match self.retention.then {
+            _ if now < until => Some(Retention { ttl: Some(Ttl::Absolute(until - now)), ..self.retention }),
+            Then::Normal => None,
+            Then::Demote => Some(Retention::END_OF_LIFE),
+        }
+    }
+}
+
+/// What the manager keeps of a request's hints.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hints {
+    tenant: Option<TenantId>,
+    no_cache: bool,
+    /// Ascending, not overlapping.
+    spans: Vec<Span>,
+}
+
+/// Which of the hints are to take effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    All,
+    /// Ends of life that were said of ranges.
+    Ends,
+}
+
+impl Hints {
+    /// What is kept of hints that are sound, said at `now`.
+    pub(super) fn new(said: &RequestHints, now: Option<f64>) -> Self {
+        Self { tenant: said.tenant, no_cache: said.no_cache, ..Self::of(&said.ranges, now) }
+    }
+
+    /// Whose the request is.
+    pub(super) const fn tenant(&self) -> Option<TenantId> {
+        self.tenant
+    }
+
+    /// Ranges, checked before, said at `now`.
+    pub(super) fn of(ranges: &[RetentionRange], now: Option<f64>) -> Self {
+        let mut hints = Self::default();
+        for range in ranges {
+            let until = match range.retention.ttl {
+                Some(Ttl::Absolute(seconds)) => now.map(|now| now + seconds),
+                _ => None,
+            };
+            let end = range.end.unwrap_or(usize::MAX);
+            hints.overlay(Span { start: range.start, end, retention: range.retention, until });
+        }
+        hints
+    }
+
+    /// Nothing but whose the request is.
+    pub(super) fn of_tenant(tenant: TenantId) -> Self {
+        Self { tenant: Some(tenant), ..Self::default() }
+    }
+
+    /// What is said later of the same request.
+    pub(super) fn extend(&mut self, later: &Self) {
+        self.tenant = later.tenant.or(self.tenant);
+        self.no_cache |= later.no_cache;
+        later.spans.iter().for_each(|&span| self.overlay(span));
+    }
+
+    /// Puts a span over those there are.
+    fn overlay(&mut self, new: Span) {
+        let mut spans = Vec::with_capacity(self.spans.len() + 2);
+        for &old in &self.spans {
+            if old.start < new.start {
+                spans.push(Span { end: old.end.min(new.start), ..old });
+            }
+            if old.end > new.end {
+                spans.push(Span { start: old.start.max(new.end), ..old });
+            }
+        }
+        spans.push(new);
+        spans.sort_unstable_by_key(|span| span.start);
+        self.spans = spans;
+    }
+
+    /// Calls `each` with stretches of `positions` and what is said of them.
+    fn stretches(
+        &self,
+        positions: Range<usize>,
+        block_size: usize,
+        own_from: usize,
+        now: Option<f64>,
+        scope: Scope,
+        mut each: impl FnMut(Range<usize>, Retention) -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
+        let no_cache = self.no_cache && scope == Scope::All;
+        let unsaid = |from: usize, to: usize, each: &mut dyn FnMut(_, _) -> _| {
+            let from = from.max(own_from);
+            if no_cache && from < to { each(from..to, Retention::END_OF_LIFE) } else { Ok(()) }
+        };
+        let mut at = positions.start;
+        for span in &self.spans {
+            let from = (span.start / block_size).clamp(at, positions.end.max(at));
+            let to = (span.end / block_size).clamp(from, positions.end.max(from));
+            if from == to {
+                continue;
+            }
+            unsaid(at, from, &mut each)?;
+            let said = span.at(now).filter(|said| scope == Scope::All || said.keep == Keep::Demoted);
+            if let Some(retention) = said {
+                each(from..to, retention)?;
+            }
+            at = to;
+        }
+        unsaid(at, positions.end, &mut each)
+    }
+
+    /// Hints of a request take effect on the blocks at some positions of its table, as far as these are registered.
+    pub(super) fn apply(
+        &self,
+        request: &Request,
+        pool: &mut BlockPool,
+        now: Option<f64>,
+        positions: Range<usize>,
+        scope: Scope,
+    ) -> Result<HintReport, PoolError> {
+        let sequence = &request.sequence;
+        let mut report = HintReport::default();
+        let end = positions.end.min(sequence.published).min(sequence.blocks.len());
+        let start = positions.start.max(sequence.trimmed);
+        if sequence.tier != 0 || start >= end {
+            return Ok(report);
+        }
+        if let Some(tenant) = self.tenant.filter(|_| scope == Scope::All) {
+            pool.assign_tenant(&sequence.blocks[start.max(request.own_from).min(end)..end], tenant)?;
+        }
+        self.stretches(start..end, pool.block_size(), request.own_from, now, scope, |stretch, retention| {
+            report.add(pool.retain(&sequence.blocks[stretch], retention)?);
+            Ok(())
+        })?;
+        Ok(report)
+    }
+
+    /// Hints take effect on the cached blocks of a chain of the pool's epoch.
+    pub(super) fn apply_to_chain(
+        &self,
+        pool: &mut BlockPool,
+        cursor: &HashCursor,
+        now: Option<f64>,
+    ) -> Result<HintReport, PoolError> {
+        let found = pool.match_prefix(cursor.chain(), usize::MAX)?.blocks;
+        let hashes = cursor.chain().hashes();
+        let mut report = HintReport::default();
+        self.stretches(0..hashes.len(), pool.block_size(), 0, now, Scope::All, |stretch, retention| {
+            let cached = stretch.start.min(found.len())..stretch.end.min(found.len());
+            report.ignored += stretch.len() - cached.len();
+            if retention.keep != Keep::Demoted {
+                report.add(pool.retain(&found[cached], retention)?);
+                return Ok(());
+            }
+            // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end.
+            for hash in hashes[cached].iter().rev() {
+                let (idle, held): (Vec<_>, Vec<_>) =
+                    pool.copies(hash).into_iter().partition(|&copy| pool.ref_count(copy) == Some(0));
+                held.iter().for_each(|_| report.count(Hint::Ignored));
+                report.add(pool.retain(&idle, retention)?);
+            }
+            Ok(())
+        })?;
+        Ok(report)
+    }
+}

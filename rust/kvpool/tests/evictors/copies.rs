@@ -1,0 +1,182 @@
+//! Several copies of one content: what hangs on it can be reached as long as it is cached, whichever copy goes, under every
+//! policy, by name. [`super::properties`] says the same of random histories.
+
+use super::*;
+use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};
+
+const PARENT: &[u8] = &[0];
+const CHILD: &[u8] = &[0, 0];
+
+fn pool_of(kind: Kind, duplicates: DuplicatePolicy) -> BlockPool {
+    let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, duplicates, ..Default::default() };
+    BlockPool::with_evictor(config, kind.build(8, &RetentionConfig::default())).unwrap()
+}
+
+/// Every policy, with copies kept and dropped.
+fn pools() -> impl Iterator<Item = (BlockPool, String)> {
+    Kind::all().into_iter().flat_map(|kind| {
+        DuplicatePolicy::ALL
+            .iter()
+            .map(move |&duplicates| (pool_of(kind, duplicates), format!("{kind:?}, {duplicates:?}")))
+    })
+}
+
+/// A new block with the content at the end of `path`, not computed yet.
+fn begin(pool: &mut BlockPool, path: &[u8]) -> BlockId {
+    let block = pool.allocate(1).unwrap();
+    pool.register(&block, &chain(0, path), path.len() - 1).unwrap();
+    block[0]
+}
+
+fn compute(pool: &mut BlockPool, path: &[u8]) -> BlockId {
+    let block = begin(pool, path);
+    pool.mark_computed(&[block]).unwrap();
+    block
+}
+
+/// A copy of the parent is to go as early as it may: hints are ignored where there are none.
+fn demote(pool: &mut BlockPool, block: BlockId) {
+    if pool.retention_stats().is_some() {
+        pool.retain(&[block], Retention::END_OF_LIFE).unwrap();
+    }
+}
+
+/// Blocks go one by one, and as long as the child is cached a lookup reaches it.
+fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
+    loop {
+        pool.check_invariants().unwrap();
+        if pool.is_computed(child) {
+            let found = pool.probe(&chain(0, CHILD), 2).unwrap().cached_blocks;
+            assert_eq!(found, 2, "{of}: the child is cached, and no lookup reaches it");
+        }
+        if pool.allocate(1).is_err() {
+            return assert!(!pool.is_computed(child), "{of}: everything can be evicted");
+        }
+    }
+}
+
+/// The copy that the child was linked to is evicted, or dropped, while its holder holds another one.
+#[test]
+fn a_child_whose_copy_has_gone_hangs_on_another_one() {
+    for (mut pool, of) in pools() {
+        let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
+        pool.mark_computed(&[first, second]).unwrap();
+        let child = compute(&mut pool, CHILD); // of the second; a lookup of its parent finds the first
+        pool.release(&[first]).unwrap();
+        demote(&mut pool, first);
+        let rest = pool.allocate(5).unwrap(); // all that there is
+        assert!(!pool.is_registered(first), "{of}");
+        pool.release(&[child, second]).unwrap();
+        demote(&mut pool, second);
+        assert_eq!(indices(&pool.eviction_order()), indices(&[child, second]), "{of}");
+        pool.release(&rest).unwrap();
+        drain(&mut pool, child, &of);
+    }
+}
+
+/// Drop on release dropped a copy because there was another one, in use, on which nothing hung.
+#[test]
+fn a_copy_on_which_cached_blocks_hang_is_not_dropped() {
+    for (mut pool, of) in pools() {
+        let first = compute(&mut pool, PARENT);
+        let second = pool.allocate(2).unwrap(); // computed at the same time, and more of it
+        pool.register(&second, &chain(0, CHILD), 0).unwrap();
+        pool.mark_computed(&second).unwrap();
+        pool.acquire(&second[..1]).unwrap(); // a fork
+        pool.release_table(&second).unwrap();
+        pool.release(&second[..1]).unwrap();
+        if !of.contains("Plain(Lru)") && !of.contains("LastAccess") {
+            // Those two are closed by their times: the first copy will be released later than the child was.
+            assert!(pool.is_registered(second[0]), "{of}: the child hangs on it");
+        }
+        pool.release(&[first]).unwrap();
+        let copies = pool.copies(&chain(0, PARENT).hashes()[0]).len();
+        assert_eq!(copies, if of.contains("Keep") { 2 } else { 1 }, "{of}");
+        demote(&mut pool, first);
+        demote(&mut pool, second[0]);
+        drain(&mut pool, second[1], &of);
+    }
+}
+
+/// Drop on release left only the older copy, which LRU evicted before what had been cached behind the newer one.
+#[test]
+fn what_was_cached_behind_a_dropped_copy_does_not_outlive_the_other() {
+    for (mut pool, of) in pools() {
+        let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
+        pool.mark_computed(&[first]).unwrap();
+        pool.release(&[first]).unwrap();
+        let other = compute(&mut pool, &[7]);
+        pool.release(&[other]).unwrap();
+        pool.mark_computed(&[second]).unwrap(); // later than the first, which nobody holds any more
+        let child = compute(&mut pool, CHILD);
+        pool.release(&[child, second]).unwrap();
+        if of == "Plain(Lru), DropOnRelease" {
+            assert_eq!(indices(&pool.eviction_order()), indices(&[other, child, first]));
+        }
+        demote(&mut pool, first);
+        drain(&mut pool, child, &of);
+    }
+}
+
+/// The child was linked to the oldest copy, which its holder gave up before it was computed; the copy behind which it really was
+/// computed protected nothing.
+#[test]
+fn a_child_does_not_hang_on_a_copy_that_is_not_computed() {
+    for abort in [false, true] {
+        for (mut pool, of) in pools() {
+            let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
+            let child = begin(&mut pool, CHILD); // of the second; of its parent there is only the first to be found
+            pool.mark_computed(&[second, child]).unwrap();
+            pool.release(&[child, second]).unwrap();
+            demote(&mut pool, second);
+            assert_eq!(indices(&pool.eviction_order()), indices(&[child, second]), "{of}");
+            if abort {
+                pool.release(&[first]).unwrap();
+            }
+            drain(&mut pool, child, &of);
+        }
+    }
+}
+
+/// A lookup takes the child through another copy than the one that it is linked to. That one has nothing to wait for then, and
+/// goes; the child is linked to the copy that its holder held.
+#[test]
+fn a_hit_through_another_copy_leaves_no_hole() {
+    for (mut pool, of) in pools() {
+        let linked = pool.allocate(2).unwrap();
+        pool.register(&linked, &chain(0, CHILD), 0).unwrap();
+        let other = compute(&mut pool, PARENT); // the first that is computed is the one that lookups find
+        pool.mark_computed(&linked).unwrap();
+        pool.release_table(&linked).unwrap();
+        pool.release(&[other]).unwrap();
+        demote(&mut pool, linked[0]);
+        let hit = pool.match_and_acquire(&chain(0, CHILD), 2).unwrap();
+        let rest = pool.allocate(pool.num_available()).unwrap();
+        assert_eq!(pool.stats().registered, 2, "{of}: only what was hit is left");
+        pool.release_table(&hit).unwrap();
+        demote(&mut pool, hit[0]);
+        assert_eq!(indices(&pool.eviction_order()), indices(&[hit[1], hit[0]]), "{of}");
+        pool.release(&rest).unwrap();
+        drain(&mut pool, linked[1], &of);
+    }
+}
+
+/// What a caller does to contents by id is his own: the child stays, no lookup reaches it, and it goes when its turn comes.
+#[test]
+fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
+    for (mut pool, of) in pools() {
+        let parent = compute(&mut pool, PARENT);
+        let child = compute(&mut pool, CHILD);
+        pool.release(&[child, parent]).unwrap();
+        pool.evict(&[parent]).unwrap();
+        assert_eq!(pool.probe(&chain(0, CHILD), 2).unwrap().cached_blocks, 0);
+        // Computed again, it is reached again; hit, it is linked again.
+        let again = compute(&mut pool, PARENT);
+        let hit = pool.match_and_acquire(&chain(0, CHILD), 2).unwrap();
+        assert_eq!(hit, [again, child]);
+        pool.release_table(&hit).unwrap();
+        pool.release(&[again]).unwrap();
+        demote(&mut pool, again);
+        drain(&mut pool, child, &of);
+    }
+}
