@@ -5,17 +5,11 @@
 //!
 //! Invariant: a key is found exactly if it was inserted and not removed since.
 //!
-//! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone. Open addressing with linear probes and
-//! backward-shift deletion; at most two thirds of the slots are used. Where a key goes depends on a random number of the
-//! instance, so nobody can choose keys that meet; what the table says does not depend on it.
+//! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone.
 
-use std::hash::{BuildHasher, RandomState};
-
-use crate::block_list::{no_memory, try_reserve};
+use crate::block_list::try_reserve;
 use crate::error::PoolError;
-
-/// An empty slot: numbers start at 1.
-const EMPTY: u32 = 0;
+use crate::evictor::slots::Slots;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {
@@ -24,22 +18,14 @@ pub(super) struct KeyTable {
     /// Numbers below `keys.len()` that no key has.
     unused: Vec<u32>,
     /// Numbers by key.
-    slots: Vec<u32>,
+    slots: Slots,
     capacity: usize,
-    table_key: [u64; 2],
 }
 
 impl KeyTable {
     /// An empty table without room.
     pub(super) fn new() -> Self {
-        let state = RandomState::new();
-        Self {
-            keys: vec![0],
-            unused: Vec::new(),
-            slots: vec![EMPTY],
-            capacity: 0,
-            table_key: [state.hash_one(0_u8), state.hash_one(1_u8) | 1],
-        }
+        Self { keys: vec![0], unused: Vec::new(), slots: Slots::new(), capacity: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -60,22 +46,22 @@ impl KeyTable {
         if capacity <= self.capacity {
             return Ok(());
         }
-        // A third is always empty, and so every probe ends.
-        let num_slots = capacity + capacity / 2 + 1;
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(num_slots).map_err(|_| no_memory(capacity))?;
+        self.slots.reserve(capacity)?;
         try_reserve(&mut self.keys, capacity + 1)?;
         try_reserve(&mut self.unused, capacity)?;
-        slots.resize(num_slots, EMPTY);
         self.capacity = capacity;
-        let old = std::mem::replace(&mut self.slots, slots);
-        old.into_iter().filter(|&number| number != EMPTY).for_each(|number| self.occupy(number));
+        // Numbers whose keys were given up are in `unused`.
+        let mut in_use = vec![true; self.keys.len()];
+        in_use[0] = false;
+        self.unused.iter().for_each(|&number| in_use[number as usize] = false);
+        let numbers = (0_u32..).zip(in_use).filter_map(|(number, used)| used.then_some(number));
+        self.slots.rebuild(capacity, &self.keys, numbers);
         Ok(())
     }
 
     /// The number of `key`.
     pub(super) fn find(&self, key: u64) -> Option<u32> {
-        self.slot_of(key).map(|slot| self.slots[slot])
+        self.slots.find(&self.keys, key)
     }
 
     /// The key of a number that is in use.
@@ -98,78 +84,28 @@ impl KeyTable {
                 self.keys.len() as u32 - 1 // fits: the capacity does
             }
         };
-        self.occupy(number);
+        self.slots.insert(&self.keys, number);
         Some(number)
     }
 
     /// Gives up the key of `number`.
     pub(super) fn remove(&mut self, number: u32) {
-        let Some(slot) = self.slot_of(self.key(number)).filter(|&slot| self.slots[slot] == number) else {
-            return;
-        };
-        self.unused.push(number);
-        self.vacate(slot);
+        let key = self.key(number);
+        if self.find(key) == Some(number) {
+            self.slots.remove(&self.keys, key);
+            self.unused.push(number);
+        }
     }
 
     pub(super) fn clear(&mut self) {
         self.keys.truncate(1);
         self.unused.clear();
-        self.slots.fill(EMPTY);
+        self.slots.clear();
     }
 
     /// Bytes held.
     pub(super) fn heap_bytes(&self) -> usize {
-        8 * self.keys.capacity() + 4 * (self.unused.capacity() + self.slots.capacity())
-    }
-
-    /// Where `key` is looked for first.
-    fn home(&self, key: u64) -> usize {
-        let product = u128::from(key ^ self.table_key[0]) * u128::from(self.table_key[1]);
-        let mixed = (product as u64) ^ ((product >> 64) as u64);
-        (((mixed >> 32) * self.slots.len() as u64) >> 32) as usize
-    }
-
-    fn after(&self, slot: usize) -> usize {
-        if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
-    }
-
-    /// Slots from `from` on to `to`, around the end.
-    fn steps(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.slots.len() - from }
-    }
-
-    fn slot_of(&self, key: u64) -> Option<usize> {
-        let mut slot = self.home(key);
-        loop {
-            match self.slots[slot] {
-                EMPTY => return None,
-                number if self.keys[number as usize] == key => return Some(slot),
-                _ => slot = self.after(slot),
-            }
-        }
-    }
-
-    fn occupy(&mut self, number: u32) {
-        let mut slot = self.home(self.keys[number as usize]);
-        while self.slots[slot] != EMPTY {
-            slot = self.after(slot);
-        }
-        self.slots[slot] = number;
-    }
-
-    /// Empties `slot`, and moves up what had to pass it.
-    fn vacate(&mut self, slot: usize) {
-        let mut hole = slot;
-        let mut next = self.after(slot);
-        while self.slots[next] != EMPTY {
-            let home = self.home(self.keys[self.slots[next] as usize]);
-            if self.steps(home, next) >= self.steps(hole, next) {
-                self.slots[hole] = self.slots[next];
-                hole = next;
-            }
-            next = self.after(next);
-        }
-        self.slots[hole] = EMPTY;
+        8 * self.keys.capacity() + 4 * self.unused.capacity() + self.slots.heap_bytes()
     }
 }
 

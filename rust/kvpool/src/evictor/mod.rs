@@ -15,7 +15,7 @@ pub mod lru;
 mod names;
 pub mod policies;
 pub mod policy;
-mod slots;
+pub(crate) mod slots;
 
 use std::fmt;
 

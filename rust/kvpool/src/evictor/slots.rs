@@ -18,14 +18,14 @@ use crate::error::PoolError;
 const EMPTY: u32 = 0;
 
 #[derive(Clone, Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     slots: Vec<u32>,
     secret: [u64; 2],
 }
 
 impl Slots {
     /// An empty table without room.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let state = RandomState::new();
         Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
     }
@@ -36,34 +36,34 @@ impl Slots {
     }
 
     /// Takes the memory for `numbers` numbers, and changes nothing.
-    pub(super) fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
+    pub(crate) fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
     /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after [`Self::reserve`]. O(numbers).
-    pub(super) fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
+    pub(crate) fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
         these.for_each(|number| self.insert(keys, number));
     }
 
     /// Forgets all numbers.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.slots.fill(EMPTY);
     }
 
     /// Numbers in the table. O(capacity).
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
     /// The number of `key`.
-    pub(super) fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
+    pub(crate) fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
     }
 
     /// Puts `number`, which has room and whose key no other number in the table has.
-    pub(super) fn insert(&mut self, keys: &[u64], number: u32) {
+    pub(crate) fn insert(&mut self, keys: &[u64], number: u32) {
         let mut slot = self.home(keys[number as usize]);
         while self.slots[slot] != EMPTY {
             slot = self.after(slot);
@@ -72,7 +72,7 @@ impl Slots {
     }
 
     /// Takes the number of `key` out.
-    pub(super) fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
+    pub(crate) fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
         // What had to pass the slot moves up.
@@ -88,6 +88,11 @@ impl Slots {
         }
         self.slots[hole] = EMPTY;
         Some(number)
+    }
+
+    /// Bytes held.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        4 * self.slots.capacity()
     }
 
     /// Where `key` is looked for first.
