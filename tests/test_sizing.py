@@ -266,12 +266,9 @@ def test_the_command_says_that_it_is_a_sample(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "x%", "-1%", "0", "0%", "1.5", "1.5 blocks", "nan", "inf%", "1e400", "5%%", "..%"]
+    "text", ["", "x%", "-1%", "0", "0%", "1.5", "1.5 blocks", "nan", "inf%", "1e400", "5%%", "..%"]
 )
 def test_a_size_that_is_none(text: str) -> None:
-    if text == "5":
-        assert Size.parse(text).blocks(unique_blocks=10, bytes_per_block=None) == 5
-        return
     with pytest.raises(InvalidArgumentError, match="must be like 5%, 60GiB or 9139"):
         Size.parse(text)
 
@@ -281,6 +278,7 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         Size.parse("1 GiB").blocks(unique_blocks=10, bytes_per_block=None)
     with pytest.raises(InvalidArgumentError, match="at most 4,294,967,288"):
         Size.parse("1e12").blocks(unique_blocks=10, bytes_per_block=None)
+    assert Size.parse("5").blocks(unique_blocks=10, bytes_per_block=None) == 5
     assert Size.parse("0.001%").blocks(unique_blocks=10, bytes_per_block=None) == 1
 
 

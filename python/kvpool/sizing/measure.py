@@ -441,7 +441,7 @@ def _over_time(
     capacity = min(sizes, key=lambda one: abs(math.log((one["blocks"] + 1) / (share + 1))))
     policy = "lru" if "lru" in policies else policies[0]
     run, _ = runs[policy, capacity["blocks"]]
-    ideal = references.run("lru", max(1, references.unique_blocks), form="stream")
+    ideal = references.optimal(references.unique_blocks)  # a cache without end
     windows: list[schema.Window] = []
     pairs = zip(references.over_time(run, window_s), references.over_time(ideal, window_s), strict=True)
     for window, best in pairs:

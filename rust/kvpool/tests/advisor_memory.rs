@@ -4,44 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
 
 use kvpool::retention::TenantId;
 use kvpool::{AdvisorConfig, BlockHash, BlockPool, EvictionPolicy, HashAlgorithm, HashChain, PoolConfig};
-
-thread_local! {
-    /// Allocations of this thread, and bytes that it holds of them.
-    static COUNTS: Cell<(usize, isize)> = const { Cell::new((0, 0)) };
-}
-
-struct Counting;
-
-fn count(allocations: usize, bytes: isize) {
-    // A thread that is going away counts no more.
-    let _ = COUNTS.try_with(|counts| {
-        let (before, held) = counts.get();
-        counts.set((before + allocations, held + bytes));
-    });
-}
-
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(1, layout.size() as isize);
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(0, -(layout.size() as isize));
-        // SAFETY: as above; `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 fn pool(num_blocks: usize, advisor: Option<AdvisorConfig>) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks, block_size: 1, advisor, ..PoolConfig::default() }).unwrap()
@@ -49,12 +16,12 @@ fn pool(num_blocks: usize, advisor: Option<AdvisorConfig>) -> BlockPool {
 
 /// Bytes that a pool with this advisor holds more than one without, and bytes that the advisor says.
 fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
-    let start = COUNTS.get().1;
+    let start = counting::counts().1;
     let plain = pool(num_blocks, None);
-    let without = COUNTS.get().1 - start;
+    let without = counting::counts().1 - start;
     drop(plain);
     let advised = pool(num_blocks, Some(config));
-    let with = COUNTS.get().1 - start;
+    let with = counting::counts().1 - start;
     (with - without, advised.advice().unwrap().memory_bytes as isize)
 }
 
@@ -112,9 +79,9 @@ fn nothing_grows() {
         let (mut allocations, mut held) = (0, (0, 0));
         for turn in 0..2_000_usize {
             let chain = &chains[turn * turn % 300];
-            let (start, bytes) = COUNTS.get();
+            let (start, bytes) = counting::counts();
             let found = pool.match_and_acquire_for(chain, usize::MAX, TenantId(turn as u32 % 7)).unwrap();
-            allocations += COUNTS.get().0 - start;
+            allocations += counting::counts().0 - start;
             table.clear();
             table.extend_from_slice(&found);
             pool.allocate_into(chain.len() - found.len(), &mut table).unwrap();
@@ -125,10 +92,10 @@ fn nothing_grows() {
             drop(found);
             // The pool's own lists have grown by then.
             if turn == 500 {
-                held.0 = COUNTS.get().1;
+                held.0 = counting::counts().1;
             } else if turn > 500 {
-                held.1 = COUNTS.get().1;
-                assert_eq!(COUNTS.get().1, bytes, "turn {turn}");
+                held.1 = counting::counts().1;
+                assert_eq!(counting::counts().1, bytes, "turn {turn}");
             }
         }
         assert_eq!(held.0, held.1);

@@ -3,35 +3,11 @@
 //! A binary of its own: it counts what the thread allocates. `policies_memory` does it for the policies alone, and weighs them.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockHash, BlockPool, EvictionPolicy, HashAlgorithm, HashChain, PoolConfig};
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is going away counts no more.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const USABLE: usize = 600;
 const REQUEST: usize = 6;
@@ -62,13 +38,13 @@ fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> 
         let hits = table.len();
         // A steady state: the pool is full, and its own lists have grown to what a request needs.
         let steady = nth > 300;
-        let before = ALLOCATIONS.get();
+        let before = counting::counts().0;
         pool.allocate_into(REQUEST - hits, &mut table).unwrap();
-        evicting += if steady { ALLOCATIONS.get() - before } else { 0 };
-        let before = ALLOCATIONS.get();
+        evicting += if steady { counting::counts().0 - before } else { 0 };
+        let before = counting::counts().0;
         pool.register(&table[hits..], &chain, hits).unwrap();
-        registering += if steady { ALLOCATIONS.get() - before } else { 0 };
-        let before = ALLOCATIONS.get();
+        registering += if steady { counting::counts().0 - before } else { 0 };
+        let before = counting::counts().0;
         pool.mark_computed(&table[hits..]).unwrap();
         if hints {
             let priority = Priority::new((nth % 101) as u8).unwrap();
@@ -80,7 +56,7 @@ fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> 
         }
         table.reverse();
         pool.release(&table).unwrap();
-        rest += if steady { ALLOCATIONS.get() - before } else { 0 };
+        rest += if steady { counting::counts().0 - before } else { 0 };
     }
     assert!(pool.stats().evicted > 1000, "{eviction:?} was not put under pressure");
     pool.check_invariants().unwrap();

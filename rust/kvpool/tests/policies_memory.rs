@@ -2,8 +2,8 @@
 //!
 //! A binary of its own: it counts what the whole process allocates.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
 
 use kvpool::evictor::{
     Content, Policy,
@@ -11,39 +11,6 @@ use kvpool::evictor::{
 };
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockId, Closed, PoolError};
-
-thread_local! {
-    /// Allocations of this thread, and bytes that it holds of them.
-    static COUNTS: Cell<(usize, isize)> = const { Cell::new((0, 0)) };
-}
-
-struct Counting;
-
-fn count(allocations: usize, bytes: isize) {
-    // A thread that is going away counts no more.
-    let _ = COUNTS.try_with(|counts| {
-        let (before, held) = counts.get();
-        counts.set((before + allocations, held + bytes));
-    });
-}
-
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(1, layout.size() as isize);
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(0, -(layout.size() as isize));
-        // SAFETY: as above; `pointer` came from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
     Ok(Box::new(policy?))
@@ -70,9 +37,9 @@ const POLICIES: [(usize, Make); 11] = [
 fn memory_is_taken_at_once_and_as_much_as_stated() {
     const BLOCKS: usize = 1 << 14;
     for (stated, make) in POLICIES {
-        let (_, before) = COUNTS.get();
+        let (_, before) = counting::counts();
         let mut policy = make(BLOCKS).unwrap();
-        let per_block = (COUNTS.get().1 - before) as f64 / BLOCKS as f64;
+        let per_block = (counting::counts().1 - before) as f64 / BLOCKS as f64;
         let name = policy.name();
         assert!(
             per_block <= stated as f64 + 0.1,
@@ -85,7 +52,7 @@ fn memory_is_taken_at_once_and_as_much_as_stated() {
 
         let content = |n: usize| Content { key: n as u64 * n as u64 % 40_009, depth: (n % 50) as u32 };
         let mut contents = vec![Content::default(); BLOCKS];
-        let (allocations, _) = COUNTS.get();
+        let (allocations, _) = counting::counts();
         for n in 0..4 * BLOCKS {
             let victim = if n < BLOCKS - 1 { BlockId::new(n as u32 + 1) } else { policy.pop().unwrap() };
             if n >= BLOCKS - 1 {
@@ -110,7 +77,7 @@ fn memory_is_taken_at_once_and_as_much_as_stated() {
             }
         }
         policy.clear();
-        assert_eq!(COUNTS.get().0, allocations, "{name} allocates after it was made");
+        assert_eq!(counting::counts().0, allocations, "{name} allocates after it was made");
     }
 }
 
@@ -118,9 +85,9 @@ fn memory_is_taken_at_once_and_as_much_as_stated() {
 fn retention_takes_as_much_as_stated() {
     const BLOCKS: usize = 1 << 14;
     let held = |retention: Option<&RetentionConfig>| {
-        let (_, before) = COUNTS.get();
+        let (_, before) = counting::counts();
         let evictor = Closed::new(Fifo::new(BLOCKS).unwrap(), BLOCKS, retention).unwrap();
-        let per_block = (COUNTS.get().1 - before) as f64 / BLOCKS as f64;
+        let per_block = (counting::counts().1 - before) as f64 / BLOCKS as f64;
         drop(evictor);
         per_block
     };

@@ -133,7 +133,7 @@ fn drive(
             table.iter().enumerate().rev().map(|(depth, &block)| Candidate { block, depth: depth as u32 }),
         );
         evictor.insert(&mut released);
-        if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention()) {
+        if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {
                 let _ = retention.retain(block, Retention::END_OF_LIFE); // refused only for a time to live
             }

@@ -304,12 +304,12 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         self.order.clear();
     }
 
-    fn retention(&mut self) -> Option<&mut dyn Retain> {
+    fn retention(&self) -> Option<&dyn Retain> {
         if self.order.has_retention() { Some(self) } else { None }
     }
 
-    fn retention_stats(&self) -> Option<RetentionStats> {
-        self.order.has_retention().then(|| self.order.stats())
+    fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
+        if self.order.has_retention() { Some(self) } else { None }
     }
 
     fn len(&self) -> usize {
@@ -379,7 +379,15 @@ impl<P: Policy + Clone> Retain for Closed<P> {
         Ok(expired)
     }
 
+    fn now(&self) -> Option<f64> {
+        self.order.now()
+    }
+
     fn tenant_blocks(&self, tenant: TenantId) -> usize {
         self.order.tenant_blocks(tenant)
+    }
+
+    fn stats(&self) -> RetentionStats {
+        self.order.stats()
     }
 }

@@ -21,7 +21,7 @@ use std::fmt;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
-use crate::retention::{Retain, RetentionStats};
+use crate::retention::Retain;
 pub use closed::Closed;
 pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
@@ -106,12 +106,12 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     }
 
     /// Priorities, times to live, pins and tenants, if this evictor has them.
-    fn retention(&mut self) -> Option<&mut dyn Retain> {
+    fn retention(&self) -> Option<&dyn Retain> {
         None
     }
 
-    /// The gauges of retention, if this evictor has it. O(1).
-    fn retention_stats(&self) -> Option<RetentionStats> {
+    /// The same, to be told something. Must have it exactly if [`Self::retention`] does.
+    fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
         None
     }
 

@@ -178,7 +178,6 @@ impl Hints {
         &self,
         request: &Request,
         pool: &mut BlockPool,
-        now: Option<f64>,
         positions: Range<usize>,
         scope: Scope,
     ) -> Result<HintReport, PoolError> {
@@ -192,6 +191,7 @@ impl Hints {
         if let Some(tenant) = self.tenant.filter(|_| scope == Scope::All) {
             pool.assign_tenant(&sequence.blocks[start.max(request.own_from).min(end)..end], tenant)?;
         }
+        let now = pool.retention_time();
         self.stretches(start..end, pool.block_size(), request.own_from, now, scope, |stretch, retention| {
             report.add(pool.retain(&sequence.blocks[stretch], retention)?);
             Ok(())
@@ -204,9 +204,9 @@ impl Hints {
         &self,
         pool: &mut BlockPool,
         cursor: &HashCursor,
-        now: Option<f64>,
     ) -> Result<HintReport, PoolError> {
-        let found = pool.match_prefix(cursor.chain(), usize::MAX)?.blocks;
+        let found = pool.find_prefix(cursor.chain(), usize::MAX)?.blocks;
+        let now = pool.retention_time();
         let hashes = cursor.chain().hashes();
         let mut report = HintReport::default();
         self.stretches(0..hashes.len(), pool.block_size(), 0, now, Scope::All, |stretch, retention| {

@@ -103,8 +103,6 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
-    /// The time that the pool was told last: hints with a time to live count from it.
-    now: Option<f64>,
 }
 
 impl CacheManager {
@@ -162,7 +160,6 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
-            now: None,
         })
     }
 

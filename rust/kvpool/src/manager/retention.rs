@@ -77,11 +77,16 @@ impl CacheManager {
         }
         self.check_retention("take hints")?;
         self.check_ranges(&hints.ranges)?;
-        Ok(Some(Box::new(Hints::new(hints, self.now))))
+        Ok(Some(Box::new(Hints::new(hints, self.now()))))
+    }
+
+    /// What absolute times to live count from.
+    fn now(&self) -> Option<f64> {
+        self.tiers.device().retention_time()
     }
 
     fn check_retention(&self, operation: &'static str) -> Result<(), ManagerError> {
-        if self.tiers.device().retention_stats().is_none() {
+        if !self.tiers.device().has_retention() {
             return Err(ManagerError::Pool(PoolError::NoRetention { operation }));
         }
         Ok(())
@@ -96,7 +101,7 @@ impl CacheManager {
                 return invalid("range", format!("{}..{end}", range.start), "a start before its end");
             }
             range.retention.check()?;
-            if range.retention.ttl.is_some() && self.now.is_none() {
+            if range.retention.ttl.is_some() && self.now().is_none() {
                 return invalid("ttl", "a time to live".into(), "a clock: call advance_time(now) first");
             }
         }
@@ -123,7 +128,7 @@ impl CacheManager {
             return Err(super::lost_slot());
         };
         if let Some(hints) = &request.hints {
-            let report = hints.apply(request, self.tiers.device_mut(), self.now, positions, scope)?;
+            let report = hints.apply(request, self.tiers.device_mut(), positions, scope)?;
             self.stats.hints.add(report);
         }
         Ok(())
@@ -143,11 +148,11 @@ impl CacheManager {
         self.check_retention("retain blocks")?;
         let slot = self.slot(id.into())?;
         self.check_ranges(ranges)?;
-        let new = Hints::of(ranges, self.now);
+        let new = Hints::of(ranges, self.now());
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
-        let report = new.apply(request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
+        let report = new.apply(request, self.tiers.device_mut(), 0..usize::MAX, Scope::All)?;
         request.hints.get_or_insert_default().extend(&new);
         self.stats.hints.add(report);
         Ok(report)
@@ -170,7 +175,7 @@ impl CacheManager {
         };
         let only = Hints::of_tenant(tenant);
         request.hints.get_or_insert_default().extend(&only);
-        only.apply(request, self.tiers.device_mut(), self.now, 0..usize::MAX, Scope::All)?;
+        only.apply(request, self.tiers.device_mut(), 0..usize::MAX, Scope::All)?;
         Ok(())
     }
 
@@ -207,15 +212,15 @@ impl CacheManager {
             self.check_retention("end a session")?;
             self.check_settled(slot, "release it: complete or abort the swap first")?;
             let all = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
-            let (end, now) = (Hints::of(&[all], self.now), self.now);
+            let end = Hints::of(&[all], self.now());
             let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else {
                 return Err(super::lost_slot());
             };
             let pool = self.tiers.device_mut();
             if request.state == RequestState::Running {
-                report = end.apply(request, pool, now, 0..usize::MAX, Scope::All)?;
+                report = end.apply(request, pool, 0..usize::MAX, Scope::All)?;
             } else if request.sequence.cursor.epoch() == pool.epoch() {
-                report = end.apply_to_chain(pool, &request.sequence.cursor, now)?;
+                report = end.apply_to_chain(pool, &request.sequence.cursor)?;
             }
             self.stats.hints.add(report);
         }
@@ -237,8 +242,8 @@ impl CacheManager {
         self.check_retention("retain blocks")?;
         self.check_cursor(cursor)?;
         self.check_ranges(ranges)?;
-        let hints = Hints::of(ranges, self.now);
-        let report = hints.apply_to_chain(self.tiers.device_mut(), cursor, self.now)?;
+        let hints = Hints::of(ranges, self.now());
+        let report = hints.apply_to_chain(self.tiers.device_mut(), cursor)?;
         self.stats.hints.add(report);
         Ok(report)
     }
@@ -262,17 +267,15 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
-        let expired = self.tiers.device_mut().advance_time(now)?;
-        self.now = Some(now);
-        Ok(expired)
+        Ok(self.tiers.device_mut().advance_time(now)?)
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`].
-    pub fn tenant_blocks(&mut self, tenant: TenantId) -> Result<usize, ManagerError> {
-        Ok(self.tiers.device_mut().tenant_blocks(tenant)?)
+    pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, ManagerError> {
+        Ok(self.tiers.device().tenant_blocks(tenant)?)
     }
 
     /// How many blocks are retained how; `None` without retention. O(1).

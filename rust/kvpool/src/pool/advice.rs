@@ -48,10 +48,7 @@ impl BlockPool {
         max_blocks: usize,
         tenant: TenantId,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let mut found = self.match_prefix(chain, max_blocks)?;
-        found.tenant = Some(tenant);
-        self.acquire_match(&found)?;
-        Ok(found.blocks)
+        self.look_up(chain, max_blocks, Some(tenant))
     }
 
     /// A match was acquired.

@@ -67,7 +67,8 @@ impl BlockPool {
         Ok(found)
     }
 
-    fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
+    /// The same for a look, which is no reference to anything: the advisor has nothing to know of it.
+    pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
         let asked = chain.len().min(max_blocks);
@@ -126,7 +127,16 @@ impl BlockPool {
         chain: &HashChain,
         max_blocks: usize,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let found = self.match_prefix(chain, max_blocks)?;
+        self.look_up(chain, max_blocks, None)
+    }
+
+    pub(super) fn look_up(
+        &mut self,
+        chain: &HashChain,
+        max_blocks: usize,
+        tenant: Option<TenantId>,
+    ) -> Result<Vec<BlockId>, PoolError> {
+        let found = PrefixMatch { tenant, ..self.match_prefix(chain, max_blocks)? };
         self.acquire_match(&found)?;
         Ok(found.blocks)
     }

@@ -30,7 +30,7 @@ impl BlockPool {
         for &block in blocks {
             check_id(block, self.num_blocks(), "retained")?;
         }
-        let Some(retainer) = self.evictor.retention() else {
+        let Some(retainer) = self.evictor.retention_mut() else {
             return Err(PoolError::NoRetention { operation: "retain blocks" });
         };
         let mut report = HintReport::default();
@@ -78,17 +78,30 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::NoRetention`].
-    pub fn tenant_blocks(&mut self, tenant: TenantId) -> Result<usize, PoolError> {
-        Ok(self.retainer("count a tenant's blocks")?.tenant_blocks(tenant))
+    pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, PoolError> {
+        let refused = PoolError::NoRetention { operation: "count a tenant's blocks" };
+        Ok(self.evictor.retention().ok_or(refused)?.tenant_blocks(tenant))
     }
 
     /// How many blocks are retained how; `None` without retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
-        self.evictor.retention_stats()
+        self.evictor.retention().map(Retain::stats)
+    }
+
+    /// Whether the pool was made with retention.
+    #[must_use]
+    pub fn has_retention(&self) -> bool {
+        self.evictor.retention().is_some()
+    }
+
+    /// The latest time that [`Self::advance_time`] was told; `None` before any, or without retention.
+    #[must_use]
+    pub fn retention_time(&self) -> Option<f64> {
+        self.evictor.retention()?.now()
     }
 
     fn retainer(&mut self, operation: &'static str) -> Result<&mut dyn Retain, PoolError> {
-        self.evictor.retention().ok_or(PoolError::NoRetention { operation })
+        self.evictor.retention_mut().ok_or(PoolError::NoRetention { operation })
     }
 }

@@ -286,4 +286,10 @@ pub trait Retain {
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
     fn tenant_blocks(&self, tenant: TenantId) -> usize;
+
+    /// The latest time that was passed; `None` before any was.
+    fn now(&self) -> Option<f64>;
+
+    /// Gauges. O(1).
+    fn stats(&self) -> RetentionStats;
 }

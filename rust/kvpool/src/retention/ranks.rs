@@ -327,6 +327,10 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
+    pub(crate) fn now(&self) -> Option<f64> {
+        self.retained.as_ref().and_then(|retained| retained.now)
+    }
+
     pub(crate) fn tenant_blocks(&self, tenant: TenantId) -> usize {
         let tenants = self.retained.as_ref().and_then(|retained| retained.tenants.as_ref());
         tenants.map_or(0, |tenants| tenants.count(tenants.find(tenant)))

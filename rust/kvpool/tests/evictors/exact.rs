@@ -115,17 +115,17 @@ impl Pair {
                 }
             }
             Call::Retain(block, retention) if fits(block) => {
-                let hint = self.evictor.retention().unwrap().retain(id(block), retention).ok();
+                let hint = self.evictor.retention_mut().unwrap().retain(id(block), retention).ok();
                 assert_eq!(hint, self.model.retain(block, retention));
             }
             Call::Assign(block, tenant) if fits(block) => {
-                self.evictor.retention().unwrap().assign(id(block), TenantId(tenant));
+                self.evictor.retention_mut().unwrap().assign(id(block), TenantId(tenant));
                 self.model.assign(block, tenant);
             }
             Call::Relink(..) | Call::Retain(..) | Call::Assign(..) => {}
             Call::Advance(by) => {
                 let now = self.now.map_or(100.0, |now| now + by);
-                let expired = self.evictor.retention().unwrap().advance_time(now).ok();
+                let expired = self.evictor.retention_mut().unwrap().advance_time(now).ok();
                 assert_eq!(expired, self.model.advance_time(now));
                 if let Some(expired) = expired {
                     self.now = Some(now);
@@ -160,7 +160,7 @@ impl Pair {
             assert_eq!(self.evictor.parent(id(block)).map(BlockId::index), self.model.parent(block));
             assert_eq!(self.evictor.has_dependents(id(block)), self.model.children(block) > 0);
         }
-        let stats = self.evictor.retention_stats().unwrap();
+        let stats = self.evictor.retention().unwrap().stats();
         let gauges = [stats.demoted, stats.below_normal, stats.above_normal, stats.pinned, stats.with_ttl];
         assert_eq!((gauges, stats.expired), (self.model.gauges(), self.expired));
     }

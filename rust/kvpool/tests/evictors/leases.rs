@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
-use kvpool::retention::{Retain, RetentionStats};
+use kvpool::retention::Retain;
 use kvpool::{BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
 
 /// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was evicted. Whatever the
@@ -107,11 +107,11 @@ impl Evictor for Watched {
     fn clear(&mut self) {
         self.enter(|inner| inner.clear());
     }
-    fn retention(&mut self) -> Option<&mut dyn Retain> {
+    fn retention(&self) -> Option<&dyn Retain> {
         self.0.retention()
     }
-    fn retention_stats(&self) -> Option<RetentionStats> {
-        self.0.retention_stats()
+    fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
+        self.0.retention_mut()
     }
     fn evict(&mut self) -> Option<BlockId> {
         self.1.evictions.fetch_add(1, Ordering::Relaxed);
