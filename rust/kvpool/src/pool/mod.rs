@@ -35,6 +35,7 @@
 //! ```
 
 mod advice;
+mod journal;
 mod lifetime;
 mod lookup;
 mod promote;
@@ -50,6 +51,7 @@ use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::FenceSet;
 use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
@@ -160,6 +162,7 @@ pub struct BlockPool {
     epoch: u64,
     counters: Counters,
     poison: Option<Box<str>>,
+    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -224,6 +227,7 @@ impl BlockPool {
             epoch: 0,
             counters: Counters::default(),
             poison: None,
+            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })
@@ -365,7 +369,11 @@ impl BlockPool {
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
     pub fn take_events(&mut self) -> EventBatch {
-        self.events.take()
+        let events = self.events.take();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Gauges and counters. O(1).
@@ -448,6 +456,7 @@ impl BlockPool {
     #[cold]
     fn broken(&mut self, reason: String) -> PoolError {
         self.poison = Some(reason.clone().into_boxed_str());
+        self.flush_journal();
         PoolError::Poisoned { reason }
     }
 
