@@ -36,7 +36,7 @@ pub use operation::{
     Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
     RetentionRecord, Rows,
 };
-pub(crate) use outcome::{Check, Outcome};
+pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys};
 
 use std::collections::VecDeque;

@@ -12,10 +12,12 @@ use crate::tiers::Transfer;
 
 /// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check(u64);
+pub struct Check(u64);
 
 impl Check {
-    pub(crate) fn of(outcome: &impl Outcome) -> u32 {
+    /// The check of an answer.
+    #[must_use]
+    pub fn of(outcome: &impl Outcome) -> u32 {
         let mut check = Self(0);
         outcome.add_to(&mut check);
         check.finish()
@@ -31,7 +33,8 @@ impl Check {
 }
 
 /// What an operation answers.
-pub(crate) trait Outcome {
+pub trait Outcome {
+    /// Adds what two equal answers have in common.
     fn add_to(&self, check: &mut Check);
 }
 

@@ -77,6 +77,12 @@ impl CacheManager {
         }
     }
 
+    /// The slot of a request: what a journal names it by.
+    #[must_use]
+    pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
+        self.slots.get(&id.into()).copied()
+    }
+
     /// A request's tokens and their hash chain.
     ///
     /// # Errors
@@ -112,7 +118,7 @@ impl CacheManager {
     }
 
     pub(super) fn name(&self, id: RequestRef<'_>) -> Name {
-        self.slots.get(&id).map_or_else(|| Name::Unknown(id.to_owned()), |&slot| Name::Slot(slot as u32))
+        self.slots.get(&id).map_or_else(|| Name::Id(id.to_owned()), |&slot| Name::Slot(slot as u32))
     }
 
     pub(super) fn names(&self, ids: &[RequestRef<'_>]) -> Vec<Name> {
@@ -286,12 +292,5 @@ impl CacheManager {
         let stale = matches!(result, Err(ManagerError::StaleStep));
         let operation = ManagerOperation::CommitStep { planned: std::mem::take(planned), stale };
         self.note(journal, &operation, Check::of(result));
-    }
-}
-
-// STUB until the digest is merged
-impl CacheManager {
-    fn state_digest(&mut self) -> Option<u64> {
-        None
     }
 }

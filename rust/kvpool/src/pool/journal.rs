@@ -79,10 +79,3 @@ impl BlockPool {
         journal.chain(chain, tokens, if is_indexed { indexed } else { 0 })
     }
 }
-
-// STUB until the digest is merged
-impl BlockPool {
-    fn state_digest(&mut self) -> Option<u64> {
-        None
-    }
-}
