@@ -32,7 +32,9 @@ impl BlockPool {
             return Err(PoolError::OutOfBlocks(refusal));
         }
         let free = n.min(self.allocator.num_free());
+        let first = out.len();
         self.allocator.allocate_into(free, out)?;
+        self.touch(&out[first..]);
         for _ in free..n {
             let Some(victim) = self.evictor.evict() else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
@@ -63,6 +65,7 @@ impl BlockPool {
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(blocks)?;
+        self.touch(blocks);
         if !self.fences.is_idle() {
             let mut added = BTreeMap::<BlockId, u32>::new();
             for &block in blocks {
@@ -91,6 +94,7 @@ impl BlockPool {
         }
         self.idle.clear();
         self.allocator.drop_references(blocks, &mut self.idle)?;
+        self.touch(blocks);
         for block in shared.into_keys() {
             let left = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.on_release(block, left);
@@ -185,6 +189,7 @@ impl BlockPool {
         }
         self.check_poison()?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
+        self.touch(blocks);
         let allocator = &self.allocator;
         self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
         Ok(())
@@ -203,6 +208,7 @@ impl BlockPool {
 
     fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
+        self.touch(ended);
         for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.end_one(block, references);
@@ -312,6 +318,7 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
+        self.touch_all();
         while let Some(block) = self.evictor.evict() {
             self.check_victim(block)?;
             self.index.remove(block);
@@ -345,6 +352,7 @@ impl BlockPool {
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         self.index.grow(num_blocks)?;
         self.evictor.grow(num_blocks)?;
+        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.allocator.grow(num_blocks)?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);
