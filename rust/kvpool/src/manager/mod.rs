@@ -51,6 +51,7 @@
 
 mod admission;
 mod config;
+mod digest;
 mod error;
 mod growth;
 mod hints;

@@ -43,7 +43,9 @@ impl BlockPool {
             return Err(PoolError::OutOfBlocks(refusal));
         }
         let free = n.min(self.allocator.num_free());
+        let first = out.len();
         self.allocator.allocate_into(free, out)?;
+        self.touch(&out[first..]);
         for _ in free..n {
             let Some(victim) = self.evictor.evict() else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
@@ -81,6 +83,7 @@ impl BlockPool {
     fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(blocks)?;
+        self.touch(blocks);
         if !self.fences.is_idle() {
             let mut added = BTreeMap::<BlockId, u32>::new();
             for &block in blocks {
@@ -116,6 +119,7 @@ impl BlockPool {
         }
         self.idle.clear();
         self.allocator.drop_references(blocks, &mut self.idle)?;
+        self.touch(blocks);
         for block in shared.into_keys() {
             let left = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.on_release(block, left);
@@ -224,6 +228,7 @@ impl BlockPool {
         }
         self.check_poison()?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
+        self.touch(blocks);
         let allocator = &self.allocator;
         self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
         Ok(())
@@ -249,6 +254,7 @@ impl BlockPool {
 
     fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
+        self.touch(ended);
         for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.end_one(block, references);
@@ -380,6 +386,7 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
+        self.touch_all();
         while let Some(block) = self.evictor.evict() {
             self.check_victim(block)?;
             self.index.remove(block);
@@ -420,6 +427,7 @@ impl BlockPool {
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         self.index.grow(num_blocks)?;
         self.evictor.grow(num_blocks)?;
+        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.allocator.grow(num_blocks)?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);

@@ -96,6 +96,7 @@ impl BlockPool {
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
+        self.touch(&found.blocks);
         for &block in &found.blocks {
             let before = self.allocator.ref_count(block).unwrap_or(0);
             if before > 0 {
@@ -203,6 +204,7 @@ impl BlockPool {
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
+        self.touch(blocks);
         for (done, &block) in blocks.iter().enumerate() {
             let Some(link) = chain.link(start + done) else { break };
             // Already registered before, or named twice in this call: take back what this call did.
@@ -256,6 +258,7 @@ impl BlockPool {
                 return Err(PoolError::NotRegistered { block });
             }
         }
+        self.touch(blocks);
         for &block in blocks {
             let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
             if appeared

@@ -59,6 +59,7 @@ impl BlockPool {
             self.release(&[block])?;
             return Ok(shared);
         }
+        self.touch(&[block]);
         match self.index.insert_checked(block, &link.as_ref()) {
             Inserted::Collision => self.counters.collisions += 1,
             _ => self.note_registered(block, &link.as_ref(), None),
@@ -105,6 +106,7 @@ impl BlockPool {
             self.note_shared_hit(block);
             return Ok(());
         }
+        self.touch(&[block]);
         if !self.evictor.hit(block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
@@ -132,6 +134,7 @@ impl BlockPool {
         if self.index.contains(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
+        self.touch(&[block]);
         if self.index.insert_checked(block, content) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());

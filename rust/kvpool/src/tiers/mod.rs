@@ -180,6 +180,16 @@ impl Tiers {
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
+    /// The pools in order of their tiers.
+    pub(crate) fn pools(&self) -> &[BlockPool] {
+        &self.pools
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
+        &mut self.pools
+    }
+
     /// The pool of tier 0.
     pub(crate) fn device(&self) -> &BlockPool {
         &self.pools[0]
