@@ -61,7 +61,8 @@ pub(crate) fn python_settings(config: &ManagerConfig, manager: bool) -> String {
 }
 
 pub(crate) const RUST_MANAGER: &str = r"//! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockId, CacheManager, ExtraKeys, ManagerConfig, RequestHints, RetentionRange, SwapId};
@@ -86,7 +87,8 @@ SETTINGS        ..ManagerConfig::default()
 ";
 
 pub(crate) const RUST_POOL: &str = r"//! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use std::sync::Arc;
 

@@ -3,5 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 mod bytes;
+mod forged;
 mod replays;
+mod shrinks;
 mod world;
