@@ -60,7 +60,7 @@ pub(crate) fn python_settings(config: &ManagerConfig, manager: bool) -> String {
     lines.iter().map(|line| format!("        {line},\n")).collect()
 }
 
-pub(crate) const RUST_MANAGER: &str = r"//! A journal as a test: made by `kvpool journal export`.
+pub(crate) const RUST_MANAGER: &str = r#"//! A journal as a test: made by `kvpool journal export`.
 #![cfg_attr(rustfmt, rustfmt_skip)]
 #![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
@@ -84,9 +84,9 @@ SETTINGS        ..ManagerConfig::default()
         contents.iter().flat_map(block).chain(std::iter::repeat_n(0, tail)).collect()
     };
 
-";
+"#;
 
-pub(crate) const RUST_POOL: &str = r"//! A journal as a test: made by `kvpool journal export`.
+pub(crate) const RUST_POOL: &str = r#"//! A journal as a test: made by `kvpool journal export`.
 #![cfg_attr(rustfmt, rustfmt_skip)]
 #![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
@@ -123,7 +123,7 @@ SETTINGS        ..PoolConfig::default()
         last.unwrap()
     };
 
-";
+"#;
 
 pub(crate) const PYTHON_MANAGER: &str = r#""""A journal as a test: made by ``kvpool journal export``."""
 

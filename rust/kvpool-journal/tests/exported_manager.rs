@@ -1,5 +1,6 @@
 //! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockId, CacheManager, ExtraKeys, ManagerConfig, RequestHints, RetentionRange, SwapId};
@@ -31,85 +32,25 @@ fn journal() {
     };
 
     // 0: refused: ttl is a time to live: must be a clock: call advance_time(now) first
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[1, 2, 3, 4, 5, 6, 7], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: None,
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 3,
-                end: None,
-                retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(4.0)), then: Then::Demote },
-            }],
-        },
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[1, 2, 3, 4, 5, 6, 7], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(4.0)), then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 1: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#1] }
-    let _ = manager.admit_with(
-        2i64,
-        manager.prepare(&tokens(&[], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(2i64, manager.prepare(&tokens(&[], 1), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 2: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#2, #3, #4, #5, #6, #7, #8, #9, #10] }
-    let _ = manager.admit_with(
-        1i64,
-        manager.prepare(&tokens(&[8, 9, 10, 11, 12, 13, 14, 15, 16], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(1i64, manager.prepare(&tokens(&[8, 9, 10, 11, 12, 13, 14, 15, 16], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 3: refused: ttl is a time to live: must be a clock: call advance_time(now) first
-    let _ = manager.admit_with(
-        2i64,
-        manager.prepare(&tokens(&[17, 18], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: Some(TenantId(1)),
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 6,
-                end: None,
-                retention: Retention {
-                    keep: Keep::Priority(Priority::new(35).unwrap()),
-                    ttl: Some(Ttl::Absolute(3.0)),
-                    then: Then::Demote,
-                },
-            }],
-        },
-    );
+    let _ = manager.admit_with(2i64, manager.prepare(&tokens(&[17, 18], 1), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Priority(Priority::new(35).unwrap()), ttl: Some(Ttl::Absolute(3.0)), then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 4: refused: ttl is a time to live: must be a clock: call advance_time(now) first
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[19, 20], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: Some(TenantId(1)),
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 3,
-                end: None,
-                retention: Retention {
-                    keep: Keep::Priority(Priority::new(35).unwrap()),
-                    ttl: Some(Ttl::Absolute(4.0)),
-                    then: Then::Demote,
-                },
-            }],
-        },
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[19, 20], 1), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(35).unwrap()), ttl: Some(Ttl::Absolute(4.0)), then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 5: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#11, #12] }
-    let _ = manager.admit_with(
-        0i64,
-        manager.prepare(&tokens(&[8, 9], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints { tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] },
-    );
+    let _ = manager.admit_with(0i64, manager.prepare(&tokens(&[8, 9], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] });
     manager.check_invariants().unwrap();
     // 6: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#13, #14, #15, #16, #17, #18] }
-    let _ = manager.admit_with(
-        "r3",
-        manager.prepare(&tokens(&[21, 22, 23, 24, 25, 26], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with("r3", manager.prepare(&tokens(&[21, 22, 23, 24, 25, 26], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 7: refused: no request has the id 5: admit it first
     let _ = manager.append(&[5i64.into(), 0i64.into()], &[0, 0], true);
@@ -173,14 +114,7 @@ fn journal() {
     let _ = manager.commit_step(&mut plan);
     manager.check_invariants().unwrap();
     // 27: refused: ttl is a time to live: must be a clock: call advance_time(now) first
-    let _ = manager.retain(
-        0i64,
-        &[RetentionRange {
-            start: 3,
-            end: None,
-            retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Absolute(4.0)), then: Then::Demote },
-        }],
-    );
+    let _ = manager.retain(0i64, &[RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Absolute(4.0)), then: Then::Demote } }]);
     manager.check_invariants().unwrap();
     // 28: refused: no request has the id 5: admit it first
     let _ = manager.set_tenant(5i64, TenantId(0));
@@ -198,65 +132,25 @@ fn journal() {
     let _ = manager.take_events();
     manager.check_invariants().unwrap();
     // 33: refused: out of blocks: 6 needed, 3 available, 3 missing; 4 more are fenced until their step completes
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[28, 29, 30, 31, 32, 33], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] },
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[28, 29, 30, 31, 32, 33], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] });
     manager.check_invariants().unwrap();
     // 34: refused: out of blocks: 7 needed, 3 available, 4 missing; 4 more are fenced until their step completes
-    let _ = manager.admit_with(
-        4i64,
-        manager.prepare(&tokens(&[34, 35, 36, 37, 38, 39, 40], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(4i64, manager.prepare(&tokens(&[34, 35, 36, 37, 38, 39, 40], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 35: refused: request 0 is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        0i64,
-        manager.prepare(&tokens(&[41, 42, 43, 44, 45, 46, 47], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(0i64, manager.prepare(&tokens(&[41, 42, 43, 44, 45, 46, 47], 1), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 36: refused: out of blocks: 7 needed, 3 available, 4 missing; 4 more are fenced until their step completes
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[41, 42, 43, 44, 45, 46, 47], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[41, 42, 43, 44, 45, 46, 47], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 37: refused: out of blocks: 5 needed, 3 available, 2 missing; 4 more are fenced until their step completes
-    let _ = manager.admit_with(
-        4i64,
-        manager.prepare(&tokens(&[41, 42, 43, 44, 48], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: None,
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 6,
-                end: None,
-                retention: Retention {
-                    keep: Keep::Pinned,
-                    ttl: Some(Ttl::Absolute(4.0)),
-                    then: Then::Normal,
-                },
-            }],
-        },
-    );
+    let _ = manager.admit_with(4i64, manager.prepare(&tokens(&[41, 42, 43, 44, 48], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(4.0)), then: Then::Normal } }] });
     manager.check_invariants().unwrap();
     // 38: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#21, #22, #23] }
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[34, 35, 49], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] },
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[34, 35, 49], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] });
     manager.check_invariants().unwrap();
     // 39: refused: out of blocks: 3 needed, 0 available, 3 missing; 4 more are fenced until their step completes
-    let _ = manager.admit_with(
-        "r0",
-        manager.prepare(&tokens(&[34, 35], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with("r0", manager.prepare(&tokens(&[34, 35], 1), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 40: refused: no request has the id 5: admit it first
     let _ = manager.append(&[5i64.into(), 0i64.into(), 1i64.into()], &[0, 0, 0], false);
@@ -321,24 +215,10 @@ fn journal() {
     let _ = manager.commit_step(&mut plan);
     manager.check_invariants().unwrap();
     // 60: HintReport { accepted: 0, clipped: 0, ignored: 0 }
-    let _ = manager.retain(
-        3i64,
-        &[RetentionRange {
-            start: 4,
-            end: None,
-            retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote },
-        }],
-    );
+    let _ = manager.retain(3i64, &[RetentionRange { start: 4, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }]);
     manager.check_invariants().unwrap();
     // 61: HintReport { accepted: 0, clipped: 0, ignored: 2 }
-    let _ = manager.retain_prefix(
-        &manager.prepare(&tokens(&[34, 35, 36, 50], 0), ExtraKeys::default()).unwrap(),
-        &[RetentionRange {
-            start: 4,
-            end: None,
-            retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Normal },
-        }],
-    );
+    let _ = manager.retain_prefix(&manager.prepare(&tokens(&[34, 35, 36, 50], 0), ExtraKeys::default()).unwrap(), &[RetentionRange { start: 4, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Normal } }]);
     manager.check_invariants().unwrap();
     // 62: refused: the time 11 is before 19, which was passed earlier: time does not go backwards
     let _ = manager.advance_time(11.0);
@@ -353,85 +233,25 @@ fn journal() {
     let _ = manager.take_events();
     manager.check_invariants().unwrap();
     // 66: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#2, #3, #4, #5] }
-    let _ = manager.admit_with(
-        5i64,
-        manager.prepare(&tokens(&[51, 52, 53, 54], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: None,
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 3,
-                end: None,
-                retention: Retention {
-                    keep: Keep::Priority(Priority::new(35).unwrap()),
-                    ttl: Some(Ttl::Absolute(4.0)),
-                    then: Then::Demote,
-                },
-            }],
-        },
-    );
+    let _ = manager.admit_with(5i64, manager.prepare(&tokens(&[51, 52, 53, 54], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(35).unwrap()), ttl: Some(Ttl::Absolute(4.0)), then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 67: refused: request 3 is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[51, 52, 53, 55, 56, 57, 58, 59], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: None,
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 3,
-                end: None,
-                retention: Retention {
-                    keep: Keep::Demoted,
-                    ttl: Some(Ttl::Absolute(2.0)),
-                    then: Then::Demote,
-                },
-            }],
-        },
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[51, 52, 53, 55, 56, 57, 58, 59], 0), ExtraKeys::default()).unwrap(), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Absolute(2.0)), then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 68: refused: request 3 is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        3i64,
-        manager.prepare(&tokens(&[60, 61, 62, 63], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(3i64, manager.prepare(&tokens(&[60, 61, 62, 63], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 69: refused: request 1 is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        1i64,
-        manager.prepare(&tokens(&[51], 0), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(1i64, manager.prepare(&tokens(&[51], 0), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 70: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#6, #7] }
-    let _ = manager.admit_with(
-        0i64,
-        manager.prepare(&tokens(&[64], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with(0i64, manager.prepare(&tokens(&[64], 1), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 71: refused: request 1 is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        1i64,
-        manager.prepare(&tokens(&[65], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints {
-            tenant: Some(TenantId(1)),
-            no_cache: false,
-            ranges: vec![RetentionRange {
-                start: 3,
-                end: None,
-                retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote },
-            }],
-        },
-    );
+    let _ = manager.admit_with(1i64, manager.prepare(&tokens(&[65], 1), ExtraKeys::default()).unwrap(), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] });
     manager.check_invariants().unwrap();
     // 72: refused: request "r3" is known already: release it before admitting it again
-    let _ = manager.admit_with(
-        "r3",
-        manager.prepare(&tokens(&[51, 52, 53, 55, 66, 67], 1), ExtraKeys::default()).unwrap(),
-        &RequestHints::default(),
-    );
+    let _ = manager.admit_with("r3", manager.prepare(&tokens(&[51, 52, 53, 55, 66, 67], 1), ExtraKeys::default()).unwrap(), &RequestHints::default());
     manager.check_invariants().unwrap();
     // 73: []
     let _ = manager.append(&[], &[], false);
@@ -495,24 +315,10 @@ fn journal() {
     let _ = manager.commit_step(&mut plan);
     manager.check_invariants().unwrap();
     // 93: refused: no request has the id 0: admit it first
-    let _ = manager.retain(
-        0i64,
-        &[RetentionRange {
-            start: 5,
-            end: None,
-            retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote },
-        }],
-    );
+    let _ = manager.retain(0i64, &[RetentionRange { start: 5, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }]);
     manager.check_invariants().unwrap();
     // 94: HintReport { accepted: 0, clipped: 0, ignored: 0 }
-    let _ = manager.retain_prefix(
-        &manager.prepare(&tokens(&[51, 70], 0), ExtraKeys::default()).unwrap(),
-        &[RetentionRange {
-            start: 5,
-            end: None,
-            retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(1.0)), then: Then::Demote },
-        }],
-    );
+    let _ = manager.retain_prefix(&manager.prepare(&tokens(&[51, 70], 0), ExtraKeys::default()).unwrap(), &[RetentionRange { start: 5, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(1.0)), then: Then::Demote } }]);
     manager.check_invariants().unwrap();
     // 95: 0
     let _ = manager.advance_time(20.0);

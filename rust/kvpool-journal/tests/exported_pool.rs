@@ -1,12 +1,11 @@
 //! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::{
-    BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig,
-};
+use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
@@ -25,15 +24,12 @@ fn journal() {
         ..PoolConfig::default()
     };
     let (block_size, verify) = (config.block_size, config.verify);
-    let hasher =
-        Arc::new(BlockHasher::new(HasherConfig { block_size, verify, ..HasherConfig::default() }).unwrap());
+    let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size, verify, ..HasherConfig::default() }).unwrap());
     let mut pool = BlockPool::new(config).unwrap();
     // A block by the number of its content.
-    let block =
-        |content: u32| -> Vec<u32> { std::iter::repeat_n(0, block_size - 1).chain([content]).collect() };
+    let block = |content: u32| -> Vec<u32> { std::iter::repeat_n(0, block_size - 1).chain([content]).collect() };
     let chain = |contents: &[u32], epoch: u64| -> HashChain {
-        let mut cursor =
-            HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
+        let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
         contents.iter().for_each(|&content| drop(cursor.append(&block(content))));
         cursor.chain().clone()
     };
