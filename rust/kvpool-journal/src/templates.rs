@@ -111,7 +111,9 @@ SETTINGS        ..PoolConfig::default()
     let block = |content: u32| -> Vec<u32> { std::iter::repeat_n(0, block_size - 1).chain([content]).collect() };
     let chain = |contents: &[u32], epoch: u64| -> HashChain {
         let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
-        contents.iter().for_each(|&content| drop(cursor.append(&block(content))));
+        for &content in contents {
+            cursor.append(&block(content));
+        }
         cursor.chain().clone()
     };
     let link = |contents: &[u32], epoch: u64| -> ChainLink {
