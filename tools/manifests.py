@@ -31,7 +31,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 #: Calls of cargo that read Cargo.lock, and would write it. cargo fmt does not, cargo fuzz has no such option.
 LOCKED: Final = {
     "cargo": frozenset(
-        "bench build check clippy doc fetch install llvm-cov metadata nextest package publish run rustc test tree".split()
+        {"bench", "build", "check", "clippy", "doc", "fetch", "install", "llvm-cov", "metadata", "nextest", "package"}
+        | {"publish", "run", "rustc", "test", "tree"}
     ),
     "maturin": frozenset({"build", "develop"}),
 }
@@ -117,7 +118,7 @@ def check_rust(root: Path) -> Iterator[Problem]:
                 at = dependency_line(lines, table, name)
                 told = wanted if isinstance(wanted, dict) else {}
                 in_workspace = table == r"workspace\.dependencies"
-                if in_workspace:
+                if in_workspace and "path" not in told:
                     listed[name] = (short, at + 1)
                 elif told.get("workspace"):
                     named.add(name)

@@ -166,8 +166,8 @@ def read_audit(report: dict[str, Any], wheel: Path) -> str:
     if not (result["is_abi3"] and result["is_abi3_baseline_compatible"]):
         outside, later = result["non_abi3_symbols"], result["future_abi3_objects"]
         raise CheckFailedError(
-            f"{wheel.name} claims the limited API of Python {result['baseline']} and needs that of {result['computed']}; "
-            f"symbols outside of it: {outside or 'none'}, of later versions: {later or 'none'}"
+            f"{wheel.name} claims the limited API of Python {result['baseline']} and needs {result['computed']}: "
+            f"outside of it {outside or 'nothing'}, of later versions {later or 'nothing'}"
         )
     return str(result["baseline"])
 
