@@ -1,0 +1,10 @@
+//! Journals of kvpool.
+mod contents;
+mod error;
+mod manager;
+mod pool;
+mod subject;
+pub use error::ReplayError;
+pub use manager::ManagerSubject;
+pub use pool::PoolSubject;
+pub use subject::{Answer, Step, Subject};
