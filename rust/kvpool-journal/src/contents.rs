@@ -133,7 +133,8 @@ impl Contents {
         let contents: Vec<_> =
             path.iter().filter_map(|&token| self.contents.get(token as usize).copied()).collect();
         let hashes = contents.iter().map(|content| BlockHash::from_key(content.key)).collect();
-        let has_fingerprints = !record.fingerprints.is_empty() || self.hasher.has_fingerprints() && record.keys.is_empty();
+        let has_fingerprints =
+            !record.fingerprints.is_empty() || self.hasher.has_fingerprints() && record.keys.is_empty();
         let fingerprints = contents.iter().filter(|_| has_fingerprints).map(|one| one.fingerprint.into());
         let mut tokens = Vec::new();
         if record.has_tokens && record.block_size == self.block_size {

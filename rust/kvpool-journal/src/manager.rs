@@ -2,13 +2,11 @@
 
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
-use kvpool::journal::{
-    Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows,
-};
+use kvpool::journal::{Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows};
 use kvpool::retention::TenantId;
 use kvpool::{
-    BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef, StepOutcome,
-    SwapId,
+    BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
+    StepOutcome, SwapId,
 };
 
 use crate::contents::Contents;
@@ -99,8 +97,7 @@ impl ManagerSubject {
 
     fn swap(&mut self, ids: &[RequestId], out: bool) -> Answer {
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-        let result =
-            if out { self.manager.begin_swap_out(&refs) } else { self.manager.begin_swap_in(&refs) };
+        let result = if out { self.manager.begin_swap_out(&refs) } else { self.manager.begin_swap_in(&refs) };
         let swap = result.as_ref().ok().map(|swap| swap.get());
         Answer { swap, ..answered(&result, |_| Vec::new()) }
     }
@@ -224,7 +221,8 @@ impl Subject for ManagerSubject {
                 let id = self.id(request)?;
                 let slot = self.manager.slot_of(&id);
                 let result = self.manager.release_with(&id, *after_step, *end_of_life);
-                if let Some(freed) = slot.filter(|_| result.is_ok()).and_then(|slot| self.slots.get_mut(slot)) {
+                if let Some(freed) = slot.filter(|_| result.is_ok()).and_then(|slot| self.slots.get_mut(slot))
+                {
                     *freed = None;
                 }
                 answered(&result, |_| Vec::new())
@@ -284,13 +282,11 @@ impl Subject for ManagerSubject {
                 let result = self.manager.complete_swap(SwapId::from_number(*swap));
                 answered(&result, |pairs| pairs.iter().map(|&(_, new)| new).collect())
             }
-            O::AbortSwap { swap } => {
-                answered(&self.manager.abort_swap(SwapId::from_number(*swap)), nothing)
-            }
+            O::AbortSwap { swap } => answered(&self.manager.abort_swap(SwapId::from_number(*swap)), nothing),
             O::CommitStep { planned, stale } => self.commit_step(planned, *stale)?,
             O::Retain { request, ranges } => {
                 let id = self.id(request)?;
-                let ranges: Vec<_> = ranges.iter().map(|range| range.range()).collect();
+                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
                 answered(&self.manager.retain(&id, &ranges), |_| Vec::new())
             }
             O::SetTenant { request, tenant } => {
@@ -299,7 +295,7 @@ impl Subject for ManagerSubject {
             }
             O::RetainPrefix { prompt, foreign, ranges } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
-                let ranges: Vec<_> = ranges.iter().map(|range| range.range()).collect();
+                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
                 answered(&self.manager.retain_prefix(&cursor, &ranges), |_| Vec::new())
             }
             O::AdvanceTime { now } => answered(&self.manager.advance_time(*now), |_| Vec::new()),
@@ -324,7 +320,9 @@ impl Subject for ManagerSubject {
             Ok(())
         };
         match &mut resolved {
-            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => *prompt = self.contents.whole(prompt)?,
+            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => {
+                *prompt = self.contents.whole(prompt)?;
+            }
             O::Append { rows, .. } | O::CommitBatch { rows, .. } => *rows = Rows::Ids(self.batch(rows)?),
             O::BeginSwapOut { requests } | O::BeginSwapIn { requests } => {
                 for name in requests {
@@ -379,7 +377,9 @@ impl Subject for ManagerSubject {
                 *blocks = Ids::pack(&known.collect::<Vec<_>>());
             }
             // Prompts are hashed in the epoch that they come in.
-            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => prompt.epoch = self.manager.pool().epoch(),
+            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => {
+                prompt.epoch = self.manager.pool().epoch();
+            }
             O::CommitStep { planned, .. } => {
                 for one in planned {
                     if let Planned::Admit { prompt, .. } = one {

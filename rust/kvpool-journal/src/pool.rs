@@ -75,7 +75,11 @@ impl Subject for PoolSubject {
             O::CompleteStep { step } => answered(&pool.complete_step(*step), count),
             O::Match { chain, max_blocks, tenant } => {
                 let chain = contents.chain(chain)?;
-                answered(&pool.match_and_acquire_for(&chain, *max_blocks, tenant.map(TenantId)), Vec::clone)
+                let found = match tenant {
+                    None => pool.match_and_acquire(&chain, *max_blocks),
+                    Some(tenant) => pool.match_and_acquire_for(&chain, *max_blocks, TenantId(*tenant)),
+                };
+                answered(&found, Vec::clone)
             }
             O::Register { blocks, chain, start } => {
                 let chain = contents.chain(chain)?;
@@ -86,7 +90,9 @@ impl Subject for PoolSubject {
                 answered(&pool.promote(BlockId::new(*block), &contents.link(link)?), |&block| vec![block])
             }
             O::AcquireRegistered { link } => {
-                answered(&pool.acquire_registered(&contents.link(link)?), |block| block.iter().copied().collect())
+                answered(&pool.acquire_registered(&contents.link(link)?), |block| {
+                    block.iter().copied().collect()
+                })
             }
             O::MarkAccessed { blocks, time } => answered(&pool.mark_accessed(&blocks.unpack(), *time), none),
             O::Evict { blocks } => answered(&pool.evict(&blocks.unpack()), count),
@@ -102,7 +108,11 @@ impl Subject for PoolSubject {
             O::AdvanceTime { now } => answered(&pool.advance_time(*now), count),
             O::TakeEvents => {
                 let events = pool.take_events();
-                Answer { check: Check::of(&events), told: format!("{} events", events.events.len()), ..Answer::default() }
+                Answer {
+                    check: Check::of(&events),
+                    told: format!("{} events", events.events.len()),
+                    ..Answer::default()
+                }
             }
         })
     }

@@ -44,7 +44,8 @@ impl CacheManager {
     /// As [`Self::new`].
     pub fn with_journal(config: ManagerConfig, mut journal: Journal) -> Result<Self, ManagerError> {
         let header = JournalHeader::of_manager(&config, journal.config());
-        let mut manager = Self::new(config)?;
+        let digest = config.digest || journal.config().digest_every > 0;
+        let mut manager = Self::new(ManagerConfig { digest, ..config })?;
         journal.begin(&header);
         manager.journal = Some(Box::new(journal));
         Ok(manager)

@@ -16,7 +16,8 @@ impl BlockPool {
     /// As [`Self::new`].
     pub fn with_journal(config: PoolConfig, mut journal: Journal) -> Result<Self, PoolError> {
         let header = JournalHeader::of_pool(&config, journal.config());
-        let mut pool = Self::new(config)?;
+        let digest = config.digest || journal.config().digest_every > 0;
+        let mut pool = Self::new(PoolConfig { digest, ..config })?;
         journal.begin(&header);
         pool.journal = Some(Box::new(journal));
         Ok(pool)
