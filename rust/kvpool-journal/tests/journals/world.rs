@@ -28,7 +28,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
             verify: if algorithm.is_cryptographic() { verify } else { verify.max(Verify::Fingerprint) },
             duplicates: if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep },
             eviction,
-            retention: retained.then(|| RetentionConfig {
+            retention: (retained && eviction != EvictionPolicy::LastAccess).then(|| RetentionConfig {
                 pin_budget: 2,
                 tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }],
             }),
@@ -134,9 +134,9 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                 let swap = SwapId::from_number(u64::from(b % 6));
                 let _ = manager.take_plan();
                 if c.is_multiple_of(3) {
-                    drop(manager.abort_swap(swap))
+                    drop(manager.abort_swap(swap));
                 } else {
-                    drop(manager.complete_swap(swap))
+                    drop(manager.complete_swap(swap));
                 }
             }
             25 => planned_step(manager, a, b, c),
