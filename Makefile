@@ -14,7 +14,7 @@ VLLM_LEVELS ?= stock pool manager
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
 	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
-	bench-rust bench-python bench-report vectors stubs-check wheel clean
+	bench-rust bench-python bench-report vectors stubs-check wheel supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,10 @@ $(VENV)/.lint: $(VENV)/.test pyproject.toml
 
 $(VENV)/.cuda: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group cuda
+	@touch $@
+
+$(VENV)/.supply-chain: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group supply-chain
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
@@ -131,6 +135,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/mypy
 	$(MAKE) --no-print-directory stubs-check fatbin-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/manifests.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
@@ -153,6 +158,9 @@ bench-report: bench ## All benches, and a dated table of them in benches/results
 
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
+
+supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
+	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-vllm target dist

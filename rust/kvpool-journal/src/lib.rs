@@ -1,4 +1,5 @@
 //! Journals of kvpool.
+#![forbid(unsafe_code)]
 mod bisect;
 mod contents;
 mod error;
