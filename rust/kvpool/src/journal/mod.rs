@@ -126,12 +126,16 @@ impl Journal {
         Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
     }
 
-    /// A journal in a new file; one that exists is not overwritten.
+    /// A journal in a new file, which only its owner reads; one that exists is not overwritten.
     ///
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::InvalidConfig`].
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
-        let file = std::fs::File::options().write(true).create_new(true).open(path);
+        let mut options = std::fs::File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path);
         let file = file.map_err(|error| JournalError::Io(format!("{}: {error}", path.display())))?;
         Self::to_writer(Box::new(file), config)
     }
