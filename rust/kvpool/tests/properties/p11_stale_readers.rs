@@ -199,7 +199,8 @@ proptest! {
 #[test]
 fn property_11_what_changed_and_changed_back_is_a_change() {
     let prompt = [1, 2, 3];
-    let acts: [(&str, fn(&mut Engine)); 6] = [
+    type Act = fn(&mut Engine);
+    let acts: [(&str, Act); 6] = [
         ("released and admitted", |engine| {
             engine.release(0, None);
             engine.admit(0, &[1, 2, 3]).unwrap();

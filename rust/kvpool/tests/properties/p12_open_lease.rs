@@ -97,20 +97,20 @@ fn property_12_a_leased_block_is_nobodys_victim_and_can_be_hit() {
                 continue; // a policy without hints
             }
             for lease in LEASES {
-                under(eviction, retention.clone(), lease);
+                under(eviction, retention.as_ref(), lease);
             }
         }
     }
 }
 
-fn under(eviction: EvictionPolicy, retention: Option<RetentionConfig>, lease: Lease) {
+fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: Lease) {
     let what = format!("{eviction:?}, {lease:?}, hints: {}", retention.is_some());
     let hints = retention.is_some();
     let tier = || PoolConfig {
         num_blocks: 9,
         block_size: B,
         eviction,
-        retention: retention.clone(),
+        retention: retention.cloned(),
         ..Default::default()
     };
     let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
