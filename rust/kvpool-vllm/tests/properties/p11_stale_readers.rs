@@ -113,5 +113,5 @@ fn property_11_a_lookup_stands_exactly_while_nothing_was_removed() {
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
     let (accepted, torn) = (accepted.get(), torn.get());
-    assert!(accepted > 100 && torn > 100, "{accepted} lookups stood, {torn} were of later owners");
+    assert!(accepted > 100 && torn > 50, "{accepted} lookups stood, {torn} were of later owners");
 }

@@ -10,6 +10,9 @@ use std::collections::VecDeque;
 
 use super::*;
 
+/// Tokens per block: enough that a window can end at any place of one.
+const SIZE: usize = 3;
+
 /// The KV of a token, which depends on the tokens before it.
 fn kv(tokens: &[u32]) -> u64 {
     tokens.iter().fold(1, |state: u64, token| {
@@ -41,7 +44,7 @@ struct Overlapped {
     manager: CacheManager,
     window: usize,
     /// Every slot of every block.
-    memory: Vec<[u64; B]>,
+    memory: Vec<[u64; SIZE]>,
     requests: BTreeMap<i64, Request>,
     running: VecDeque<Running>,
     next_step: u64,
@@ -62,11 +65,11 @@ enum Move {
 
 impl Overlapped {
     fn new(usable: usize, window: usize) -> Self {
-        let config = ManagerConfig { num_blocks: usable + 1, block_size: B, ..Default::default() };
+        let config = ManagerConfig { num_blocks: usable + 1, block_size: SIZE, ..Default::default() };
         Self {
             manager: CacheManager::new(config).unwrap(),
             window,
-            memory: vec![[0; B]; usable + 1],
+            memory: vec![[0; SIZE]; usable + 1],
             requests: BTreeMap::new(),
             running: VecDeque::new(),
             next_step: 0,
@@ -76,18 +79,18 @@ impl Overlapped {
 
     fn write(&mut self, tokens: &[u32], start: usize, table: &[BlockId]) {
         for at in start..tokens.len() {
-            let block = table[at / B];
+            let block = table[at / SIZE];
             assert!(!block.is_null(), "token {at} is written to a block that was given up");
-            self.memory[block.index()][at % B] = kv(&tokens[..=at]);
+            self.memory[block.index()][at % SIZE] = kv(&tokens[..=at]);
         }
     }
 
     /// What the computation of token `at` reads.
     fn read(&self, tokens: &[u32], at: usize, table: &[BlockId]) {
         for seen in (at + 1).saturating_sub(self.window)..=at {
-            let block = table[seen / B];
+            let block = table[seen / SIZE];
             assert!(!block.is_null(), "token {at} reads token {seen} in a block that was given up");
-            let found = self.memory[block.index()][seen % B];
+            let found = self.memory[block.index()][seen % SIZE];
             assert_eq!(found, kv(&tokens[..=seen]), "token {at} reads token {seen} in {block:?}");
         }
     }
@@ -168,7 +171,7 @@ impl Overlapped {
     fn check_trimmed(&self, id: i64) {
         let settled = self.manager.request(id).unwrap().computed_tokens;
         for (at, block) in self.manager.block_table(id).unwrap().iter().enumerate() {
-            let (first, last) = (at * B, at * B + B - 1);
+            let (first, last) = (at * SIZE, at * SIZE + SIZE - 1);
             if last >= (settled + 1).saturating_sub(self.window) {
                 assert!(!block.is_null(), "tokens {first}.. are needed: {settled} settled, {}", self.window);
             } else if last + self.window < settled {
@@ -205,7 +208,7 @@ fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
         Ok(())
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(reused.get() > 100, "{}: what is trimmed is used by others while steps run", reused.get());
+    assert!(reused.get() > 20, "{}: what is trimmed is used by others while steps run", reused.get());
 }
 
 /// The same as a formula, for every window, number of settled tokens, tokens in flight and roll-back; by handle as well.
@@ -226,9 +229,11 @@ fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
                     engine.act(&Move::Launch(0, 2));
                     engine.act(&Move::Settle(0)); // reads the window
 
-                    let tier = PoolConfig { num_blocks: 13, block_size: B, ..Default::default() };
-                    let mut sequences = Sequences::new(Tiers::new(vec![tier]).unwrap(), hasher()).unwrap();
-                    let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+                    let tier = PoolConfig { num_blocks: 13, block_size: SIZE, ..Default::default() };
+                    let hasher = Arc::clone(engine.manager.hasher());
+                    let tiers = Tiers::new(vec![tier]).unwrap();
+                    let mut sequences = Sequences::new(tiers, Arc::clone(&hasher)).unwrap();
+                    let mut prompt = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
                     prompt.append(&tokens);
                     let id = sequences.admit(prompt, 0).unwrap();
                     sequences.commit(id, settled, false).unwrap();
@@ -237,7 +242,7 @@ fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
                     sequences.truncate(id, settled + in_flight - rolled_back).unwrap();
                     let table = sequences.block_table(id).unwrap();
                     let seen = (settled + 1).saturating_sub(window)..settled + in_flight - rolled_back;
-                    assert!(seen.map(|at| table[at / B]).all(|block| !block.is_null()));
+                    assert!(seen.map(|at| table[at / SIZE]).all(|block| !block.is_null()));
                 }
             }
         }

@@ -118,7 +118,7 @@ fn property_11_a_handle_is_refused_once_its_blocks_can_be_others() {
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
     let (accepted, torn) = (accepted.get(), torn.get());
-    assert!(accepted > 100 && torn > 100, "{accepted} reads were accepted, {torn} were of later owners");
+    assert!(accepted > 100 && torn > 10, "{accepted} reads were accepted, {torn} were of later owners");
 }
 
 /// A slot is used again and again: none of its earlier handles is ever good for anything.
@@ -241,6 +241,42 @@ fn property_11_what_changed_and_changed_back_is_a_change() {
         act(&mut engine);
         assert_eq!(looked_at(&engine), seen, "{name}: the same blocks as before");
         assert_eq!(engine.manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
+    }
+}
+
+/// Each call that changes a table, or who holds a block, ends the plans that were begun before it.
+#[test]
+fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
+    type Act = fn(&mut CacheManager);
+    let acts: [(&str, Act); 14] = [
+        ("admit", |manager| drop(manager.admit(9, manager.prepare(&[8], ExtraKeys::default()).unwrap()))),
+        ("append", |manager| drop(manager.append(&[0.into()], &[4], false).unwrap())),
+        ("append_tokens", |manager| drop(manager.append_tokens(0, &[4], 0).unwrap())),
+        ("commit", |manager| assert_eq!(manager.commit(0, 5).unwrap(), 1)),
+        ("commit_batch", |manager| assert_eq!(manager.commit_batch(&[0.into()], &[5]).unwrap(), 1)),
+        ("truncate", |manager| manager.truncate(0, 4).unwrap()),
+        ("trim_window", |manager| assert_eq!(manager.trim_window(0, 1).unwrap(), 1)),
+        ("fork", |manager| manager.fork(0, 9).unwrap()),
+        ("preempt", |manager| manager.preempt(0, Some(3)).unwrap()),
+        ("release", |manager| manager.release(0, Some(3)).unwrap()),
+        ("begin_swap_out", |manager| assert_eq!(manager.begin_swap_out(&[0.into()]).unwrap().get(), 0)),
+        ("evict", |manager| assert_eq!(manager.evict(&ids(&[1])).unwrap(), 1)),
+        ("bump_epoch", |manager| assert_eq!(manager.bump_epoch().unwrap(), 1)),
+        ("resize", |manager| manager.resize(12).unwrap()),
+    ];
+    for (name, act) in acts {
+        let (num_blocks, host_blocks) = (9, 9);
+        let config = ManagerConfig { num_blocks, host_blocks, block_size: B, ..Default::default() };
+        let mut manager = CacheManager::new(config).unwrap();
+        let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+        manager.admit(0, prompt).unwrap();
+        manager.commit(0, 3).unwrap();
+        let mut undisturbed = manager.begin_step();
+        assert_eq!(manager.commit_step(&mut undisturbed), Ok(Vec::new()));
+        let mut plan = manager.begin_step();
+        act(&mut manager);
+        assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
+        manager.check_invariants().unwrap();
     }
 }
 

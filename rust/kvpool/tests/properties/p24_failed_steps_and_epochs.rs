@@ -96,3 +96,39 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
         engine.check();
     }
 }
+
+/// trtllm#15018, for engines that register ahead of the step that writes: until it says so, nothing is matched, whatever becomes of
+/// the blocks. A failed step never says so.
+#[test]
+fn property_24_what_is_registered_and_not_computed_is_not_matched() {
+    for computed in 0..=3usize {
+        for fence in [None, Some(1)] {
+            for holders in [1, 2] {
+                let mut pool = pool(8);
+                let chain = chain(&[1, 2, 3, 4, 5, 6]);
+                let blocks = pool.allocate(3).unwrap();
+                pool.register(&blocks, &chain, 0).unwrap();
+                pool.mark_computed(&blocks[..computed]).unwrap();
+                (1..holders).for_each(|_| pool.acquire(&blocks).unwrap());
+                let matched = |pool: &mut BlockPool| {
+                    let found = pool.match_and_acquire(&chain, 3).unwrap();
+                    assert_eq!(pool.probe(&chain, 3).unwrap().cached_blocks, found.len());
+                    pool.release_table(&found).unwrap();
+                    found.len()
+                };
+                assert_eq!(matched(&mut pool), computed);
+                for _ in 0..holders {
+                    match fence {
+                        None => pool.release_table(&blocks).unwrap(),
+                        Some(step) => pool.release_after(&blocks, step).unwrap(),
+                    }
+                    assert_eq!(matched(&mut pool), computed);
+                }
+                pool.complete_step(1).unwrap();
+                assert_eq!((matched(&mut pool), pool.stats().registered), (computed, computed));
+                assert_eq!(sums(&pool), (8 - computed, computed, 0, 0));
+                pool.check_invariants().unwrap();
+            }
+        }
+    }
+}
