@@ -32,9 +32,12 @@ def functions_of(file: Path) -> list[str]:
     return re.findall(r"^ *fn (\w+)\(", file.read_text(), re.MULTILINE)
 
 
-def test_the_table_has_every_property_once() -> None:
-    first_cells = [line.split("|")[1].strip() for line in TEXT.splitlines() if line.startswith("|")]
-    assert [cell for cell in first_cells if cell in {*NUMBERS, *KERNELS}] == [*NUMBERS, *KERNELS]
+def test_the_tables_have_every_property_once_and_in_order() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("|")]
+    numbered = [cells for cells in rows if cells[0] in {*NUMBERS, *KERNELS}]
+    assert [cells[0] for cells in numbered if len(cells) == 6] == [*NUMBERS, *KERNELS]
+    assert [cells[0] for cells in numbered if len(cells) == 2] == NUMBERS  # mutants
+    assert all(all(cells) for cells in numbered)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
