@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use super::*;
 
@@ -44,7 +44,12 @@ fn property_11_a_lookup_stands_exactly_while_nothing_was_removed() {
         6 => Just(Act::CopyOne),
     ];
     let (accepted, torn) = (Cell::new(0), Cell::new(0));
-    let runner = &mut TestRunner::new(Config { failure_persistence: None, cases: 1000, ..Config::default() });
+    let runner = &mut TestRunner::new(Config {
+        cases: 1000,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
     let setting = (prop::sample::select(policies().collect::<Vec<_>>()), prop::collection::vec(act, 1..100));
     let result = runner.run(&setting, |(policy, acts)| {
         let mut pool = Pool::with_policy(6, true, policy).unwrap();

@@ -47,7 +47,7 @@ use kvpool::{
     Tiers, Verify,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use engine::*;
 
@@ -175,4 +175,14 @@ fn interleavings(programs: usize, steps: usize) -> Vec<Vec<usize>> {
     let mut out = Vec::new();
     go(&mut vec![steps; programs], &mut Vec::new(), &mut out);
     out
+}
+
+/// Runs tests of `file` on so many cases; a failing one shrinks, and its seed is kept beside the file.
+fn runner(file: &'static str, cases: u32) -> TestRunner {
+    TestRunner::new(Config {
+        cases,
+        source_file: Some(file),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    })
 }

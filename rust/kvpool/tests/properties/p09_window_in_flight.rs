@@ -199,8 +199,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 fn property_09_a_window_is_trimmed_behind_what_is_in_flight() {
     let reused = Cell::new(0);
     let setting = (3usize..14, 1usize..7, moves());
-    let runner = &mut TestRunner::new(Config { failure_persistence: None, cases: 2000, ..Config::default() });
-    let result = runner.run(&setting, |(usable, window, moves)| {
+    let result = runner(file!(), 2000).run(&setting, |(usable, window, moves)| {
         let mut engine = Overlapped::new(usable, window);
         moves.iter().for_each(|act| engine.act(act));
         (0..engine.running.len()).for_each(|_| engine.settle(0));

@@ -53,8 +53,7 @@ fn property_11_a_handle_is_refused_once_its_blocks_can_be_others() {
         6 => Just(Act::CopyOne),
     ];
     let (accepted, torn) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-    let runner = &mut TestRunner::new(Config { failure_persistence: None, cases: 1000, ..Config::default() });
-    let result = runner.run(&prop::collection::vec(act, 1..120), |acts| {
+    let result = runner(file!(), 1000).run(&prop::collection::vec(act, 1..120), |acts| {
         let mut sequences = sequences(&[5]);
         let mut live: Vec<SequenceId> = Vec::new();
         let mut memory = [0u64; 6];
