@@ -67,3 +67,21 @@ def test_property_05_an_admission_does_not_evict_its_own_hit() -> None:
         manager.admit("c", [1, 1, 2, 2, *range(8)])
     assert (refused.value.needed, refused.value.available) == (4, 3)
     assert manager.probe([1, 1, 2, 2, 0]).cached_blocks == 2
+    # The refused one holds nothing of what it found.
+    assert (manager.stats().pool.active, manager.num_available) == (0, 5)
+    manager.check_invariants()
+
+
+@pytest.mark.parametrize("eviction", kvpool.eviction_policies())
+def test_property_05_what_an_admission_found_is_held_before_the_rest_is_allocated(eviction: str) -> None:
+    """vllm#10507: the hit is the oldest of the cache, and the next victim of the allocation behind it."""
+    manager = kvpool.CacheManager(6, B, eviction=eviction)
+    for name, prompt in (("a", [1, 1, 2, 2]), ("c", [7, 7, 8, 8])):
+        manager.admit(name, prompt)
+        manager.commit(name, 4)
+        manager.release(name)
+    admission = manager.admit("b", [1, 1, 2, 2, 3, 3, 4, 4, 5, 5])
+    assert (admission.cached_blocks, admission.block_ids[:2]) == (2, [1, 2])
+    assert len(set(admission.block_ids)) == 5
+    assert manager.probe([7, 7, 8, 8, 0]).cached_blocks == 0
+    manager.check_invariants()

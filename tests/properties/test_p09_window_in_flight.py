@@ -6,20 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
-from tests.properties.support import HASHER, B
+
+#: Tokens per block: enough that a window can end at any place of one.
+SIZE = 3
+HASHER = kvpool.BlockHasher(block_size=SIZE)
 
 
 def check_needed(table: list[int], settled: int, tokens: int, window: int) -> None:
     """Blocks that overlap the window before the settled end, or lie behind it, are there."""
     for at in range(max(settled - window + 1, 0), tokens):
-        assert table[at // B], f"token {at} is needed: {settled} settled, a window of {window}"
+        assert table[at // SIZE], f"token {at} is needed: {settled} settled, a window of {window}"
 
 
 def check_window(table: list[int], settled: int, tokens: int, window: int) -> None:
     """Of a trimmed table: what is needed is there, and blocks wholly before the window are not."""
     check_needed(table, settled, tokens, window)
     for at, block in enumerate(table):
-        if (at + 1) * B + window <= settled:
+        if (at + 1) * SIZE + window <= settled:
             assert not block, f"block {at} is kept: {settled} settled, a window of {window}"
 
 
@@ -35,7 +38,7 @@ def test_property_09_a_roll_back_of_what_is_in_flight_finds_its_window(
 ) -> None:
     """vllm#47728: the window was trimmed up to what was scheduled; running steps read blocks of others."""
     left = settled + in_flight - min(rolled_back, in_flight)
-    manager = kvpool.CacheManager(16, B)
+    manager = kvpool.CacheManager(16, SIZE)
     manager.admit("a", range(settled))
     manager.commit("a", settled)
     manager.append_tokens("a", [7] * in_flight, lookahead=lookahead)  # drafts: scheduled, not computed
@@ -44,7 +47,7 @@ def test_property_09_a_roll_back_of_what_is_in_flight_finds_its_window(
     # Others take all that is free, and nothing that the running step reads.
     kept = [block for block in manager.block_ids("a") if block]
     if manager.num_available:
-        assert not set(kept) & set(manager.admit("b", [9] * (B * manager.num_available)).block_ids)
+        assert not set(kept) & set(manager.admit("b", [9] * (SIZE * manager.num_available)).block_ids)
     manager.truncate("a", left)
     manager.commit("a", left)
     check_needed(manager.block_ids("a"), left, left, window)
@@ -69,7 +72,7 @@ def test_property_09_a_roll_back_of_what_is_in_flight_finds_its_window(
 )
 def test_property_09_steps_of_drafts_one_after_the_other(window: int, script: list[tuple[int, int, bool]]) -> None:
     """vllm#47728 over a life: drafts, the window trimmed before or after they settle, some of them rejected."""
-    manager = kvpool.CacheManager(40, B)
+    manager = kvpool.CacheManager(40, SIZE)
     manager.admit("a", range(5))
     manager.commit("a", 5)
     settled = 5

@@ -97,6 +97,7 @@ CHANGES: dict[str, list[Callable[[kvpool.CacheManager], Any]]] = {
         lambda manager: (swap := manager.begin_swap_out(["a"]), manager.take_plan(), manager.complete_swap(swap)),
         lambda manager: (swap := manager.begin_swap_in(["a"]), manager.take_plan(), manager.complete_swap(swap)),
     ],
+    "truncate": [lambda manager: manager.truncate("a", 3)],
     "evict": [lambda manager: manager.evict([1])],
     "commit": [lambda manager: manager.commit("a", 1)],
     "complete_step": [lambda manager: manager.complete_step(1)],

@@ -75,8 +75,11 @@ def test_property_21_every_tier_adds_up_across_swaps(
             elif what == "x":
                 manager.release(nth, after_step=len(tokens) if len(tokens) > 4 else None)
             elif what == "s":
-                begin = manager.begin_swap_out if manager.request(nth).state == "running" else manager.begin_swap_in
-                swaps.append(begin([nth]))
+                state = manager.request(nth).state
+                begin = manager.begin_swap_out if state == "running" else manager.begin_swap_in
+                # Alone, or with all that may share its blocks.
+                alike = [one for one in range(names) if one in manager and manager.request(one).state == state]
+                swaps.append(begin(alike if len(tokens) > 2 else [nth]))
             elif what == "p":
                 manager.take_plan()
             elif what == "e" and swaps:

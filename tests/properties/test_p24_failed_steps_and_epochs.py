@@ -6,7 +6,7 @@ import pytest
 
 import kvpool
 from kvpool.testing import observe_manager
-from tests.properties.support import B
+from tests.properties.support import B, chain_of
 
 
 def test_property_24_blocks_of_an_aborted_request_are_never_matchable() -> None:
@@ -63,3 +63,27 @@ def test_property_24_nothing_committed_before_an_epoch_bump_is_found_after_it() 
     manager.commit("new", 7)
     assert manager.resume("preempted").cached_tokens == 6
     manager.check_invariants()
+
+
+@pytest.mark.parametrize("computed", range(4))
+@pytest.mark.parametrize("fenced", [False, True])
+def test_property_24_what_is_registered_and_not_computed_is_not_matched(computed: int, fenced: bool) -> None:
+    """trtllm#15018, for engines that register ahead of the step that writes: a failed step never says that it wrote."""
+    pool = kvpool.BlockPool(9, B)
+    chain = chain_of(range(6))
+    blocks = pool.allocate(3)
+    pool.register(blocks, chain)
+    pool.mark_computed(blocks[:computed])
+    for ended in (False, True):
+        if ended and fenced:
+            pool.release_after(blocks, 1)
+        elif ended:
+            pool.release_table(blocks)
+        found = pool.match_and_acquire(chain)
+        assert found == blocks[:computed]
+        assert pool.probe(chain).cached_blocks == computed
+        pool.release_table(found)
+    pool.complete_step(1)
+    assert pool.probe(chain).cached_blocks == pool.stats().registered == computed
+    assert (pool.stats().free, pool.stats().cached_free) == (8 - computed, computed)
+    pool.check_invariants()
