@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,28 +63,30 @@ def test_property_21_every_tier_adds_up_across_swaps(
     swaps: list[int] = []
     names = 0
     for what, nth, tokens in script:
+        live = [name for name in range(names) if name in manager]
+        name = live[nth % len(live)] if live else -1
         with contextlib.suppress(kvpool.KvpoolError):  # refused calls are part of a history
             if what == "a":
                 manager.admit(names, tokens)
                 names += 1
             elif what == "c":
-                manager.commit(nth, manager.request(nth).tokens)
+                manager.commit(name, manager.request(name).tokens)
             elif what == "f":
-                manager.fork(nth, names)
+                manager.fork(name, names)
                 names += 1
-                manager.append([nth], [5])
+                manager.append([name], [5])
             elif what == "x":
-                manager.release(nth, after_step=len(tokens) if len(tokens) > 4 else None)
+                manager.release(name, after_step=len(tokens) if len(tokens) > 4 else None)
             elif what == "s":
-                state = manager.request(nth).state
+                state = manager.request(name).state
                 begin = manager.begin_swap_out if state == "running" else manager.begin_swap_in
                 # Alone, or with all that may share its blocks.
-                alike = [one for one in range(names) if one in manager and manager.request(one).state == state]
-                swaps.append(begin(alike if len(tokens) > 2 else [nth]))
+                alike = [one for one in live if manager.request(one).state == state]
+                swaps.append(begin(alike if len(tokens) > 2 else [name]))
             elif what == "p":
                 manager.take_plan()
             elif what == "e" and swaps:
-                end = manager.complete_swap if nth % 2 else manager.abort_swap
+                end = manager.complete_swap if len(tokens) > 3 else manager.abort_swap
                 end(swaps[nth % len(swaps)])
                 del swaps[nth % len(swaps)]
         there = manager.host_stats()
@@ -103,3 +106,54 @@ def test_property_21_every_tier_adds_up_across_swaps(
     there = manager.host_stats()
     assert there is not None
     assert (manager.num_available, there.available) == (device, host)
+
+
+def test_property_21_a_hit_on_a_fenced_block_is_counted_once() -> None:
+    """mllm#656: a block that a step still has and a request has again was counted as both."""
+    pool = kvpool.BlockPool(6, B)
+    table = fill(pool, [1, 1, 2, 2])
+    pool.release_after(table, 3)
+    assert sums(pool.stats()) == recount(pool) == (3, 0, 0, 2)
+    hit = pool.match_and_acquire(chain_of([1, 1]))
+    assert sums(pool.stats()) == recount(pool) == (3, 0, 1, 1)
+    pool.acquire(table)
+    assert sums(pool.stats()) == recount(pool) == (3, 0, 2, 0)
+    pool.complete_step(3)
+    assert sums(pool.stats()) == recount(pool) == (3, 0, 2, 0)
+    pool.release(hit)
+    pool.release_table(table)
+    assert sums(pool.stats()) == recount(pool) == (3, 2, 0, 0)
+    pool.check_invariants()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_property_21_a_group_that_shares_its_blocks_moves_each_once(complete: bool) -> None:
+    """trtllm#12834, step by step: three requests over two shared blocks, and a tail of their own."""
+    manager = kvpool.CacheManager(11, B, host_blocks=9)
+
+    def tiers() -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+        host = manager.host_stats()
+        assert host is not None
+        manager.check_invariants()
+        return sums(manager.stats().pool), sums(host)
+
+    manager.admit("a", [1, 2, 3, 4, 5])
+    manager.commit("a", 5)
+    for name in ("b", "c"):
+        manager.fork("a", name)
+        manager.append([name], [9])
+    manager.take_plan()
+    assert tiers() == ((5, 0, 5, 0), (8, 0, 0, 0))
+    swap = manager.begin_swap_out(["a", "b", "c"])
+    assert tiers() == ((5, 0, 5, 0), (3, 0, 5, 0))
+    assert len(manager.take_plan()) == 5
+    if complete:
+        manager.complete_swap(swap)
+        assert tiers() == ((8, 2, 0, 0), (3, 0, 5, 0))
+        back = manager.begin_swap_in(["a", "b", "c"])
+        assert len(manager.take_plan()) == 3  # the device caches the other two
+        manager.complete_swap(back)
+        assert tiers() == ((5, 0, 5, 0), (6, 2, 0, 0))
+    else:
+        manager.abort_swap(swap)
+        assert tiers() == ((5, 0, 5, 0), (8, 0, 0, 0))
