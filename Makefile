@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 MODEL_OPERATIONS ?= 10000000
+# Schedules of each kind that test-slow runs of every model of what threads share.
+SCHEDULES ?= 100000
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
 TORCH ?= 2.11.0 2.13.0
 
@@ -71,10 +73,11 @@ test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
-test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
+test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, and the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
+	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
 # Torch alone differs: the other packages are those of the tests.
