@@ -12,8 +12,8 @@
 //! and work attached, because the policy needs the interpreter again and again; and a policy that calls back into its own pool
 //! gets an error where it would wait for itself for ever.
 //!
-//! Order of locks: `turn` and the state's are never held together by one thread; whoever waits for either holds nothing else of this
-//! file's, and is detached. The shuttle models of rust/kvpool-shuttle run this very file.
+//! Order of locks: the state's before `turn`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
+//! waits for the state is detached and holds no other lock of this file. The shuttle models of rust/kvpool-shuttle run this file.
 
 use std::cell::Cell;
 

@@ -32,9 +32,33 @@ std::thread_local! {
     static WAITS_SINCE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
+shuttle::thread_local! {
+    /// Whether the thread is attached.
+    static ATTACHED: Cell<bool> = Cell::new(false);
+}
+
 mod sync {
-    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+    pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
     pub(crate) use shuttle::thread_local;
+
+    /// A mutex that nobody who is attached waits for, but for the one that is held for moments: it protects nothing.
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> shuttle::sync::LockResult<MutexGuard<'_, T>> {
+            let waits = size_of::<T>() > 0;
+            assert!(!waits || !crate::ATTACHED.with(std::cell::Cell::get), "waits while attached");
+            self.0.lock()
+        }
+
+        pub(crate) fn try_lock(&self) -> shuttle::sync::TryLockResult<MutexGuard<'_, T>> {
+            self.0.try_lock()
+        }
+    }
 
     pub(crate) mod atomic {
         pub(crate) use shuttle::sync::atomic::Ordering;
@@ -118,9 +142,11 @@ impl Interpreter {
             threads = self.changed.wait(threads).expect("no panic");
         }
         threads.attached += 1;
+        ATTACHED.with(|attached| attached.set(true));
     }
 
     fn leave(&self) {
+        ATTACHED.with(|attached| attached.set(false));
         self.threads.lock().expect("no panic").attached -= 1;
         self.changed.notify_all();
     }
