@@ -13,10 +13,13 @@ TORCH ?= 2.11.0 2.13.0
 # Levels of KVPOOL_VLLM that vllm-conformance compares with stock.
 VLLM_LEVELS ?= stock pool manager
 
+# A free-threaded interpreter.
+FREE_THREADED ?= python3.14t
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
 	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
-	bench-rust bench-python bench-report vectors stubs-check wheel clean
+	bench-rust bench-python bench-report vectors stubs-check wheel wheel-free-threaded clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -157,5 +160,22 @@ bench-report: bench ## All benches, and a dated table of them in benches/results
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
+# maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
+wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t
+	if command -v $(FREE_THREADED) > /dev/null; then \
+		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) && \
+		$(FREE_THREADED) -m venv $(VENV)-free-threaded && \
+		$(VENV)-free-threaded/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis && \
+		$(VENV)-free-threaded/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+			--find-links dist --force-reinstall kvpool && \
+		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
+		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
+			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/test_properties.py; \
+	else \
+		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
+			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \
+		echo "make: NOT TESTED: there is no $(FREE_THREADED) here, so the wheel was built and nothing was run" >&2; \
+	fi
+
 clean: ## Remove everything that was built
-	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-vllm target dist
+	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-free-threaded $(VENV)-vllm target dist
