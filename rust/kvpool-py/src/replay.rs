@@ -1,19 +1,17 @@
 //! `Replay`.
 
-use std::sync::Mutex;
-
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, count};
-use crate::enter::{LONG, enter, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 pub(crate) use crate::trace::PyTrace;
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core", name = "Replay")]
-pub(crate) struct PyReplay(Mutex<Replay>);
+pub(crate) struct PyReplay(Door<Replay>);
 
 #[pymethods]
 impl PyReplay {
@@ -57,7 +55,7 @@ impl PyReplay {
             threads: count(py, "threads", threads)?,
         };
         let trace = trace.get().shared();
-        Ok(Self(Mutex::new(py.detach(|| Replay::new(trace, config)).or_raise(py)?)))
+        Ok(Self(Door::new(py.detach(|| Replay::new(trace, config)).or_raise(py)?)))
     }
 
     /// Requests of the trace.
