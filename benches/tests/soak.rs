@@ -16,6 +16,7 @@ fn settings(operations: u64) -> Settings {
         limit: Limit::Operations(operations),
         blocks: 512,
         resize_every: 200,
+        epoch_every: 4000,
         check_every: Some(500),
         line_every: Duration::from_secs(3600),
         orders_every: 20,
@@ -35,14 +36,15 @@ fn every_configuration_stands_a_short_soak() {
     assert_eq!(report.configurations.len(), PRESETS.len());
     for configuration in &report.configurations {
         let (held, cached, free) = configuration.filling;
-        assert!(held + cached > 0.8 && held > 0.5, "the pool is full: {configuration:?}");
-        assert!(free < 0.2 && configuration.blocks == (512, 768), "{configuration:?}");
+        assert!(held > 0.5 && cached > 0.05 && free < 0.1, "the pool is full: {configuration:?}");
+        assert!(configuration.blocks == (512, 768) && configuration.epochs > 0, "{configuration:?}");
         assert!(configuration.hit_rate > 0.1 && configuration.hit_rate < 0.9, "{configuration:?}");
         let counts = [configuration.refusals, configuration.preemptions, configuration.evictions];
-        assert!(counts.iter().all(|&count| count > 50), "{configuration:?}");
-        assert!(configuration.invalid > 200 && configuration.copies > 100, "{configuration:?}");
+        assert!(counts.iter().all(|&count| count > 20), "{configuration:?}");
+        let swapped = configuration.swaps.1 > 20 || configuration.name == "2q"; // which has no host tier
+        assert!(swapped && configuration.invalid > 200 && configuration.copies > 100, "{configuration:?}");
     }
-    assert!(report.aborts.iter().all(|&(_, times)| times > 20), "{:?}", report.aborts);
+    assert!(report.aborts.iter().all(|&(_, times)| times > 10), "{:?}", report.aborts);
     let missing: Vec<_> =
         ["swap in: complete", "commit_step", "bump_epoch", "resize", "advice", "retain_prefix"]
             .into_iter()

@@ -7,12 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::{
-    BlockId, BlockPool, CacheManager, HashCursor, ManagerError, ManagerStats, PoolStats, RequestId,
-    RequestState,
-};
+use kvpool::{BlockId, BlockPool, CacheManager, HashCursor, ManagerError, RequestId, RequestState};
 
-use super::books::{Books, Entry};
+use super::books::Books;
 use super::content::{Chance, Library, extra_keys, mix, next_tag, root_tag};
 use super::hints::Mirror;
 use super::meter::{Meter, Operation};
@@ -50,16 +47,6 @@ impl Abort {
         "step plan dropped",
         "step plan stale",
     ];
-}
-
-/// What a refused call must leave as it was.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Observed {
-    stats: ManagerStats,
-    host: Option<PoolStats>,
-    planned: usize,
-    /// Free order, eviction order and block tables: long, so rarely looked at.
-    orders: Option<Vec<Vec<BlockId>>>,
 }
 
 /// How full the device's pool was, summed over samples.
@@ -106,11 +93,13 @@ pub(crate) struct Driver {
     pub(crate) resized_bytes: i64,
     last_blocks: usize,
     next_id: i64,
+    /// Turns of one wave of demand, and where in it the first turn is.
+    wave: u64,
     phase: u64,
     most_live: usize,
     pub(super) settings: Settings,
     /// What a planted leak keeps.
-    leaked: Vec<Box<[u64; 8]>>,
+    leaked: Vec<Vec<u64>>,
 }
 
 /// What a turn does.
@@ -142,18 +131,18 @@ enum Turn {
 
 /// Turns with their weights below and above the demand of the moment.
 const WEIGHTS: &[(Turn, usize, usize)] = &[
-    (Turn::Admit, 26, 12),
-    (Turn::Decode, 18, 14),
+    (Turn::Admit, 26, 4),
+    (Turn::Decode, 18, 12),
     (Turn::Prefill, 24, 22),
     (Turn::Speculate, 5, 4),
-    (Turn::Fork, 4, 2),
+    (Turn::Fork, 4, 1),
     (Turn::Truncate, 2, 2),
     (Turn::Trim, 1, 2),
-    (Turn::Release, 6, 16),
+    (Turn::Release, 5, 16),
     (Turn::Preempt, 1, 5),
-    (Turn::Resume, 8, 4),
+    (Turn::Resume, 8, 2),
     (Turn::SwapOut, 1, 5),
-    (Turn::SwapIn, 5, 3),
+    (Turn::SwapIn, 5, 2),
     (Turn::EndSwap, 5, 7),
     (Turn::TakePlan, 2, 2),
     (Turn::Step, 4, 4),
@@ -166,12 +155,6 @@ const WEIGHTS: &[(Turn, usize, usize)] = &[
     (Turn::Rare, 1, 1),
 ];
 
-/// Turns of one wave of demand.
-const WAVE: u64 = 8192;
-
-/// Turns between two epochs.
-const EPOCH: u64 = 30_000;
-
 impl Driver {
     pub(crate) fn new(preset: Preset, nth: u64, settings: &Settings) -> Result<Self, Wrong> {
         let config = preset.config(settings);
@@ -179,6 +162,7 @@ impl Driver {
         let manager = CacheManager::new(config)?;
         let mut chance = Chance::new(settings.seed, nth);
         let last_blocks = blocks + blocks / 2;
+        let wave = (2 * blocks as u64).clamp(4096, 1 << 16);
         let library = Library::new(&mut chance, blocks * block_size);
         Ok(Self {
             foreign: super::refused::foreign_cursor(block_size)?,
@@ -207,8 +191,9 @@ impl Driver {
             resized_bytes: 0,
             last_blocks,
             next_id: 0,
-            phase: nth * WAVE / PRESETS.len() as u64,
-            most_live: (blocks / 8).clamp(16, 1024),
+            phase: nth * wave / PRESETS.len() as u64,
+            wave,
+            most_live: (blocks / 4).clamp(16, 1024),
             settings: settings.clone(),
             leaked: Vec::new(),
         })
@@ -235,9 +220,9 @@ impl Driver {
     /// The share of the pool that is to be in use now, in percent: a triangle from 55 to 125.
     fn demand(&self) -> usize {
         // Each configuration is at another point of the wave, so that they are not at their crests together.
-        let at = ((self.turns + self.phase) % WAVE) as usize;
-        let half = WAVE as usize / 2;
-        55 + 70 * (if at < half { at } else { WAVE as usize - at }) / half
+        let at = ((self.turns + self.phase) % self.wave) as usize;
+        let half = self.wave as usize / 2;
+        55 + 70 * at.min(self.wave as usize - at) / half
     }
 
     /// Makes one turn.
@@ -258,7 +243,7 @@ impl Driver {
         }
         self.note(turn as u64);
         if self.sabotaged(Sabotage::Leak) {
-            self.leaked.push(Box::new([self.turns; 8]));
+            self.leaked.push(vec![self.turns; 8]);
         }
         match turn {
             Turn::Admit => self.admit(meter)?,
@@ -284,7 +269,7 @@ impl Driver {
             Turn::Invalid => self.invalid(meter)?,
             Turn::Rare => self.rare(meter)?,
         }
-        if self.turns.is_multiple_of(EPOCH) {
+        if self.turns.is_multiple_of(self.settings.epoch_every) {
             self.bump_epoch(meter)?;
         }
         if self.blocks < self.last_blocks && self.turns.is_multiple_of(self.settings.resize_every) {
@@ -371,126 +356,5 @@ impl Driver {
         let list = self.books.in_state(state);
         let nth = self.chance.below(list.len());
         list.get(nth).copied()
-    }
-
-    pub(super) fn observe(&self, orders: bool) -> Observed {
-        let tiers = self.manager.tiers();
-        let pools = (0..tiers.len()).filter_map(|tier| tiers.pool(tier).ok());
-        let orders = orders.then(|| {
-            let tables = self.books.iter().filter_map(|entry| self.manager.block_table(&entry.id).ok());
-            let tables = tables.map(<[_]>::to_vec);
-            pools.flat_map(|pool| [pool.free_order(), pool.eviction_order()]).chain(tables).collect()
-        });
-        let host = tiers.pool(1).ok().map(BlockPool::stats);
-        // A refusal is counted; nothing else of it may show.
-        let mut stats = self.manager.stats();
-        stats.refusals = 0;
-        Observed { stats, host, planned: tiers.num_planned(), orders }
-    }
-
-    /// Checks that a refused call has changed nothing.
-    pub(super) fn unchanged(&self, before: &Observed, what: &str) -> Result<(), Wrong> {
-        let after = self.observe(before.orders.is_some());
-        ensure(*before == after, || format!("{what} changed something:\n  {before:?}\n  {after:?}"))
-    }
-
-    /// Checks a refusal for want of blocks; any other error is not expected.
-    pub(super) fn out_of_blocks(&self, before: &Observed, error: &ManagerError) -> Result<(), Wrong> {
-        let ManagerError::OutOfBlocks(refusal) = error else {
-            return Err(Wrong(format!("an error that was not expected: {error}")));
-        };
-        let sound =
-            refusal.needed > refusal.available && refusal.missing == refusal.needed - refusal.available;
-        ensure(sound, || format!("a refusal that does not add up: {refusal:?}"))?;
-        self.unchanged(before, "a call that was refused for want of blocks")
-    }
-
-    /// Compares a request's computed tokens with what it wrote.
-    pub(super) fn read_back(&self, entry: &Entry, every_slot: bool) -> Result<(), Wrong> {
-        let tier = match entry.state {
-            RequestState::Running => 0,
-            RequestState::Swapped => 1,
-            _ => return Ok(()),
-        };
-        // A copy that is planned has not been made yet.
-        if self.manager.tiers().num_planned() > 0 {
-            return Ok(());
-        }
-        let table = self.manager.block_table(&entry.id)?;
-        let read = self.store.read_back(tier, table, &entry.tags, entry.computed, entry.epoch, every_slot);
-        read.map_err(|Wrong(what)| Wrong(format!("request {}: {what}", entry.id)))
-    }
-
-    /// Checks all sums and the books, in time O(live requests). Changes nothing but the digest and the mean filling.
-    pub(crate) fn check_sums(&mut self) -> Result<(), Wrong> {
-        let stats = self.manager.stats();
-        let tiers = self.manager.tiers();
-        for tier in 0..tiers.len() {
-            let pool = tiers.pool(tier)?.stats();
-            let sum = pool.free + pool.cached_free + pool.active + pool.fenced;
-            ensure(sum == pool.usable, || {
-                format!("tier {tier}: {sum} blocks in all, of {}: {pool:?}", pool.usable)
-            })?;
-        }
-        ensure(stats.pool.usable + 1 == self.blocks, || {
-            format!("{} usable blocks, made with {}", stats.pool.usable, self.blocks)
-        })?;
-        self.books.compare(&stats)?;
-        for entry in self.books.iter() {
-            let info = self.manager.request(&entry.id)?;
-            let expected = (entry.state, entry.tags.len(), entry.computed);
-            let found = (info.state, info.tokens, info.computed_tokens);
-            ensure(found == expected, || {
-                format!("request {}: {expected:?} in the books, {found:?} in the manager", entry.id)
-            })?;
-            let enough =
-                info.blocks * self.block_size() >= info.tokens || info.state == RequestState::Preempted;
-            ensure(enough, || format!("request {} has too few blocks: {info:?}", entry.id))?;
-        }
-        let usable = stats.pool.usable as f64;
-        self.filling.samples += 1;
-        self.filling.held += (stats.pool.active + stats.pool.fenced) as f64 / usable;
-        self.filling.cached += stats.pool.cached_free as f64 / usable;
-        self.filling.free += stats.pool.free as f64 / usable;
-        let shown = format!("{stats:?}");
-        shown.bytes().for_each(|byte| self.note(u64::from(byte)));
-        Ok(())
-    }
-
-    /// Recounts everything from scratch and reads back every slot of every request. Changes nothing.
-    pub(crate) fn check_all(&self, meter: &mut Meter) -> Result<(), Wrong> {
-        meter.time_check(|| self.manager.check_invariants())?;
-        self.books.iter().try_for_each(|entry| self.read_back(entry, true))
-    }
-
-    /// Ends everything: then nobody holds a block, and a reset forgets the rest.
-    pub(crate) fn drain(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
-        while !self.swaps.is_empty() {
-            self.end_swap(meter)?;
-        }
-        self.take_plan(meter)?;
-        for state in [RequestState::Running, RequestState::Preempted, RequestState::Swapped] {
-            while let Some(key) = self.pick(state) {
-                self.end_request(key, meter)?;
-            }
-        }
-        self.end_steps(self.step, meter)?;
-        let tiers = self.manager.tiers();
-        for tier in 0..tiers.len() {
-            let stats = tiers.pool(tier)?.stats();
-            ensure(stats.active + stats.fenced == 0, || {
-                format!("every request has ended, and tier {tier} still has blocks in use: {stats:?}")
-            })?;
-        }
-        self.check_sums()?;
-        let registered = self.pool().stats().registered;
-        let forgotten = meter.time(Operation::Reset, || self.manager.reset())?;
-        let stats = self.pool().stats();
-        ensure(forgotten == registered && stats.free == stats.usable, || {
-            format!("reset forgot {forgotten} of {registered} blocks and left {stats:?}")
-        })?;
-        self.mirror.check_after(self.manager.take_events(), self.manager.pool())?;
-        self.manager.check_invariants()?;
-        self.check_sums()
     }
 }

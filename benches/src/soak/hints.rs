@@ -52,8 +52,8 @@ impl Mirror {
     }
 
     /// Replays events, and compares the set with the pool's content. O(blocks).
-    pub(crate) fn check_after(&mut self, batch: EventBatch, pool: &BlockPool) -> Result<(), Wrong> {
-        self.replay(&batch, pool)?;
+    pub(crate) fn check_after(&mut self, batch: &EventBatch, pool: &BlockPool) -> Result<(), Wrong> {
+        self.replay(batch, pool)?;
         let content = if self.enabled { Self::snapshot(pool) } else { HashSet::new() };
         ensure(self.hashes == content, || {
             format!("the events leave {} hashes, the pool has {}", self.hashes.len(), content.len())
@@ -159,7 +159,7 @@ impl Driver {
         let batch = meter.time(Operation::TakeEvents, || self.manager.take_events());
         self.note(batch.events.len() as u64);
         if self.chance.percent(2) {
-            self.mirror.check_after(batch, self.manager.pool())
+            self.mirror.check_after(&batch, self.manager.pool())
         } else {
             self.mirror.replay(&batch, self.manager.pool())
         }
@@ -179,7 +179,10 @@ impl Driver {
             let running = self.manager.stats().running;
             (self.manager.request(id), self.manager.block_table(id).map(<[_]>::len), running)
         });
-        let same = info?.blocks == blocks? && running == self.books.in_state(RequestState::Running).len();
-        ensure(same, || format!("request {id}: its table is not as long as it says"))
+        let expected = self.books.in_state(RequestState::Running).len();
+        ensure(running == expected, || {
+            format!("running: {expected} in the books, {running} in the manager")
+        })?;
+        ensure(info?.blocks == blocks?, || format!("request {id}: its table is not as long as it says"))
     }
 }

@@ -1,7 +1,11 @@
 //! Whether memory stays flat: heap in use over the course of a run, and what the system says is resident.
 //!
-//! The first tenth of a run is warm-up. What is in use in the second tenth, on average, is compared with the last tenth. Bytes that
-//! a resize of a pool took are measured where it happens, and subtracted. More than the bound is a leak.
+//! The first tenth of a run is warm-up, and at least [`WARM_UP_TURNS`] of each configuration. What is in use in the tenth that
+//! follows, on average, is compared with the last tenth. Bytes that a resize of a pool took are measured where it happens, and
+//! subtracted. More than the bound is a leak. A run that is too short for that says so.
+
+/// Turns after which tables and lists have the size that the load needs.
+const WARM_UP_TURNS: u64 = 50_000;
 
 /// Growth that counts as flat: so much of what is in use, and never less than [`LEAST_BOUND`].
 const BOUND_PERCENT: i64 = 5;
@@ -33,7 +37,9 @@ impl Window {
 /// What was seen of memory.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Memory {
-    /// Bytes of heap in use in the second tenth of the run, on average; 0 where nobody counts them.
+    /// Whether the run was long enough, and heap counted, so that the rest means something.
+    pub judged: bool,
+    /// Bytes of heap in use in the tenth of the run after the warm-up, on average; 0 where nobody counts them.
     pub heap_start: i64,
     /// The same in the last tenth.
     pub heap_end: i64,
@@ -57,17 +63,20 @@ pub(crate) struct Watch {
     start: Window,
     end: Window,
     peak: i64,
+    /// The progress at which the warm-up ended.
+    warm: Option<f64>,
     resident_start: Option<u64>,
 }
 
 impl Watch {
-    /// Takes a sample when `progress` of the run, 0 to 1, has passed.
-    pub(crate) fn sample(&mut self, progress: f64, heap: i64, resized: i64) {
+    /// Takes a sample when `progress` of the run, 0 to 1, has passed, and each configuration has made `turns`.
+    pub(crate) fn sample(&mut self, progress: f64, turns: u64, heap: i64, resized: i64) {
         self.peak = self.peak.max(heap);
-        if (0.1..0.2).contains(&progress) {
-            if self.start.samples == 0 {
-                self.resident_start = resident();
-            }
+        if self.warm.is_none() && progress >= 0.1 && turns >= WARM_UP_TURNS {
+            self.warm = Some(progress);
+            self.resident_start = resident();
+        }
+        if self.warm.is_some_and(|warm| progress < warm + 0.1) {
             self.start.add(heap, resized);
         }
         if progress >= 0.9 {
@@ -77,10 +86,12 @@ impl Watch {
 
     /// What came of it.
     pub(crate) fn result(&self) -> Memory {
+        let long_enough = self.warm.is_some_and(|warm| warm <= 0.7);
         let (heap_start, heap_end) = (self.start.mean(), self.end.mean());
         let resized =
             self.end.resized / self.end.samples.max(1) - self.start.resized / self.start.samples.max(1);
         Memory {
+            judged: long_enough && heap_start > 0,
             heap_start,
             heap_end,
             heap_peak: self.peak,
@@ -107,7 +118,7 @@ mod tests {
 
     fn watch(heap: impl Fn(i64) -> i64, resized: impl Fn(i64) -> i64) -> Memory {
         let mut watch = Watch::default();
-        (0..=1000).for_each(|at| watch.sample(at as f64 / 1000.0, heap(at), resized(at)));
+        (0..=1000).for_each(|at| watch.sample(at as f64 / 1000.0, 1000 * at as u64, heap(at), resized(at)));
         watch.result()
     }
 
@@ -120,5 +131,9 @@ mod tests {
         assert!(leak.growth > 7 * mib && leak.growth > leak.bound, "{leak:?}");
         let resized = watch(|at| 100 * mib + at * mib / 100, |at| at * mib / 100);
         assert_eq!(resized.growth, 0, "{resized:?}");
+        assert!(flat.judged && leak.judged);
+        let mut short = Watch::default();
+        (0..=1000).for_each(|at| short.sample(at as f64 / 1000.0, 60 * at, 1, 0));
+        assert!(!short.result().judged, "the warm-up was most of the run");
     }
 }

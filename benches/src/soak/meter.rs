@@ -11,7 +11,7 @@ macro_rules! operations {
     ($($name:ident => $text:literal,)*) => {
         /// A kind of call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Operation { $(#[doc = $text] $name,)* }
+        pub(crate) enum Operation { $($name,)* }
 
         impl Operation {
             /// Every kind, in the order of the table.

@@ -18,15 +18,17 @@
 //! The same seed gives the same operations; how many there are in a minute differs. With a limit of operations instead of time, the
 //! digest at the end is the same on every run.
 //!
-//! A failure is a [`Failure`]: it names seed, configuration and turn. All pass through [`Soak::failure`], which is where a journal of
+//! A failure is a [`Failure`]: it names seed, configuration and turn. All pass through `Soak::failure`, which is where a journal of
 //! the operations is to be written once there is one.
 //!
 //! Costs: the driver's own work (KV, books) is not in the latencies, but shares the processor's caches with the manager, as an
 //! engine would. Counting the heap adds some 5 ns to an allocation.
 
 mod books;
+mod checks;
 mod content;
 mod driver;
+mod endings;
 mod hints;
 mod memory;
 mod meter;
@@ -90,6 +92,8 @@ pub struct Settings {
     pub presets: Vec<Preset>,
     /// Turns of a configuration between two steps of growth.
     pub resize_every: u64,
+    /// Turns of a configuration between two epochs.
+    pub epoch_every: u64,
     /// Calls, over all configurations, between two recounts from scratch beside those of each line; `None` for those alone.
     pub check_every: Option<u64>,
     /// Time between two lines.
@@ -111,6 +115,7 @@ impl Default for Settings {
             block_size: 16,
             presets: PRESETS.to_vec(),
             resize_every: 1500,
+            epoch_every: 30_000,
             check_every: None,
             line_every: Duration::from_secs(60),
             orders_every: 2000,
@@ -245,7 +250,8 @@ impl Soak {
                 })?;
             }
             let resized = self.drivers.iter().map(|driver| driver.resized_bytes).sum();
-            self.watch.sample(self.progress(), self.heap(), resized);
+            let turns = self.drivers.iter().map(|driver| driver.turns).min().unwrap_or(0);
+            self.watch.sample(self.progress(), turns, self.heap(), resized);
             let calls = self.meter.calls();
             let line_is_due = self.before.0.elapsed() >= self.settings.line_every;
             if line_is_due || self.settings.check_every.is_some_and(|every| calls >= checked + every) {
@@ -263,7 +269,7 @@ impl Soak {
             self.attempt(nth, |driver, meter, _| driver.drain(meter))?;
         }
         let memory = self.watch.result();
-        if self.settings.heap.is_some() && memory.growth > memory.bound {
+        if memory.judged && memory.growth > memory.bound {
             let what = format!(
                 "heap in use grew by {} bytes since the warm-up, {} of {} are allowed",
                 memory.growth, memory.bound, memory.heap_start

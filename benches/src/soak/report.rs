@@ -256,12 +256,20 @@ impl Report {
         let memory = &self.memory;
         let resident =
             |bytes: Option<u64>| bytes.map_or_else(|| "not known here".to_owned(), |b| mebibytes(b as i64));
+        let allowed = if memory.judged {
+            mebibytes(memory.bound)
+        } else {
+            "NOT JUDGED: the run is too short".to_owned()
+        };
         let rows = [
-            ["heap in use, second tenth of the run (mean)".to_owned(), mebibytes(memory.heap_start)],
+            [
+                "heap in use, the tenth of the run after the warm-up (mean)".to_owned(),
+                mebibytes(memory.heap_start),
+            ],
             ["heap in use, last tenth (mean)".to_owned(), mebibytes(memory.heap_end)],
             ["of that, growth by resize".to_owned(), mebibytes(memory.resized)],
             ["other growth".to_owned(), mebibytes(memory.growth)],
-            ["growth allowed".to_owned(), mebibytes(memory.bound)],
+            ["growth allowed".to_owned(), allowed],
             ["heap in use, peak".to_owned(), mebibytes(memory.heap_peak)],
             ["resident after the warm-up".to_owned(), resident(memory.resident_start)],
             ["resident at the end".to_owned(), resident(memory.resident_end)],

@@ -126,9 +126,9 @@ impl Store {
             }
             let end = (start + self.block_size).min(computed);
             let first = if every_slot { start } else { end - 1 };
-            for position in first..end {
+            for (position, &tag) in (first..end).zip(&tags[first..end]) {
                 let found = self.tiers[tier][self.slot(block, position - start)];
-                if found != cell(tags[position], epoch) {
+                if found != cell(tag, epoch) {
                     let what = if found == NOTHING { "nothing" } else { "the KV of other tokens" };
                     return Err(Wrong(format!(
                         "block {block} of tier {tier} holds {what} where the KV of token {position} is expected"
