@@ -7,6 +7,8 @@ TRACE ?=
 MODEL_OPERATIONS ?= 10000000
 # Schedules of each kind that test-slow runs of every model of what threads share.
 SCHEDULES ?= 100000
+# Minutes that soak runs.
+MINUTES ?= 10
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
 TORCH ?= 2.11.0 2.13.0
 
@@ -19,7 +21,7 @@ FREE_THREADED ?= python3.14t
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
 	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
-	bench-rust bench-python bench-report vectors stubs-check wheel wheel-free-threaded supply-chain clean
+	bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -85,6 +87,7 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
+	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
 # Torch alone differs: the other packages are those of the tests.
@@ -161,6 +164,9 @@ bench-python: $(VENV)/.bench ## Calls from Python
 bench-report: bench ## All benches, and a dated table of them in benches/results
 	$(CARGO) bench --quiet --locked -p kvpool-benches --bench memory > target/memory-bench.txt
 	$(BIN)/python benches/summarize.py --python target/python-benches.json --memory target/memory-bench.txt
+
+soak: ## Full pools under load for MINUTES=10: sums, KV and memory checked all the time, latencies into benches/results
+	$(CARGO) run --release --locked --quiet -p kvpool-benches --bin soak -- --minutes $(MINUTES) --out benches/results
 
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
