@@ -13,7 +13,7 @@ use kvpool::hash::{
     BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
     RecordedHashes, Verify,
 };
-use kvpool::journal::{ChainRecord, Keys, LinkRecord, Rehashed};
+use kvpool::journal::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 
 use crate::error::ReplayError;
 
@@ -34,7 +34,7 @@ pub(crate) struct Contents {
     /// Another hasher, for prompts of another.
     foreign: Arc<BlockHasher>,
     block_size: usize,
-    tokens: HashMap<u64, u32>,
+    tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
 }
 
@@ -58,11 +58,11 @@ impl Contents {
 
     /// The token of a content, a new one if need be.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
-        if let Some(&token) = self.tokens.get(&key) {
+        if let Some(&token) = self.tokens.get(&(key, fingerprint)) {
             return Ok(token);
         }
         let token = self.hashes.push(key, fingerprint).ok_or(ReplayError::TooManyContents)?;
-        self.tokens.insert(key, token);
+        self.tokens.insert((key, fingerprint), token);
         self.contents.push(Content { key, fingerprint, parent });
         Ok(token)
     }
@@ -77,7 +77,7 @@ impl Contents {
                 at = self.contents.get(token as usize).and_then(|content| content.parent);
             }
             if path.len() != blocks || at.is_some() {
-                return Err(ReplayError::UnknownContent { key: last });
+                return Err(ReplayError::UnknownContent { key: last.0 });
             }
             path.reverse();
         }
@@ -197,7 +197,7 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                self.tokens.insert(key, token);
+                self.tokens.insert((key, fingerprint), token);
             }
         }
     }

@@ -21,7 +21,7 @@ pub struct ManagerSubject {
     /// The request in each slot.
     slots: Vec<Option<RequestId>>,
     /// The slots of the batch before.
-    rows: Vec<RequestId>,
+    rows: Vec<u32>,
     /// Swaps and blocks of the recorded run -> those of this one, where operations run on their own.
     swaps: HashMap<u64, u64>,
     renamed: HashMap<BlockId, BlockId>,
@@ -68,17 +68,14 @@ impl ManagerSubject {
         names.iter().map(|name| self.id(name)).collect()
     }
 
-    /// The requests of a batch; remembered, if they are named by slot.
+    /// The requests of a batch; its slots are remembered.
     fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
-        Ok(match rows {
-            Rows::Same => self.rows.clone(),
-            Rows::Ids(ids) => ids.clone(),
-            Rows::Slots(slots) => {
-                let ids: Result<Vec<_>, _> = slots.iter().map(|&slot| self.id(&Name::Slot(slot))).collect();
-                self.rows = ids?;
-                self.rows.clone()
-            }
-        })
+        match rows {
+            Rows::Ids(ids) => return Ok(ids.clone()),
+            Rows::Slots(slots) => self.rows.clone_from(slots),
+            Rows::Same => {}
+        }
+        self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
     }
 
     /// Notes which slot a new request got.

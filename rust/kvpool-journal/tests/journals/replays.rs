@@ -11,7 +11,7 @@ fn image(journal: Option<kvpool::journal::Journal>) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_manager_replays_bit_by_bit(config in settings(), every in 1u32..9, calls in calls(160)) {

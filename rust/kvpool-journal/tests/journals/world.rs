@@ -28,7 +28,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
             verify: if algorithm.is_cryptographic() { verify } else { verify.max(Verify::Fingerprint) },
             duplicates: if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep },
             eviction,
-            retention: retained.then(|| RetentionConfig {
+            retention: (retained && eviction != EvictionPolicy::LastAccess).then(|| RetentionConfig {
                 pin_budget: 2,
                 tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }],
             }),

@@ -79,6 +79,11 @@ impl JournalHeader {
         }
     }
 
+    /// Whether hits are verified.
+    pub(super) fn verified(&self) -> bool {
+        self.verify != crate::hash::Verify::None.name()
+    }
+
     /// The pool's settings; a manager's device pool has the same.
     ///
     /// # Errors

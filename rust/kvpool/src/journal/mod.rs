@@ -28,7 +28,7 @@ mod outcome;
 mod packed;
 mod sink;
 
-pub use chain::{ChainRecord, LinkRecord};
+pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use config::{JournalHeader, Subject};
 pub use error::JournalError;
 pub use frame::{Frames, JournalReader, Records, Tail};
@@ -75,6 +75,8 @@ const KNOWN_ENDS: usize = 1024;
 pub struct Journal {
     config: JournalConfig,
     sink: Sink,
+    /// Whether hits are verified: then fingerprints are written, too.
+    verified: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
     /// Operations recorded.
@@ -82,8 +84,8 @@ pub struct Journal {
     /// Operations since the last digest.
     since_digest: u32,
     /// Ends of recorded chains and their lengths, the oldest first.
-    ends: VecDeque<u64>,
-    known: HashMap<u64, usize>,
+    ends: VecDeque<ContentKey>,
+    known: HashMap<ContentKey, usize>,
     /// The slots of the batch that was recorded last.
     rows: Vec<usize>,
 }
@@ -143,6 +145,7 @@ impl Journal {
         Ok(Self {
             config,
             sink,
+            verified: false,
             payload: Vec::new(),
             operations: 0,
             since_digest: 0,
@@ -193,6 +196,7 @@ impl Journal {
 
     /// Writes the header: the first frame of a new journal.
     pub(crate) fn begin(&mut self, header: &JournalHeader) {
+        self.verified = header.verified();
         frame::open(&mut self.payload, 0);
         frame::push(&mut self.payload, header);
         self.sink.header(frame::seal(&mut self.payload));
@@ -235,7 +239,7 @@ impl Journal {
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
-        let end = chain.hashes().last().map(crate::hash::BlockHash::key);
+        let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
         let known = if whole { chain.len() } else { indexed.min(chain.len()) };
         if let Some(end) = end.filter(|_| !whole) {
@@ -248,7 +252,7 @@ impl Journal {
                 self.ends.push_back(end);
             }
         }
-        ChainRecord::new(chain, num_tokens, known)
+        ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.

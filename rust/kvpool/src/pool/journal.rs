@@ -74,8 +74,7 @@ impl BlockPool {
         chain: &HashChain,
         indexed: usize,
     ) -> ChainRecord {
-        let last = indexed.checked_sub(1).and_then(|last| chain.hashes().get(last));
-        let is_indexed = last.is_some_and(|hash| self.index.head_of_hash(hash).is_some());
+        let is_indexed = indexed.checked_sub(1).is_some_and(|last| self.index.is_registered(chain, last));
         let tokens = chain.len().saturating_mul(chain.block_size());
         journal.chain(chain, tokens, if is_indexed { indexed } else { 0 })
     }
