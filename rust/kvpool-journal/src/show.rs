@@ -62,11 +62,7 @@ pub struct Line {
 ///
 /// # Errors
 /// [`ReplayError::Journal`]: no journal, or a record that this version cannot read.
-pub fn show(
-    bytes: &[u8],
-    from: Option<u64>,
-    count: usize,
-) -> Result<(Summary, Vec<Line>), ReplayError> {
+pub fn show(bytes: &[u8], from: Option<u64>, count: usize) -> Result<(Summary, Vec<Line>), ReplayError> {
     let reader = JournalReader::new(bytes)?;
     match reader.header().subject {
         Subject::Pool => read::<PoolOperation>(&reader, bytes.len(), from, count),

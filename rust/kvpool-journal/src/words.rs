@@ -62,7 +62,7 @@ fn filled(filled: &Keys) -> String {
 
 fn chain(chain: &ChainRecord) -> String {
     let mut text = format!("{}, {}", counted(chain.tokens, "token"), counted(chain.blocks(), "full block"));
-    if let Some((blocks, last)) = chain.known {
+    if let Some((blocks, (last, _))) = chain.known {
         let _ = write!(text, "; {blocks} known, to {}", key(last));
     }
     if !chain.keys.is_empty() {
@@ -103,6 +103,7 @@ fn retention(retention: Retention) -> String {
         Keep::Priority(priority) => format!("priority {}", priority.get()),
         Keep::Pinned => "pinned".into(),
         Keep::Demoted => "demoted".into(),
+        other => format!("{other:?}"),
     };
     match retention.ttl {
         Some(Ttl::Idle(seconds)) => drop(write!(text, " for {seconds} s idle")),
@@ -152,8 +153,12 @@ fn planned(planned: &Planned) -> String {
         Planned::Append { request, tokens, filled: keys, .. } => {
             format!("append {} to {}{}", counted(*tokens, "token"), name(request), filled(keys))
         }
-        Planned::Preempt { request, after_step } => format!("preempt {}{}", name(request), after(*after_step)),
-        Planned::Release { request, after_step } => format!("release {}{}", name(request), after(*after_step)),
+        Planned::Preempt { request, after_step } => {
+            format!("preempt {}{}", name(request), after(*after_step))
+        }
+        Planned::Release { request, after_step } => {
+            format!("release {}{}", name(request), after(*after_step))
+        }
     }
 }
 
@@ -223,7 +228,9 @@ impl Words for ManagerOperation {
                 format!("{}, computed: {}", rows(batch), list(computed_tokens.iter()))
             }
             Self::Fork { parent, child } => format!("{} of {}", child, name(parent)),
-            Self::Truncate { request, tokens } => format!("{} to {}", name(request), counted(*tokens, "token")),
+            Self::Truncate { request, tokens } => {
+                format!("{} to {}", name(request), counted(*tokens, "token"))
+            }
             Self::TrimWindow { request, window } => {
                 format!("{} to a window of {}", name(request), counted(*window, "token"))
             }

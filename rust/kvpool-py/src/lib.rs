@@ -10,6 +10,7 @@ mod convert;
 mod enter;
 mod errors;
 mod hashing;
+mod journal;
 mod manager;
 mod parts;
 mod policy;
@@ -35,6 +36,11 @@ mod _core {
     #[pymodule_export]
     use super::hashing::{
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
+    };
+    #[pymodule_export]
+    use super::journal::{
+        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, read_journal,
+        replay_journal,
     };
     #[pymodule_export]
     use super::manager::PyCacheManager;

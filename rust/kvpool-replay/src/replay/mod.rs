@@ -255,11 +255,7 @@ impl Replay {
         Self::start(trace, config, Some(journal))
     }
 
-    fn start(
-        trace: Arc<Trace>,
-        config: ReplayConfig,
-        journal: Option<Journal>,
-    ) -> Result<Self, ReplayError> {
+    fn start(trace: Arc<Trace>, config: ReplayConfig, journal: Option<Journal>) -> Result<Self, ReplayError> {
         check(config.capacity_blocks >= 1, "capacity_blocks", config.capacity_blocks, "at least 1")?;
         check(config.max_running >= 1, "max_running", config.max_running, "at least 1")?;
         check(config.step_tokens >= 1, "step_tokens", config.step_tokens, "at least 1")?;
@@ -373,6 +369,14 @@ impl Replay {
         match &self.runner {
             Runner::Lookup(lookup) => lookup.pool.journal(),
             Runner::Engine(engine) => engine.manager.journal(),
+        }
+    }
+
+    /// Writes what the journal has collected.
+    pub fn flush_journal(&mut self) {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.pool.flush_journal(),
+            Runner::Engine(engine) => engine.manager.flush_journal(),
         }
     }
 
