@@ -11,7 +11,7 @@ use kvpool::{
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
-use crate::subject::{Answer, Step, Subject};
+use crate::subject::{Answer, Step, Subject, memory};
 
 /// A manager that a journal is replayed on.
 #[derive(Debug)]
@@ -52,6 +52,23 @@ impl ManagerSubject {
     #[must_use]
     pub const fn manager(&self) -> &CacheManager {
         &self.manager
+    }
+
+    fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let config = header.manager_config()?;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(config.algorithm, config.block_size, verify)?;
+        let config = ManagerConfig { verify, digest: true, ..config };
+        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
+        Ok(Self {
+            manager,
+            contents,
+            slots: Vec::new(),
+            rows: Vec::new(),
+            swaps: HashMap::new(),
+            renamed: HashMap::new(),
+        })
     }
 
     fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
@@ -180,20 +197,17 @@ impl Subject for ManagerSubject {
     type Operation = ManagerOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.manager_config()?;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
-        let contents = Contents::new(config.algorithm, config.block_size, verify)?;
-        let config = ManagerConfig { verify, digest: true, ..config };
-        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
-        Ok(Self {
-            manager,
-            contents,
-            slots: Vec::new(),
-            rows: Vec::new(),
-            swaps: HashMap::new(),
-            renamed: HashMap::new(),
-        })
+        Self::made(header)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let mut subject = Self::made(header)?;
+        subject.manager.begin_journal(&header.manager_config()?, memory()?);
+        Ok(subject)
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.manager.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
     }
 
     fn run(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {

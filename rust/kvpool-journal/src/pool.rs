@@ -8,7 +8,7 @@ use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
-use crate::subject::{Answer, Step, Subject};
+use crate::subject::{Answer, Step, Subject, memory};
 
 /// A pool that a journal is replayed on.
 #[derive(Debug)]
@@ -24,6 +24,19 @@ impl PoolSubject {
     #[must_use]
     pub const fn pool(&self) -> &BlockPool {
         &self.pool
+    }
+
+    fn made(
+        header: &JournalHeader,
+        make: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
+    ) -> Result<Self, ReplayError> {
+        let config = header.pool_config()?;
+        let algorithm = header.manager_config()?.algorithm;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(algorithm, config.block_size, verify)?;
+        let pool = make(PoolConfig { verify, digest: true, ..config })?;
+        Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
     /// The blocks of this run that stand for recorded ones; those that were never handed out in it are left out.
@@ -52,13 +65,16 @@ impl Subject for PoolSubject {
     type Operation = PoolOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config()?;
-        let algorithm = header.manager_config()?.algorithm;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
-        let contents = Contents::new(algorithm, config.block_size, verify)?;
-        let pool = BlockPool::new(PoolConfig { verify, digest: true, ..config })?;
-        Ok(Self { pool, contents, renamed: HashMap::new() })
+        Self::made(header, BlockPool::new)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let journal = memory()?;
+        Self::made(header, |config| BlockPool::with_journal(config, journal))
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
     }
 
     fn run(&mut self, operation: &PoolOperation) -> Result<Answer, ReplayError> {

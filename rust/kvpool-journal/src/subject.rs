@@ -1,6 +1,6 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
-use kvpool::journal::JournalHeader;
+use kvpool::journal::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockId, InvariantViolation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +45,15 @@ pub trait Subject: Sized {
     /// [`ReplayError::Settings`].
     fn new(header: &JournalHeader) -> Result<Self, ReplayError>;
 
+    /// The same with a journal in memory.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`].
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError>;
+
+    /// Ends the journal, and hands over what it holds; nothing without one.
+    fn take_image(&mut self) -> Vec<u8>;
+
     /// Runs an operation as it was recorded.
     ///
     /// # Errors
@@ -72,4 +81,10 @@ pub trait Subject: Sized {
     /// # Errors
     /// The first broken invariant.
     fn check(&mut self) -> Result<(), InvariantViolation>;
+}
+
+/// A journal for what is run on its own: in memory, with a digest after every operation.
+pub(crate) fn memory() -> Result<Journal, ReplayError> {
+    const BYTES: usize = 1 << 30;
+    Ok(Journal::ring(BYTES, JournalConfig { digest_every: 1, ..JournalConfig::default() })?)
 }
