@@ -69,6 +69,7 @@ __all__ = [
     "RetentionConfig",
     "RetentionStats",
     "Sequences",
+    "ShrunkJournal",
     "Step",
     "Swap",
     "TenantLimits",
@@ -83,12 +84,18 @@ __all__ = [
     "VllmPool",
     "VllmSlots",
     "__version__",
+    "bisect_journal",
+    "compare_journals",
     "copy_by_handle",
     "cuda_driver_version",
     "debug_build",
     "eviction_policies",
+    "export_journal",
     "hash_algorithms",
+    "read_journal",
+    "replay_journal",
     "sampled_lru",
+    "shrink_journal",
     "trace_formats",
     "verify_modes",
     "vllm_block_ids",
@@ -287,16 +294,17 @@ def trace_formats() -> list[str]:
 class Journal:
     """How the operations of a pool or a manager are recorded.
 
-    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest operations in
-    memory; while it has dropped nothing it can be replayed, and shown ever after. What is in it and what it costs:
-    ``docs/journal.md``.
+    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest
+    operations in memory; while it has dropped nothing it can be replayed, and shown ever after. What is in it and
+    what it costs: ``docs/journal.md``.
 
     Args:
         path: A new file. One that exists is refused when the pool or manager is made.
         ring_bytes: Instead of a file: bytes of memory, at least four frames.
-        digest_every: Operations from one digest of the whole state to the next; 0 for none. Narrows down a difference that
-            no answer shows.
-        frame_bytes: Bytes that are collected before they are written, 64 to 2**24: what a crash of the process loses at most.
+        digest_every: Operations from one digest of the whole state to the next; 0 for none. Narrows down a
+            difference that no answer shows.
+        frame_bytes: Bytes that are collected before they are written, 64 to 2**24: what a crash of the process
+            loses at most.
 
     Raises:
         InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes`` are given.
@@ -379,7 +387,7 @@ class JournalInfo:
         """Operations by call."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end was cut off or damaged; None if it is complete."""
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
     @property
     def cut_bytes(self) -> int:
         """Bytes that are left behind it."""
@@ -427,7 +435,7 @@ class JournalReport:
         """The first difference, behind which nothing was run; None if there is none."""
     @property
     def cut_at(self) -> int | None:
-        """The byte behind the last whole frame of a journal whose end was cut off or damaged; None if it is complete."""
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
     @property
     def cut_bytes(self) -> int:
         """Bytes that are left behind it."""
@@ -473,13 +481,103 @@ def replay_journal(
     Args:
         journal: Its file, or its bytes. One that was cut is replayed up to the cut.
         until: The operation to stop before; by default the end.
-        check_every: Operations from one recount of all invariants to the next, O(blocks) each; 0 recounts at the end alone.
+        check_every: Operations from one recount of all invariants to the next, O(blocks) each; 0 recounts at the end
+            alone.
         progress: Called every few thousand operations with how many were run; what it raises stops the replay.
 
     Raises:
-        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its beginning, for instance.
+        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its beginning, for
+            instance.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``until`` or ``check_every`` is negative.
+    """
+
+def bisect_journal(
+    journal: bytes | str | PathLike[str], *, progress: Callable[[int], object] | None = None
+) -> JournalReport:
+    """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+
+    Where a replay stops at a digest, or at the recount at the end, this goes through the operations before it. A
+    difference that only digests show is known as closely as they were written. O(operations), or
+    O(operations log operations) for an invariant.
+
+    Args:
+        journal: Its file, or its bytes.
+        progress: As in ``replay_journal``; counts from the start again for each run.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+    """
+
+def compare_journals(
+    first: bytes | str | PathLike[str], second: bytes | str | PathLike[str]
+) -> tuple[int, str | None, str | None] | None:
+    """Returns the first record in which two journals differ, or None if one is a beginning of the other.
+
+    The number of the operation, and what each holds there, with the check of the answer. Nothing is run. O(bytes).
+
+    Raises:
+        JournalError: One is no journal, or they are of different settings.
+        JournalFileError: A file cannot be read.
+    """
+
+@final
+class ShrunkJournal:
+    """A journal made smaller."""
+
+    @property
+    def before(self) -> int:
+        """Operations before."""
+    @property
+    def operations(self) -> list[str]:
+        """Operations that are left, and what each was answered, as text."""
+    @property
+    def failure(self) -> str:
+        """What goes wrong."""
+    @property
+    def journal(self) -> bytes:
+        """The journal of them, as the bytes of a file."""
+    @property
+    def runs(self) -> int:
+        """Runs that it took."""
+
+def shrink_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    operation: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> ShrunkJournal | None:
+    """Leaves out what is not needed to make a journal go wrong.
+
+    Delta debugging: operations are left out, halves first, as long as it still goes wrong. Returns None if nothing
+    does.
+
+    Args:
+        journal: Its file, or its bytes.
+        operation: Keep what this build answers to the operation with this number; without it, a broken invariant.
+        progress: Called after each run with the operations that are left; what it raises stops the shrinking.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``operation`` is negative.
+    """
+
+def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
+    """Writes a journal as a test that makes the same calls: rust or python.
+
+    Prompts are made-up tokens, equal where the recorded ones were. For journals of a few operations: shrink it first.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: Another language.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> "pool.allocate(3)" in kvpool.export_journal(pool.journal_image(), "python")
+    True
     """
 
 @final

@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail};
-use kvpool_journal::{Difference, Options, Report};
+use kvpool_journal::{Difference, Goal, Language, Options, Report};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{self, Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
@@ -315,7 +315,7 @@ pub(crate) struct PyJournalReport {
     digests: u64,
     /// The first difference, behind which nothing was run; None if there is none.
     difference: Option<PyJournalDifference>,
-    /// The byte behind the last whole frame of a journal whose end was cut off or damaged; None if it is complete.
+    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
     cut_at: Option<usize>,
     /// Bytes that are left behind it.
     cut_bytes: usize,
@@ -364,6 +364,92 @@ pub(crate) fn replay_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::replay(&bytes, options, progress))?.into())
 }
 
+/// Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+#[pyfunction]
+#[pyo3(signature = (journal, *, progress=None))]
+pub(crate) fn bisect_journal(
+    py: Python<'_>,
+    journal: Source,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<PyJournalReport> {
+    let bytes = journal.load(py)?;
+    Ok(watched(py, progress, |progress| kvpool_journal::bisect(&bytes, progress))?.into())
+}
+
+/// Returns the first record in which two journals differ, or None if one is a beginning of the other.
+#[pyfunction]
+pub(crate) fn compare_journals(
+    py: Python<'_>,
+    first: Source,
+    second: Source,
+) -> PyResult<Option<(u64, Option<String>, Option<String>)>> {
+    let (first, second) = (first.load(py)?, second.load(py)?);
+    let found = py.detach(|| kvpool_journal::compare(&first, &second)).or_raise(py)?;
+    Ok(found.map(|found| (found.operation, found.first, found.second)))
+}
+
+/// A journal made smaller.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "ShrunkJournal")]
+pub(crate) struct PyShrunkJournal {
+    /// Operations before.
+    before: usize,
+    /// Operations that are left, and what each was answered, as text.
+    operations: Vec<String>,
+    /// What goes wrong.
+    failure: String,
+    /// The journal of them, as the bytes of a file.
+    journal: Py<PyBytes>,
+    /// Runs that it took.
+    runs: usize,
+}
+
+#[pymethods]
+impl PyShrunkJournal {
+    fn __repr__(&self) -> String {
+        let Self { before, operations, failure, .. } = self;
+        format!("ShrunkJournal(operations={}, before={before}, failure={failure:?})", operations.len())
+    }
+}
+
+/// Leaves out what is not needed to make a journal go wrong.
+#[pyfunction]
+#[pyo3(signature = (journal, *, operation=None, progress=None))]
+pub(crate) fn shrink_journal(
+    py: Python<'_>,
+    journal: Source,
+    operation: Option<Int>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Option<PyShrunkJournal>> {
+    let goal = operation.map(|operation| count(py, "operation", operation)).transpose()?;
+    let goal = goal.map_or(Goal::Broken, |operation| Goal::Answer(operation as u64));
+    let bytes = journal.load(py)?;
+    let shrunk = watched(py, progress, |progress| {
+        kvpool_journal::shrink(&bytes, goal, &mut |left| progress(left as u64))
+    })?;
+    Ok(shrunk.map(|shrunk| PyShrunkJournal {
+        before: shrunk.before,
+        operations: shrunk.operations,
+        failure: shrunk.failure,
+        journal: PyBytes::new(py, &shrunk.journal).unbind(),
+        runs: shrunk.runs,
+    }))
+}
+
+/// Writes a journal as a test that makes the same calls: rust or python.
+#[pyfunction]
+pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) -> PyResult<String> {
+    let language = match language {
+        "rust" => Language::Rust,
+        "python" => Language::Python,
+        other => {
+            let message = format!("language is {other:?}: must be one of rust, python");
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+    };
+    let bytes = journal.load(py)?;
+    py.detach(|| kvpool_journal::export(&bytes, language)).or_raise(py)
+}
+
 /// What is in a journal, without running it.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
@@ -383,7 +469,7 @@ pub(crate) struct PyJournalInfo {
     digests: u64,
     /// Operations by call.
     calls: Py<PyDict>,
-    /// The byte behind the last whole frame of a journal whose end was cut off or damaged; None if it is complete.
+    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
     cut_at: Option<usize>,
     /// Bytes that are left behind it.
     cut_bytes: usize,

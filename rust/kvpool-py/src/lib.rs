@@ -39,8 +39,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::journal::{
-        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, read_journal,
-        replay_journal,
+        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
+        bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
     };
     #[pymodule_export]
     use super::manager::PyCacheManager;
