@@ -39,9 +39,14 @@ impl PoolSubject {
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
-    /// The blocks of this run that stand for recorded ones; those that were never handed out in it are left out.
-    fn rename(&self, blocks: &Ids) -> Vec<BlockId> {
-        blocks.unpack().iter().filter_map(|block| self.renamed.get(block).copied()).collect()
+    /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
+    fn rename(&self, block: BlockId) -> BlockId {
+        self.renamed.get(&block).copied().unwrap_or(block)
+    }
+
+    fn rename_all(&self, blocks: &mut Ids) {
+        let renamed: Vec<BlockId> = blocks.unpack().into_iter().map(|block| self.rename(block)).collect();
+        *blocks = Ids::pack(&renamed);
     }
 }
 
@@ -145,7 +150,7 @@ impl Subject for PoolSubject {
         })
     }
 
-    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Option<Answer>, ReplayError> {
+    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Answer, ReplayError> {
         use PoolOperation as O;
         let mut operation = step.operation.clone();
         match &mut operation {
@@ -158,22 +163,26 @@ impl Subject for PoolSubject {
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
             | O::Retain { blocks, .. }
-            | O::AssignTenant { blocks, .. } => {
-                let renamed = self.rename(blocks);
-                if renamed.is_empty() && !blocks.is_empty() {
-                    return Ok(None);
-                }
-                *blocks = Ids::pack(&renamed);
+            | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
+            O::Promote { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
+            _ => {}
+        }
+        match &mut operation {
+            O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
+                chain.epoch = self.pool.epoch();
             }
-            O::Promote { block, .. } => match self.renamed.get(&BlockId::new(*block)) {
-                Some(renamed) => *block = renamed.get(),
-                None => return Ok(None),
-            },
+            O::Promote { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
+                link.epoch = self.pool.epoch();
+            }
             _ => {}
         }
         let answer = self.run(&operation)?;
         self.renamed.extend(step.answer.blocks.iter().copied().zip(answer.blocks.iter().copied()));
-        Ok(Some(answer))
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pool.epoch()
     }
 
     fn digest(&mut self) -> u64 {

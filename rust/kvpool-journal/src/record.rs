@@ -1,7 +1,5 @@
 //! Steps that stand on their own, run anew and recorded as a journal of their own.
 
-use std::fmt::Write as _;
-
 use kvpool::journal::JournalHeader;
 
 use crate::error::ReplayError;
@@ -15,12 +13,8 @@ pub(crate) fn record<S: Subject>(
     let mut subject = S::recorded(header)?;
     let mut told = Vec::with_capacity(steps.len());
     for step in steps {
-        if let Some(answer) = subject.run_alone(step)? {
-            let mut line = crate::replay::shown(&step.operation);
-            // Writing to a text cannot fail.
-            let _written = write!(line, " -> {}", answer.told);
-            told.push(line);
-        }
+        let answer = subject.run_alone(step)?;
+        told.push(format!("{} -> {}", crate::replay::shown(&step.operation), answer.told));
     }
     Ok((subject.take_image(), told))
 }

@@ -122,6 +122,7 @@ pub(crate) fn drive<S: Subject>(
             break;
         }
         let alone = if each.is_some() { subject.resolve(&operation)? } else { operation.clone() };
+        let epoch = subject.epoch();
         let answer = subject.run(&operation)?;
         report.operations = number + 1;
         let differs = answer.check != check;
@@ -137,7 +138,7 @@ pub(crate) fn drive<S: Subject>(
             report.difference = Some(Difference::Invariant { operation: number, asked, broken });
         }
         if let Some(each) = &mut each {
-            each(Step { number, operation: alone, answer });
+            each(Step { number, operation: alone, epoch, answer });
         }
         if report.difference.is_some() {
             break;

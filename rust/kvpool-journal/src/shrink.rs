@@ -1,8 +1,7 @@
 //! Shrinking: the fewest operations that still go wrong.
 //!
 //! Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over operations that stand
-//! on their own: chunks are left out, halves first, then single operations, until none can be. What an operation names and the
-//! others no longer make, it does without. Then arguments are made smaller.
+//! on their own: chunks are left out, halves first, then single operations, until none can be. Then arguments are made smaller.
 
 use kvpool::journal::{JournalReader, Subject as Kind};
 
@@ -109,16 +108,16 @@ fn fails<S: Subject>(
     let mut subject = S::new(reader.header())?;
     for step in steps {
         let answer = subject.run_alone(step)?;
-        match (wanted, answer) {
-            (Some(wanted), Some(answer)) if wanted.number == step.number => {
+        match wanted {
+            Some(wanted) if wanted.number == step.number => {
                 return Ok((wanted.answer.told == answer.told).then_some(answer.told));
             }
-            (None, Some(_)) => {
+            Some(_) => {}
+            None => {
                 if let Err(broken) = subject.check() {
                     return Ok(Some(broken.to_string()));
                 }
             }
-            _ => {}
         }
     }
     Ok(None)

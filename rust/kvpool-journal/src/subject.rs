@@ -30,6 +30,8 @@ pub struct Step<O> {
     pub number: u64,
     /// What was asked.
     pub operation: O,
+    /// The epoch of the pool when it was recorded.
+    pub epoch: u64,
     /// What was answered when it was recorded.
     pub answer: Answer,
 }
@@ -66,12 +68,15 @@ pub trait Subject: Sized {
     /// As [`Self::run`].
     fn resolve(&mut self, operation: &Self::Operation) -> Result<Self::Operation, ReplayError>;
 
-    /// Runs an operation on its own, among others than it was recorded with. What it names and does not exist makes it do less,
-    /// or nothing: then `None`.
+    /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those that the same
+    /// operations give here; a prompt of the epoch that was current is one of the epoch that is.
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn run_alone(&mut self, step: &Step<Self::Operation>) -> Result<Option<Answer>, ReplayError>;
+    fn run_alone(&mut self, step: &Step<Self::Operation>) -> Result<Answer, ReplayError>;
+
+    /// The epoch of the pool.
+    fn epoch(&self) -> u64;
 
     /// The digest of the state.
     fn digest(&mut self) -> u64;

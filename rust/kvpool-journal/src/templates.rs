@@ -60,8 +60,9 @@ pub(crate) fn python_settings(config: &ManagerConfig, manager: bool) -> String {
     lines.iter().map(|line| format!("        {line},\n")).collect()
 }
 
-pub(crate) const RUST_MANAGER: &str = r"//! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+pub(crate) const RUST_MANAGER: &str = r#"//! A journal as a test: made by `kvpool journal export`.
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockId, CacheManager, ExtraKeys, ManagerConfig, RequestHints, RetentionRange, SwapId};
@@ -83,10 +84,11 @@ SETTINGS        ..ManagerConfig::default()
         contents.iter().flat_map(block).chain(std::iter::repeat_n(0, tail)).collect()
     };
 
-";
+"#;
 
-pub(crate) const RUST_POOL: &str = r"//! A journal as a test: made by `kvpool journal export`.
-#![allow(unused_imports, unused_mut, unused_variables, dead_code)]
+pub(crate) const RUST_POOL: &str = r#"//! A journal as a test: made by `kvpool journal export`.
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, unused_imports, unused_variables, unused_mut, dead_code, reason = "made by a program")]
 
 use std::sync::Arc;
 
@@ -109,7 +111,9 @@ SETTINGS        ..PoolConfig::default()
     let block = |content: u32| -> Vec<u32> { std::iter::repeat_n(0, block_size - 1).chain([content]).collect() };
     let chain = |contents: &[u32], epoch: u64| -> HashChain {
         let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
-        contents.iter().for_each(|&content| drop(cursor.append(&block(content))));
+        for &content in contents {
+            cursor.append(&block(content));
+        }
         cursor.chain().clone()
     };
     let link = |contents: &[u32], epoch: u64| -> ChainLink {
@@ -121,7 +125,7 @@ SETTINGS        ..PoolConfig::default()
         last.unwrap()
     };
 
-";
+"#;
 
 pub(crate) const PYTHON_MANAGER: &str = r#""""A journal as a test: made by ``kvpool journal export``."""
 
