@@ -12,8 +12,8 @@ TORCH ?= 2.11.0 2.13.0
 VLLM_LEVELS ?= stock pool manager
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
+.PHONY: help demo test test-rust test-python test-slow test-torch journal-check lint lineage-report engine engine-check \
+	gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
 	bench-rust bench-python bench-report vectors stubs-check wheel clean
 
 help: ## Show this list
@@ -76,6 +76,10 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
+
+journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
+	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }
+	$(BIN)/python tools/journal_check.py $(TRACE)
 
 # Torch alone differs: the other packages are those of the tests.
 test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"

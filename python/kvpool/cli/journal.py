@@ -270,7 +270,7 @@ def shrink_command(
         steps = {"failure": shrunk.failure, "operations": shrunk.operations}
         typer.echo(json.dumps({"source": str(file), **facts, **steps}, indent=2))
         return
-    typer.echo(f"{shrunk.before:,} operations, of which {len(shrunk.operations):,} are needed ({shrunk.runs:,} runs):")
+    typer.echo(f"{shrunk.before:,} operations, {len(shrunk.operations):,} of them needed ({shrunk.runs:,} runs):")
     for number, line in enumerate(shrunk.operations):
         typer.echo(f"  {number:>3}  {line}")
     typer.echo(f"what goes wrong: {shrunk.failure}")

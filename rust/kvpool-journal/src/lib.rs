@@ -23,3 +23,4 @@ pub use replay::{Difference, Options, Report, replay};
 pub use show::{Line, Summary, show};
 pub use shrink::{Goal, Shrunk, minimize, shrink};
 pub use subject::{Answer, Step, Subject};
+pub use words::Words;

@@ -15,7 +15,7 @@ use kvpool::retention::{Keep, Retention, Then, Ttl};
 const SHOWN: usize = 8;
 
 /// What can be said in words.
-pub(crate) trait Words {
+pub trait Words {
     /// The method that was called.
     fn call(&self) -> &'static str;
     /// What it was asked; may be empty.
