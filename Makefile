@@ -19,8 +19,8 @@ VLLM_LEVELS ?= stock pool manager
 FREE_THREADED ?= python3.14t
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
+.PHONY: help demo test test-rust test-python test-slow test-torch journal-check lint lineage-report engine engine-check \
+	gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
 	bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
@@ -89,6 +89,10 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
 	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
+
+journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
+	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }
+	$(BIN)/python tools/journal_check.py $(TRACE)
 
 # Torch alone differs: the other packages are those of the tests.
 test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"

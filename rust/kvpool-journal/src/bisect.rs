@@ -11,6 +11,7 @@ use crate::pool::PoolSubject;
 use crate::replay::{Difference, Options, Report, drive, shown};
 use crate::subject::Subject;
 use crate::vllm::VllmSubject;
+use crate::words::Words;
 
 /// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
 /// differs, the operations since the one before are gone through one by one, for an invariant that breaks among them; without
@@ -104,7 +105,7 @@ pub fn compare(first: &[u8], second: &[u8]) -> Result<Option<Divergence>, Replay
     }
 }
 
-fn compare_in<O: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(
+fn compare_in<O: DeserializeOwned + Serialize + PartialEq + Words>(
     first: &JournalReader<'_>,
     second: &JournalReader<'_>,
 ) -> Result<Option<Divergence>, ReplayError> {

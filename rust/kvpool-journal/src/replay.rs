@@ -7,6 +7,7 @@ use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::subject::{Answer, Step, Subject};
 use crate::vllm::VllmSubject;
+use crate::words::Words;
 
 /// Where a replay and its journal differ first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,9 +161,10 @@ pub(crate) fn drive<S: Subject>(
 }
 
 /// An operation as a person reads it, cut where it is long.
-pub(crate) fn shown(operation: &impl std::fmt::Debug) -> String {
+pub(crate) fn shown(operation: &impl Words) -> String {
     const LONGEST: usize = 600;
-    let mut text = format!("{operation:?}");
+    let mut text = format!("{} {}", operation.call(), operation.words());
+    text.truncate(text.trim_end().len());
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
         text.truncate(end);
         text.push_str(" ...");

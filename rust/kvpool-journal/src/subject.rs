@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
+use crate::words::Words;
 
 /// What an operation answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub struct Step<O> {
 /// A pool or a manager made anew from a journal's header.
 pub trait Subject: Sized {
     /// Its operations.
-    type Operation: Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
+    type Operation: Words + Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// As it was before the first operation.
     ///

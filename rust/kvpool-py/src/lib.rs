@@ -10,6 +10,7 @@ mod convert;
 mod enter;
 mod errors;
 mod hashing;
+mod journal;
 mod manager;
 mod parts;
 mod policy;
@@ -36,6 +37,11 @@ mod _core {
     #[pymodule_export]
     use super::hashing::{
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
+    };
+    #[pymodule_export]
+    use super::journal::{
+        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
+        bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
     };
     #[pymodule_export]
     use super::manager::PyCacheManager;

@@ -1,18 +1,20 @@
 //! `CacheManager`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
@@ -108,8 +110,9 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0)")]
+        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        journal=None
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -127,6 +130,7 @@ impl PyCacheManager {
         watermark: f64,
         host_blocks: i128,
         block_bytes: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -149,11 +153,19 @@ impl PyCacheManager {
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| CacheManager::new(config)), None)
+                    let manager = match journal {
+                        None => py.detach(|| CacheManager::new(config)).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| CacheManager::with_journal(config, journal))
+                        }
+                    };
+                    (manager?, None)
                 }
-                Eviction::Own(evictor, health) => (CacheManager::with_evictor(config, evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
+                }
             };
-        let manager = manager.or_raise(py)?;
         Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
@@ -525,6 +537,30 @@ impl PyCacheManager {
     /// Returns the manager's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
         Ok(self.look(py, 0, |manager| manager.stats())?.into())
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.enter(py, 0, |manager| manager.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut CacheManager| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.enter(py, LONG, flush)?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.enter(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.enter(py, LONG, CacheManager::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.

@@ -1,5 +1,6 @@
 //! `BlockPool`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, TierError, Tiers};
@@ -11,6 +12,7 @@ use crate::convert::{IdsOut, Int, block, blocks, count, ids};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::parts::unknown_block;
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
@@ -93,9 +95,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0
+            event_capacity=0, journal=None
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -108,6 +110,7 @@ impl PyBlockPool {
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -124,11 +127,20 @@ impl PyBlockPool {
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| Tiers::new(vec![config])), None)
+                    let tiers = match journal {
+                        None => py.detach(|| Tiers::new(vec![config])).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| Tiers::with_journal(config, journal))
+                        }
+                    };
+                    (tiers?, None)
                 }
-                Eviction::Own(evictor, health) => (Tiers::with_evictor(vec![config], evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (Tiers::with_evictor(vec![config], evictor).or_raise(py)?, Some(health))
+                }
             };
-        Ok(Self { tiers: Arc::new(Door::new(tiers.or_raise(py)?)), tier: 0, health })
+        Ok(Self { tiers: Arc::new(Door::new(tiers)), tier: 0, health })
     }
 
     /// Blocks, null block included.
@@ -410,6 +422,30 @@ impl PyBlockPool {
     /// Returns the pool's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyPoolStats> {
         Ok(self.get(py, |pool| pool.stats())?.into())
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.get(py, |pool| pool.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut BlockPool| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.run(py, LONG, |pool| Ok(flush(pool)))?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.run(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.run(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
     }
 
     /// Recounts every invariant of the pool and its parts from scratch.

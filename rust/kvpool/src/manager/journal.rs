@@ -83,6 +83,11 @@ impl CacheManager {
         self.journal.take().map(|journal| *journal)
     }
 
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
+    }
+
     /// Writes what the journal has collected: what a crash would lose.
     pub fn flush_journal(&mut self) {
         if let Some(journal) = &mut self.journal {
