@@ -4292,9 +4292,11 @@ class VllmPool:
         num_blocks: Blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
         policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
+        journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
+        JournalFileError: The journal's file cannot be made.
 
     >>> pool = kvpool._core.VllmPool(4, True)
     >>> blocks, _ = pool.allocate(2)
@@ -4307,7 +4309,11 @@ class VllmPool:
     True
     """
 
-    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru") -> Self: ...
+    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru", journal: Journal | None = None) -> Self: ...
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one."""
+    def journal_image(self) -> bytes | None:
+        """Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring."""
     def bind(self, owner: object) -> None:
         """Names the object that blocks give as their pool; a second one is not taken.
 
