@@ -218,6 +218,8 @@ fn a_store_is_closed_while_others_submit() {
         };
         let copied = together(vec![Box::new(submits), Box::new(closes)])[0];
         assert_eq!(content(&to, 1), if copied { 1 } else { 2 });
+        let late = engine.submit(&from, &to, [(0, 2)].into_iter(), &Options::default());
+        assert!(matches!(late, Err(TransferError::StoreClosed { .. })));
         engine.close();
     });
 }
