@@ -79,7 +79,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    pub(super) fn pool(&self) -> PoolConfig {
+    pub(crate) fn pool(&self) -> PoolConfig {
         PoolConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,

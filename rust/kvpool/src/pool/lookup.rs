@@ -7,6 +7,7 @@ use crate::error::PoolError;
 use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
+use crate::journal::{Ids, PoolOperation};
 use crate::prefix_index::{Inserted, Visibility};
 use crate::retention::TenantId;
 
@@ -137,9 +138,18 @@ impl BlockPool {
         max_blocks: usize,
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let found = PrefixMatch { tenant, ..self.match_prefix(chain, max_blocks)? };
-        self.acquire_match(&found)?;
-        Ok(found.blocks)
+        self.recorded(
+            |pool, journal, found| PoolOperation::Match {
+                chain: pool.chain_record(journal, chain, found.as_ref().map_or(0, Vec::len)),
+                max_blocks,
+                tenant: tenant.map(|tenant| tenant.0),
+            },
+            |pool| {
+                let found = PrefixMatch { tenant, ..pool.match_prefix(chain, max_blocks)? };
+                pool.acquire_match(&found)?;
+                Ok(found.blocks)
+            },
+        )
     }
 
     /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
@@ -161,6 +171,22 @@ impl BlockPool {
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
     pub fn register(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Registered, PoolError> {
+        self.recorded(
+            |pool, journal, _| PoolOperation::Register {
+                blocks: Ids::pack(blocks),
+                chain: pool.chain_record(journal, chain, start),
+                start,
+            },
+            |inner| inner.register_unrecorded(blocks, chain, start),
+        )
+    }
+
+    fn register_unrecorded(
         &mut self,
         blocks: &[BlockId],
         chain: &HashChain,
@@ -218,6 +244,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.
     pub fn mark_computed(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::MarkComputed { blocks: Ids::pack(blocks) },
+            |inner| inner.mark_computed_unrecorded(blocks),
+        )
+    }
+
+    fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "marked computed")?;

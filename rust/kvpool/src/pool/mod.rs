@@ -36,6 +36,7 @@
 
 mod advice;
 pub(crate) mod digest;
+mod journal;
 mod lifetime;
 mod lookup;
 mod promote;
@@ -51,6 +52,7 @@ use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::FenceSet;
 use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
@@ -165,6 +167,7 @@ pub struct BlockPool {
     counters: Counters,
     digest: Option<digest::StateDigest>,
     poison: Option<Box<str>>,
+    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -230,6 +233,7 @@ impl BlockPool {
             counters: Counters::default(),
             digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
             poison: None,
+            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })
@@ -371,7 +375,11 @@ impl BlockPool {
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
     pub fn take_events(&mut self) -> EventBatch {
-        self.events.take()
+        let events = self.events.take();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Gauges and counters. O(1).
@@ -455,6 +463,7 @@ impl BlockPool {
     #[cold]
     fn broken(&mut self, reason: String) -> PoolError {
         self.poison = Some(reason.clone().into_boxed_str());
+        self.flush_journal();
         PoolError::Poisoned { reason }
     }
 

@@ -6,6 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
+use crate::journal::{LinkRecord, PoolOperation};
 use crate::prefix_index::Inserted;
 
 /// Positions that an index can note.
@@ -39,6 +40,13 @@ impl BlockPool {
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
     pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Promote { block: block.get(), link: LinkRecord::new(link) },
+            |inner| inner.promote_unrecorded(block, link),
+        )
+    }
+
+    fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
         if self.num_holders(block) == 0 {
@@ -65,6 +73,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
     pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::AcquireRegistered { link: LinkRecord::new(link) },
+            |inner| inner.acquire_registered_unrecorded(link),
+        )
+    }
+
+    fn acquire_registered_unrecorded(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
         self.counters.collisions +=

@@ -166,6 +166,11 @@ impl Tiers {
         self.pools.is_empty()
     }
 
+    /// Whether a pool of any tier refuses work.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.pools.iter().any(|pool| pool.poison_reason().is_some())
+    }
+
     /// The pool of a tier.
     ///
     /// # Errors
