@@ -47,6 +47,7 @@ from kvpool._core import (
     Retention,
     RetentionConfig,
     RetentionStats,
+    ScrubReport,
     Sequences,
     Step,
     Swap,
@@ -109,6 +110,7 @@ __all__ = [
     "RequestInfo",
     "ManagerStats",
     "Probe",
+    "ScrubReport",
     # What callers know of the future, and which cached block goes first.
     "Retention",
     "RetentionConfig",
