@@ -52,6 +52,7 @@ from kvpool._core import (
     Retention,
     RetentionConfig,
     RetentionStats,
+    ScrubReport,
     Sequences,
     ShrunkJournal,
     Step,
@@ -124,6 +125,7 @@ __all__ = [
     "RequestInfo",
     "ManagerStats",
     "Probe",
+    "ScrubReport",
     # What callers know of the future, and which cached block goes first.
     "Retention",
     "RetentionConfig",

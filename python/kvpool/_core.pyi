@@ -608,6 +608,9 @@ class CacheManager:
         host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
         journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
+            changed behind the manager's back. 24 bytes per block.
+        scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -650,6 +653,8 @@ class CacheManager:
         host_blocks: int = 0,
         block_bytes: int = 0,
         journal: Journal | None = None,
+        digest: bool = False,
+        scrub_blocks: int = 0,
     ) -> Self: ...
     def prepare(self, tokens: Tokens, extra: ExtraKeys | None = None) -> HashCursor:
         """Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -1254,6 +1259,36 @@ class CacheManager:
             JournalExistsError: The file exists.
             JournalFileError: It cannot be written.
         """
+    def state_digest(self) -> int | None:
+        """One number for the state of the manager, or None without digest=True.
+
+        Equal histories give equal digests, on any host. O(blocks that changed since the last call).
+
+        >>> one, other = (kvpool.CacheManager(num_blocks=100, digest=True) for _ in range(2))
+        >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
+        True
+        """
+    def state_digest_from_scratch(self) -> int:
+        """Returns what state_digest gives, counted anew from every block.
+
+        O(blocks), with ``digest=True`` or without.
+        """
+    def scrub(self, blocks: int) -> ScrubReport:
+        """Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+
+        For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all references are
+        those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and O(requests) once a pass.
+
+        Raises:
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+
+        >>> kvpool.CacheManager(num_blocks=64).scrub(64)
+        ScrubReport(position=0, blocks=64, requests=0, passes=1)
+        """
+    @property
+    def poison_reason(self) -> str | None:
+        """Why the manager refuses all work, if it does."""
     def check_invariants(self) -> None:
         """Recounts the pool and every request from scratch.
 
@@ -1447,6 +1482,25 @@ class RequestInfo:
     @property
     def tier(self) -> int:
         """The tier of its blocks: 0, or 1 if it is swapped out."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class ScrubReport:
+    """What a call of a scrubber did."""
+
+    @property
+    def position(self) -> int:
+        """The block that the next call begins with; of a manager, on the device."""
+    @property
+    def blocks(self) -> int:
+        """Blocks checked by this call, the null block included, in all tiers."""
+    @property
+    def requests(self) -> int:
+        """Requests whose block tables this call has finished checking; 0 for a pool."""
+    @property
+    def passes(self) -> int:
+        """How often everything has been checked so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -1841,6 +1895,8 @@ class BlockPool:
             ``advice`` says what it found. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
         journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
+            changed behind the pool's back. 24 bytes per block.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -1872,6 +1928,7 @@ class BlockPool:
         advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
         journal: Journal | None = None,
+        digest: bool = False,
     ) -> Self: ...
     @property
     def num_blocks(self) -> int:
@@ -2257,6 +2314,39 @@ class BlockPool:
             JournalExistsError: The file exists.
             JournalFileError: It cannot be written.
         """
+    def state_digest(self) -> int | None:
+        """One number for the state of the pool, or None without digest=True.
+
+        Equal histories give equal digests, on any host. O(blocks that changed since the last call).
+
+        >>> one, other = (kvpool.BlockPool(num_blocks=100, digest=True) for _ in range(2))
+        >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
+        True
+        """
+    def state_digest_from_scratch(self) -> int:
+        """Returns what state_digest gives, counted anew from every block.
+
+        O(blocks), with ``digest=True`` or without.
+        """
+    def scrub(self, blocks: int) -> ScrubReport:
+        """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
+
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are mirrored
+        by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its references and
+        content are what the last operation left. O(``blocks``).
+
+        Args:
+            blocks: How many, the null block included; never a block twice in one call.
+
+        Raises:
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+
+        >>> kvpool.BlockPool(num_blocks=100).scrub(64)
+        ScrubReport(position=64, blocks=64, requests=0, passes=0)
+        """
+    @property
+    def poison_reason(self) -> str | None:
+        """Why the pool refuses all work, if it does."""
     def check_invariants(self) -> None:
         """Recounts every invariant of the pool and its parts from scratch.
 

@@ -97,6 +97,7 @@ impl Driver {
                 self.store.wipe(usize::from(out), dst);
             }
         }
+        let copies = mapping.iter().any(|&(.., copied)| copied);
         self.note(id.get() << 32 | mapping.len() as u64);
         for &key in keys {
             self.books.set_state(key, RequestState::Moving)?;

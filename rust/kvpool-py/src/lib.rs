@@ -58,7 +58,7 @@ mod _core {
     #[pymodule_export]
     use super::sizing::{PyHitCurve, PyPolicyRun, PyReferences, eviction_policies, sampled_lru};
     #[pymodule_export]
-    use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
+    use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport};
     #[pymodule_export]
     use super::step::PyStep;
     #[pymodule_export]

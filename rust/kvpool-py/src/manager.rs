@@ -18,7 +18,9 @@ use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
-use crate::stats::{Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, events};
+use crate::stats::{
+    Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, events,
+};
 use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
@@ -111,8 +113,8 @@ impl PyCacheManager {
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
         eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
-        journal=None
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None)")]
+        journal=None, digest=false, scrub_blocks=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -131,6 +133,8 @@ impl PyCacheManager {
         host_blocks: i128,
         block_bytes: i128,
         journal: Option<&Bound<'_, PyJournal>>,
+        digest: bool,
+        scrub_blocks: i128,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -144,7 +148,8 @@ impl PyCacheManager {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
-            digest: false,
+            digest,
+            scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
@@ -595,6 +600,28 @@ impl PyCacheManager {
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.look(py, LONG, |manager| manager.pool().eviction_order())?))
+    }
+
+    /// One number for the state of the manager, or None without digest=True.
+    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.enter(py, LONG, CacheManager::state_digest)
+    }
+
+    /// Returns what state_digest gives, counted anew from every block.
+    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
+    }
+
+    /// Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
+        let blocks = count(py, "blocks", blocks)?;
+        Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())
+    }
+
+    /// Why the manager refuses all work, if it does.
+    #[getter]
+    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.

@@ -16,7 +16,7 @@ use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::parts::unknown_block;
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
-use crate::stats::{Events, PyPoolStats, PyProbe, events};
+use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
@@ -95,9 +95,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0, journal=None
+            event_capacity=0, journal=None, digest=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -111,6 +111,7 @@ impl PyBlockPool {
         advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         journal: Option<&Bound<'_, PyJournal>>,
+        digest: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -121,7 +122,7 @@ impl PyBlockPool {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
-            digest: false,
+            digest,
         };
         let (tiers, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
@@ -446,6 +447,29 @@ impl PyBlockPool {
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         journal::save(py, self.run(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
+    }
+
+    /// One number for the state of the pool, or None without digest=True.
+    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        // Whatever was touched since the last one is counted: as many as there are, at the most.
+        self.run(py, LONG, |pool| Ok(pool.state_digest()))
+    }
+
+    /// Returns what state_digest gives, counted anew from every block.
+    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
+    }
+
+    /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
+    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
+        let blocks = count(py, "blocks", blocks)?;
+        Ok(self.run(py, blocks, |pool| pool.scrub(blocks))?.into())
+    }
+
+    /// Why the pool refuses all work, if it does.
+    #[getter]
+    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.get(py, |pool| pool.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts every invariant of the pool and its parts from scratch.

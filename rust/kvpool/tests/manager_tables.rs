@@ -298,6 +298,7 @@ impl Rig {
                 self.manager.bump_epoch().unwrap();
             }
             Operation::Digest => {
+                self.manager.scrub(3).unwrap();
                 let digest = self.manager.state_digest();
                 assert_eq!(digest, Some(self.manager.state_digest_from_scratch()));
             }

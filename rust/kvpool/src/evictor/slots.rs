@@ -52,7 +52,8 @@ impl Slots {
     pub(crate) fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        these.for_each(|number| self.insert(keys, number));
+        // No more than there is room for, whatever the caller's lists say: a table that is full has no end to its probes.
+        these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
     /// Forgets all numbers.

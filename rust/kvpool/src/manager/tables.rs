@@ -146,6 +146,7 @@ impl CacheManager {
         from: RequestState,
         operation: &'static str,
     ) -> Result<(Vec<usize>, Vec<BlockId>), ManagerError> {
+        self.check_poison()?;
         if self.tiers.len() <= HOST {
             return Err(ManagerError::NoHostTier);
         }

@@ -66,7 +66,7 @@ impl BlockPool {
         {
             journal.digest(digest);
         }
-        if self.poison.is_some() {
+        if self.poison.get().is_some() {
             journal.flush();
         }
         self.journal = Some(journal);

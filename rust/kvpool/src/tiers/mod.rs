@@ -180,6 +180,18 @@ impl Tiers {
         self.pools.iter().any(|pool| pool.poison_reason().is_some())
     }
 
+    /// Why a pool refuses work, if one does: then nothing is done with any of them.
+    #[must_use]
+    pub fn poison_reason(&self) -> Option<&str> {
+        self.pools.iter().find_map(BlockPool::poison_reason)
+    }
+
+    /// Refuses work if a pool of any tier does.
+    #[inline]
+    pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
+        self.pools.iter().try_for_each(BlockPool::check_poison)
+    }
+
     /// The pool of a tier.
     ///
     /// # Errors
@@ -229,7 +241,9 @@ impl Tiers {
 
     /// As [`Self::is_writable`], but fences do not count.
     fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+        self.check_poison()?;
         let pool = self.pool(tier)?;
+        pool.check_untampered(block)?;
         match pool.num_holders(block) {
             0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
             holders => Ok(holders == 1 && !pool.is_registered(block)),
@@ -298,6 +312,7 @@ impl Tiers {
     /// # Errors
     /// [`PoolError::Poisoned`] only.
     pub fn take_plan(&mut self) -> Result<TransferPlan, TierError> {
+        self.check_poison()?;
         if self.order.is_empty() {
             return Ok(TransferPlan::default());
         }
@@ -324,11 +339,18 @@ impl Tiers {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, TierError> {
+        self.check_poison()?;
         let mut epoch = 0;
         for pool in &mut self.pools {
             epoch = pool.bump_epoch()?;
         }
         Ok(epoch)
+    }
+
+    /// References that swaps hold in a tier, as their destinations. O(blocks of the swaps).
+    pub(crate) fn num_swap_references(&self, tier: usize) -> u64 {
+        let held = self.swaps.values().flat_map(Swap::destinations);
+        held.filter(|(place, _)| place.tier == tier).map(|(_, references)| u64::from(references)).sum()
     }
 
     /// References that swaps hold as their destinations.
