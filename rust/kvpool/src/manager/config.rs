@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::explain::{ExplainConfig, MissStats};
 use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::hash::{HashAlgorithm, HasherConfig, Verify};
@@ -32,6 +33,9 @@ pub struct ManagerConfig {
     pub retention: Option<RetentionConfig>,
     /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none, and costs nothing.
     pub advisor: Option<AdvisorConfig>,
+    /// What is remembered to explain misses: see [`CacheManager::explain`](super::CacheManager::explain). `None` explains
+    /// nothing, and costs nothing.
+    pub explain: Option<ExplainConfig>,
     /// Events kept until they are taken; 0 records none.
     pub event_capacity: usize,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
@@ -66,6 +70,7 @@ impl Default for ManagerConfig {
             eviction,
             retention,
             advisor,
+            explain: None,
             event_capacity,
             watermark: 0.0,
             host_blocks: 0,
@@ -105,6 +110,7 @@ impl fmt::Debug for ManagerConfig {
         f.debug_struct("ManagerConfig")
             .field("pool", &self.pool())
             .field("hasher", &self.hasher())
+            .field("explain", &self.explain)
             .field("watermark", &self.watermark)
             .field("host_blocks", &self.host_blocks)
             .field("block_bytes", &self.block_bytes)
@@ -162,6 +168,8 @@ pub struct ManagerStats {
     pub hints: HintReport,
     /// How many blocks are retained how; `None` without retention.
     pub retention: Option<RetentionStats>,
+    /// Tokens that were computed, by reason; `None` for a manager that does not explain.
+    pub misses: Option<MissStats>,
     /// The pool's own figures.
     pub pool: PoolStats,
 }
