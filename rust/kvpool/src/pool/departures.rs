@@ -69,11 +69,11 @@ impl BlockPool {
         }
     }
 
-    /// The last computed copy of a content is gone.
-    pub(super) fn note_departed(&mut self, hash: &BlockHash) {
+    /// A block is out of the index, and with it the last computed copy of the content with this hash, if one is named.
+    pub(super) fn note_unregistered(&mut self, vanished: Option<BlockHash>) {
         if let Some(log) = &mut self.departures {
             let cause = std::mem::replace(&mut log.cause, Cause::ById);
-            log.changes.push(Change::Departed { key: hash.key(), cause });
+            log.changes.extend(vanished.map(|hash| Change::Departed { key: hash.key(), cause }));
         }
     }
 

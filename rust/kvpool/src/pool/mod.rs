@@ -480,7 +480,7 @@ impl BlockPool {
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {
             self.events.push(BlockEvent::Removed { hash, block });
-            self.note_departed(&hash);
         }
+        self.note_unregistered(hash.filter(|_| vanished));
     }
 }

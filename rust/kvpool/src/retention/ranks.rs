@@ -306,7 +306,8 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = retained.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            entry.expired = false;
+            // An end of life that is said of what is demoted already, because its time ran out, changes nothing.
+            entry.expired &= entry.rank == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
                 _ => UNSAID.idle_ttl,

@@ -234,7 +234,8 @@ impl Explainer {
                     (None, Standing::Gone(cause, operation, when)) => {
                         self.departure(cause, operation, when, principal)
                     }
-                    (None, _) => MissReason::NotComputed,
+                    (None, Standing::NotComputed) => MissReason::NotComputed,
+                    (None, _) => MissReason::NotRemembered,
                 },
             };
             explanation.push(reason);
@@ -254,6 +255,10 @@ impl Explainer {
         mut each: impl FnMut(&mut Record, u32, usize),
     ) {
         let cursor = &request.sequence.cursor;
+        if let Some(tokens) = cursor.chain().block_tokens(0).filter(|_| positions.start == 0) {
+            let context = Context::new(cursor.extra(), cursor.hasher().block_size());
+            self.contexts.insert(tokens, context);
+        }
         let mut hint = 0;
         for position in positions {
             let Some(hash) = cursor.chain().hashes().get(position) else { break };
@@ -268,18 +273,12 @@ impl Explainer {
         let Some(request) = requests.get(slot).and_then(Option::as_ref) else { return };
         let cursor = &request.sequence.cursor;
         let hits = found.blocks.len();
-        if let Some(tokens) = cursor.chain().block_tokens(0).filter(|_| hits == 0) {
-            let context = Context::new(cursor.extra(), cursor.hasher().block_size());
-            self.contexts.insert(tokens, context);
-        }
         // What collides is cached under other tokens, and nothing behind it is ever published.
         let end = if found.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
         self.enter(request, hits..end, |record, number, position| {
             let still = |other| computes(requests, other, position, hashes[position].key(), epoch);
-            if record.standing(number) != Standing::Cached {
-                record.own(number, slot, still);
-            }
+            record.own(number, slot, still);
         });
     }
 }

@@ -51,7 +51,10 @@ pub(super) enum Standing {
     Cached,
     /// Why it left, in which operation, and how many admissions there had been.
     Gone(Cause, u64, u64),
+    /// Asked for, and never computed.
     NotComputed,
+    /// Not computed since it was forgotten, if it was.
+    Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +89,8 @@ impl Entry {
     const LINKED: u8 = 8;
     /// Its tokens are known.
     const TOKENS: u8 = 16;
+    /// It had never been here when its entry was made.
+    const NEW: u8 = 32;
 
     const EMPTY: Self = Self {
         cause: Cause::ById,
@@ -158,8 +163,10 @@ impl Record {
             Standing::Cached
         } else if entry.is(Entry::COMPUTED) {
             Standing::Gone(entry.cause, entry.operation, entry.admission)
-        } else {
+        } else if entry.is(Entry::NEW) {
             Standing::NotComputed
+        } else {
+            Standing::Unknown
         }
     }
 
@@ -212,8 +219,9 @@ impl Record {
             Before::Key(key) if hint != NONE && self.keys.get(hint as usize) == Some(&key) => Some(hint),
             Before::Key(key) => self.find(key),
         };
-        if found.is_none() && parent.is_none_or(|parent| self.in_doubt(parent)) {
-            self.entry_mut(number).flags |= Entry::DOUBT;
+        if found.is_none() {
+            let doubt = parent.is_none_or(|parent| self.in_doubt(parent));
+            self.entry_mut(number).flags |= if doubt { Entry::DOUBT } else { Entry::NEW };
         }
         if let Some(tokens) = tokens.filter(|tokens| tokens.len() == self.block_size)
             && !self.entry(number).is(Entry::TOKENS)
@@ -235,7 +243,6 @@ impl Record {
     pub(super) fn appeared(&mut self, key: u64) {
         let number = self.enter_bare(key);
         self.entry_mut(number).flags |= Entry::COMPUTED;
-        self.entry_mut(number).owners = [NOBODY; 2];
         self.put(number, CACHED);
     }
 
@@ -362,7 +369,10 @@ impl Record {
         for number in 1..=used as u32 {
             let (key, entry) = (self.keys[number as usize], self.entry(number));
             let is_cached = self.lists.list_of(BlockId::new(number)) == Some(CACHED);
-            let right = self.find(key) == Some(number) && is_cached == cached.binary_search(&key).is_ok();
+            // What was forgotten while it was cached, and asked for again, is not known to be.
+            let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
+            let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
+            let right = self.find(key) == Some(number) && is_right;
             ensure(right, FOUND, || format!("entry {number} ({key:x}): cached {is_cached}"))?;
             let has_parent =
                 entry.is(Entry::LINKED) && self.entry(entry.parent).generation == entry.parent_generation;
