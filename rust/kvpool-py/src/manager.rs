@@ -130,6 +130,7 @@ impl PyCacheManager {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            digest: false,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,

@@ -106,6 +106,7 @@ impl PyBlockPool {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            digest: false,
         };
         let (tiers, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {

@@ -53,6 +53,11 @@ impl FenceSet {
         self.completed.is_some_and(|completed| step <= completed)
     }
 
+    /// The last completed step.
+    pub(crate) const fn completed(&self) -> Option<u64> {
+        self.completed
+    }
+
     pub(crate) fn references(&self, block: BlockId) -> u32 {
         self.references.get(block.index()).copied().unwrap_or(0)
     }

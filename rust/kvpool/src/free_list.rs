@@ -75,6 +75,12 @@ impl FreeBlockList {
         self.list.contains(block)
     }
 
+    /// The block that is handed out next.
+    #[must_use]
+    pub fn front(&self) -> Option<BlockId> {
+        self.list.front()
+    }
+
     /// Takes the next `n` free blocks. O(n).
     ///
     /// # Errors

@@ -38,6 +38,7 @@ pub mod evictor;
 mod fence;
 mod free_list;
 pub mod hash;
+pub mod journal;
 mod manager;
 mod pool;
 mod prefix_index;

@@ -75,6 +75,8 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
+    /// Counts what changed since the last time.
+    Digest,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -100,6 +102,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(append, token, release, preempt)| Operation::Step { append, token, release, preempt }),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
+        4 => Just(Operation::Digest),
     ]
 }
 
@@ -132,6 +135,7 @@ impl Rig {
             host_blocks,
             block_size: BLOCK_SIZE,
             verify,
+            digest: true,
             ..ManagerConfig::default()
         });
         let store = [num_blocks, host_blocks].map(|blocks| vec![[0; BLOCK_SIZE]; blocks]).to_vec();
@@ -292,6 +296,10 @@ impl Rig {
             }
             Operation::BumpEpoch => {
                 self.manager.bump_epoch().unwrap();
+            }
+            Operation::Digest => {
+                let digest = self.manager.state_digest();
+                assert_eq!(digest, Some(self.manager.state_digest_from_scratch()));
             }
         }
         self.manager.check_invariants().unwrap();

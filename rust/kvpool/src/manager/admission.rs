@@ -1,12 +1,13 @@
 //! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
 
 use super::error::{ManagerError, Refused};
-use super::hints::Hints;
+use super::hints::{Hints, RequestHints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::{CacheManager, ManagerStats};
 use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::hash::HashCursor;
+use crate::journal::ManagerOperation;
 use crate::pool::PrefixMatch;
 use crate::sequence::Sequence;
 
@@ -41,7 +42,7 @@ impl CacheManager {
     /// the request can ever fit), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
     /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
-        self.admit_hinted(id.into(), cursor, None)
+        self.admit_with(id, cursor, &RequestHints::default())
     }
 
     pub(super) fn admit_hinted(
@@ -191,8 +192,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let slot = self.slot(id.into())?;
-        self.release_slot(slot, after_step)
+        self.release_with(id, after_step, false).map(|_nothing_ended| ())
     }
 
     /// How many requests are in a state.
@@ -237,7 +237,19 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let slot = self.preemptible(id.into())?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Preempt { request: manager.name(id), after_step },
+            |manager| manager.preempt_unrecorded(id, after_step),
+        )
+    }
+
+    fn preempt_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        after_step: Option<u64>,
+    ) -> Result<(), ManagerError> {
+        let slot = self.preemptible(id)?;
         self.preempt_slot(slot, after_step)
     }
 
@@ -280,7 +292,18 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Resume {
+                request: manager.name(id),
+                rehashed: manager.rehashed(id),
+            },
+            |manager| manager.resume_unrecorded(id),
+        )
+    }
+
+    fn resume_unrecorded(&mut self, id: RequestRef<'_>) -> Result<Admission, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
         let available = self.tiers.device().num_available();

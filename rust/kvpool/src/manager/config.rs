@@ -34,6 +34,8 @@ pub struct ManagerConfig {
     pub advisor: Option<AdvisorConfig>,
     /// Events kept until they are taken; 0 records none.
     pub event_capacity: usize,
+    /// Whether the manager keeps a digest of its state: see [`CacheManager::state_digest`](super::CacheManager::state_digest).
+    pub digest: bool,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
     /// that these can go on appending.
     pub watermark: f64,
@@ -54,6 +56,7 @@ impl Default for ManagerConfig {
             retention,
             advisor,
             event_capacity,
+            digest,
         } = PoolConfig::default();
         Self {
             num_blocks,
@@ -67,6 +70,7 @@ impl Default for ManagerConfig {
             retention,
             advisor,
             event_capacity,
+            digest,
             watermark: 0.0,
             host_blocks: 0,
             block_bytes: 0,
@@ -75,7 +79,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    pub(super) fn pool(&self) -> PoolConfig {
+    pub(crate) fn pool(&self) -> PoolConfig {
         PoolConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
@@ -85,6 +89,7 @@ impl ManagerConfig {
             retention: self.retention.clone(),
             advisor: self.advisor.clone(),
             event_capacity: self.event_capacity,
+            digest: self.digest,
         }
     }
 

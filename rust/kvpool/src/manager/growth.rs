@@ -7,6 +7,7 @@ use super::error::ManagerError;
 use super::request::{RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
+use crate::journal::ManagerOperation;
 use crate::sequence::TableChange;
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
@@ -37,15 +38,12 @@ impl CacheManager {
         tokens: &[u32],
         commit_first: bool,
     ) -> Result<Vec<NewBlock>, ManagerError> {
-        if requests.len() != tokens.len() {
-            return Err(ManagerError::LengthMismatch {
-                requests: requests.len(),
-                values: tokens.len(),
-                what: "tokens",
-            });
-        }
+        let journal = self.journal.take();
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.append_rows(requests, tokens, commit_first, &mut rows);
+        if let Some(journal) = journal {
+            self.note_append(journal, (requests, &rows), tokens.len(), commit_first, &result);
+        }
         self.rows = rows;
         result
     }
@@ -57,6 +55,13 @@ impl CacheManager {
         commit_first: bool,
         rows: &mut Vec<usize>,
     ) -> Result<Vec<NewBlock>, ManagerError> {
+        if requests.len() != tokens.len() {
+            return Err(ManagerError::LengthMismatch {
+                requests: requests.len(),
+                values: tokens.len(),
+                what: "tokens",
+            });
+        }
         let needed = self.resolve_batch(requests, rows, "append to it")?;
         let available = self.tiers.device().num_available();
         if needed > available {
@@ -126,7 +131,22 @@ impl CacheManager {
         tokens: &[u32],
         lookahead: usize,
     ) -> Result<Vec<TableChange>, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Running, "append to it")?;
+        let id = id.into();
+        let Some(journal) = self.journal.take() else {
+            return self.append_tokens_unrecorded(id, tokens, lookahead);
+        };
+        let result = self.append_tokens_unrecorded(id, tokens, lookahead);
+        self.note_append_tokens(journal, id, tokens.len(), lookahead, &result);
+        result
+    }
+
+    fn append_tokens_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        tokens: &[u32],
+        lookahead: usize,
+    ) -> Result<Vec<TableChange>, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Running, "append to it")?;
         let needed = self.growth(slot, tokens.len(), lookahead, &mut HashMap::new())?;
         let fits = self.fits_alone(slot, tokens.len().saturating_add(lookahead))?;
         self.check_growth(needed, self.tiers.device().num_available(), fits)?;
@@ -200,7 +220,19 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         computed_tokens: usize,
     ) -> Result<usize, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Running, "commit tokens of it")?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Commit { request: manager.name(id), computed_tokens },
+            |manager| manager.commit_unrecorded(id, computed_tokens),
+        )
+    }
+
+    fn commit_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        computed_tokens: usize,
+    ) -> Result<usize, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Running, "commit tokens of it")?;
         let request = self.at(slot)?;
         let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
         if computed_tokens > tokens || computed_tokens < computed {
@@ -219,26 +251,36 @@ impl CacheManager {
         requests: &[RequestRef<'_>],
         computed_tokens: &[usize],
     ) -> Result<usize, ManagerError> {
+        let journal = self.journal.take();
+        let mut rows = std::mem::take(&mut self.rows);
+        let result = self.commit_rows(requests, computed_tokens, &mut rows);
+        if let Some(journal) = journal {
+            self.note_commit_batch(journal, (requests, &rows), computed_tokens, &result);
+        }
+        self.rows = rows;
+        result
+    }
+
+    fn commit_rows(
+        &mut self,
+        requests: &[RequestRef<'_>],
+        computed_tokens: &[usize],
+        rows: &mut Vec<usize>,
+    ) -> Result<usize, ManagerError> {
         if requests.len() != computed_tokens.len() {
             let values = computed_tokens.len();
             return Err(ManagerError::LengthMismatch { requests: requests.len(), values, what: "counts" });
         }
-        let mut rows = std::mem::take(&mut self.rows);
-        let checked = self.resolve_batch(requests, &mut rows, "commit tokens of it").and_then(|_| {
-            for (&slot, &asked) in rows.iter().zip(computed_tokens) {
-                let request = self.at(slot)?;
-                let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
-                if asked > tokens || asked < computed {
-                    let id = request.id.clone();
-                    return Err(ManagerError::BadComputedCount { id, asked, tokens, computed });
-                }
+        self.resolve_batch(requests, rows, "commit tokens of it")?;
+        for (&slot, &asked) in rows.iter().zip(computed_tokens) {
+            let request = self.at(slot)?;
+            let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
+            if asked > tokens || asked < computed {
+                let id = request.id.clone();
+                return Err(ManagerError::BadComputedCount { id, asked, tokens, computed });
             }
-            rows.iter()
-                .zip(computed_tokens)
-                .try_fold(0, |sum, (&slot, &n)| Ok(sum + self.commit_slot(slot, n)?))
-        });
-        self.rows = rows;
-        checked
+        }
+        rows.iter().zip(computed_tokens).try_fold(0, |sum, (&slot, &n)| Ok(sum + self.commit_slot(slot, n)?))
     }
 
     #[inline]

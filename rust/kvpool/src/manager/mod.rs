@@ -51,9 +51,11 @@
 
 mod admission;
 mod config;
+mod digest;
 mod error;
 mod growth;
 mod hints;
+mod journal;
 mod request;
 mod retention;
 mod step;
@@ -67,6 +69,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
+use crate::journal::{Check, Ids, Journal, ManagerOperation};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
 use crate::tiers::{Place, SwapId, TierError, Tiers};
@@ -103,6 +106,7 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
+    journal: Option<Box<Journal>>,
 }
 
 impl CacheManager {
@@ -160,6 +164,7 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
+            journal: None,
         })
     }
 
@@ -236,6 +241,13 @@ impl CacheManager {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::CompleteStep { step },
+            |manager| manager.complete_step_unrecorded(step),
+        )
+    }
+
+    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, ManagerError> {
         self.version += 1;
         let mut ended = 0;
         for tier in 0..self.tiers.len() {
@@ -250,6 +262,10 @@ impl CacheManager {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
+        self.recorded(|_, _| ManagerOperation::BumpEpoch, Self::bump_epoch_unrecorded)
+    }
+
+    fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
         Ok(self.tiers.bump_epoch()?)
     }
@@ -259,6 +275,10 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::InUse`] while requests hold blocks.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
+        self.recorded(|_, _| ManagerOperation::Reset, Self::reset_unrecorded)
+    }
+
+    fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         let forgotten = self.tiers.device_mut().reset()?;
         self.version += 1;
         Ok(forgotten)
@@ -269,6 +289,13 @@ impl CacheManager {
     /// # Errors
     /// Unknown ids.
     pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
+            |manager| manager.evict_unrecorded(blocks),
+        )
+    }
+
+    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         let evicted = self.tiers.device_mut().evict(blocks)?;
         self.version += 1;
         Ok(evicted)
@@ -279,6 +306,13 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::Resize { num_blocks },
+            |manager| manager.resize_unrecorded(num_blocks),
+        )
+    }
+
+    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
         self.tiers.device_mut().resize(num_blocks)?;
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
         self.version += 1;
@@ -287,7 +321,11 @@ impl CacheManager {
 
     /// Events since the last call: see [`BlockPool::take_events`].
     pub fn take_events(&mut self) -> crate::events::EventBatch {
-        self.tiers.device_mut().take_events()
+        let events = self.tiers.device_mut().take_events();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &ManagerOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.

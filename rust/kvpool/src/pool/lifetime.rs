@@ -8,6 +8,7 @@ use crate::error::{PoolError, Refusal};
 use crate::events::BlockEvent;
 use crate::evictor::Candidate;
 use crate::free_list::check_id;
+use crate::journal::{Check, Ids, PoolOperation};
 
 impl BlockPool {
     /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
@@ -25,6 +26,16 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        let (journal, before) = (self.journal.take(), out.len());
+        let result = self.allocate_unrecorded(n, out);
+        if let Some(journal) = journal {
+            let answer = result.as_ref().map(|()| &out[before..]);
+            self.note(journal, &PoolOperation::Allocate { blocks: n }, Check::of(&answer));
+        }
+        result
+    }
+
+    fn allocate_unrecorded(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         self.check_poison()?;
         if n > self.num_available() {
             let can_ever_fit = n <= self.num_usable();
@@ -32,7 +43,9 @@ impl BlockPool {
             return Err(PoolError::OutOfBlocks(refusal));
         }
         let free = n.min(self.allocator.num_free());
+        let first = out.len();
         self.allocator.allocate_into(free, out)?;
+        self.touch(&out[first..]);
         for _ in free..n {
             let Some(victim) = self.evictor.evict() else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
@@ -61,8 +74,16 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Acquire { blocks: Ids::pack(blocks) },
+            |inner| inner.acquire_unrecorded(blocks),
+        )
+    }
+
+    fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(blocks)?;
+        self.touch(blocks);
         if !self.fences.is_idle() {
             let mut added = BTreeMap::<BlockId, u32>::new();
             for &block in blocks {
@@ -84,6 +105,13 @@ impl BlockPool {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
     /// ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Release { blocks: Ids::pack(blocks) },
+            |inner| inner.release_unrecorded(blocks),
+        )
+    }
+
+    fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         let mut shared = BTreeMap::<BlockId, u32>::new();
         if !self.fences.is_idle() {
@@ -91,6 +119,7 @@ impl BlockPool {
         }
         self.idle.clear();
         self.allocator.drop_references(blocks, &mut self.idle)?;
+        self.touch(blocks);
         for block in shared.into_keys() {
             let left = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.on_release(block, left);
@@ -103,6 +132,13 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::ReleaseTable { blocks: Ids::pack(table) },
+            |inner| inner.release_table_unrecorded(table),
+        )
+    }
+
+    fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
         let tail_first: Vec<_> = table.iter().rev().copied().collect();
         self.release(&tail_first)
     }
@@ -180,11 +216,19 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_after(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::ReleaseAfter { blocks: Ids::pack(blocks), step },
+            |inner| inner.release_after_unrecorded(blocks, step),
+        )
+    }
+
+    fn release_after_unrecorded(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
         if self.fences.is_completed(step) {
             return self.release(blocks);
         }
         self.check_poison()?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
+        self.touch(blocks);
         let allocator = &self.allocator;
         self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
         Ok(())
@@ -195,6 +239,13 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::CompleteStep { step },
+            |inner| inner.complete_step_unrecorded(step),
+        )
+    }
+
+    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
         self.end_fences(&ended)?;
@@ -203,6 +254,7 @@ impl BlockPool {
 
     fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
+        self.touch(ended);
         for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.end_one(block, references);
@@ -235,6 +287,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::MarkAccessed { blocks: Ids::pack(blocks), time },
+            |inner| inner.mark_accessed_unrecorded(blocks, time),
+        )
+    }
+
+    fn mark_accessed_unrecorded(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
             return Err(PoolError::InvalidConfig {
@@ -262,6 +321,13 @@ impl BlockPool {
     /// # Errors
     /// Unknown ids.
     pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Evict { blocks: Ids::pack(blocks) },
+            |inner| inner.evict_unrecorded(blocks),
+        )
+    }
+
+    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "evicted")?;
@@ -289,6 +355,10 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::Reset, Self::reset_unrecorded)
+    }
+
+    fn reset_unrecorded(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         let stats = self.stats();
         if stats.active + stats.fenced > 0 {
@@ -304,6 +374,10 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::BumpEpoch, Self::bump_epoch_unrecorded)
+    }
+
+    fn bump_epoch_unrecorded(&mut self) -> Result<u64, PoolError> {
         self.check_poison()?;
         self.epoch += 1;
         self.forget()?;
@@ -312,6 +386,7 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
+        self.touch_all();
         while let Some(block) = self.evictor.evict() {
             self.check_victim(block)?;
             self.index.remove(block);
@@ -335,6 +410,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Resize { num_blocks },
+            |inner| inner.resize_unrecorded(num_blocks),
+        )
+    }
+
+    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         let from = self.num_blocks();
         if num_blocks < from || num_blocks > MAX_BLOCKS {
@@ -345,6 +427,7 @@ impl BlockPool {
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         self.index.grow(num_blocks)?;
         self.evictor.grow(num_blocks)?;
+        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.allocator.grow(num_blocks)?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);

@@ -7,6 +7,7 @@ use crate::error::PoolError;
 use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
+use crate::journal::{Ids, PoolOperation};
 use crate::prefix_index::{Inserted, Visibility};
 use crate::retention::TenantId;
 
@@ -95,6 +96,7 @@ impl BlockPool {
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
+        self.touch(&found.blocks);
         for &block in &found.blocks {
             let before = self.allocator.ref_count(block).unwrap_or(0);
             if before > 0 {
@@ -136,9 +138,18 @@ impl BlockPool {
         max_blocks: usize,
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let found = PrefixMatch { tenant, ..self.match_prefix(chain, max_blocks)? };
-        self.acquire_match(&found)?;
-        Ok(found.blocks)
+        self.recorded(
+            |pool, journal, found| PoolOperation::Match {
+                chain: pool.chain_record(journal, chain, found.as_ref().map_or(0, Vec::len)),
+                max_blocks,
+                tenant: tenant.map(|tenant| tenant.0),
+            },
+            |pool| {
+                let found = PrefixMatch { tenant, ..pool.match_prefix(chain, max_blocks)? };
+                pool.acquire_match(&found)?;
+                Ok(found.blocks)
+            },
+        )
     }
 
     /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
@@ -165,6 +176,22 @@ impl BlockPool {
         chain: &HashChain,
         start: usize,
     ) -> Result<Registered, PoolError> {
+        self.recorded(
+            |pool, journal, _| PoolOperation::Register {
+                blocks: Ids::pack(blocks),
+                chain: pool.chain_record(journal, chain, start),
+                start,
+            },
+            |inner| inner.register_unrecorded(blocks, chain, start),
+        )
+    }
+
+    fn register_unrecorded(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Registered, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
         let too_short = PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() };
@@ -177,6 +204,7 @@ impl BlockPool {
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
+        self.touch(blocks);
         for (done, &block) in blocks.iter().enumerate() {
             let Some(link) = chain.link(start + done) else { break };
             // Already registered before, or named twice in this call: take back what this call did.
@@ -216,6 +244,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.
     pub fn mark_computed(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::MarkComputed { blocks: Ids::pack(blocks) },
+            |inner| inner.mark_computed_unrecorded(blocks),
+        )
+    }
+
+    fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "marked computed")?;
@@ -223,6 +258,7 @@ impl BlockPool {
                 return Err(PoolError::NotRegistered { block });
             }
         }
+        self.touch(blocks);
         for &block in blocks {
             let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
             if appeared

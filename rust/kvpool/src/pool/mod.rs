@@ -35,6 +35,8 @@
 //! ```
 
 mod advice;
+pub(crate) mod digest;
+mod journal;
 mod lifetime;
 mod lookup;
 mod promote;
@@ -50,6 +52,7 @@ use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::FenceSet;
 use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
@@ -117,6 +120,8 @@ pub struct PoolConfig {
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more.
     pub event_capacity: usize,
+    /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`]. Off costs nothing; on, 8 bytes per block.
+    pub digest: bool,
 }
 
 impl Default for PoolConfig {
@@ -130,6 +135,7 @@ impl Default for PoolConfig {
             retention: None,
             advisor: None,
             event_capacity: 0,
+            digest: false,
         }
     }
 }
@@ -159,7 +165,9 @@ pub struct BlockPool {
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
+    digest: Option<digest::StateDigest>,
     poison: Option<Box<str>>,
+    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -223,7 +231,9 @@ impl BlockPool {
             duplicates: config.duplicates,
             epoch: 0,
             counters: Counters::default(),
+            digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
             poison: None,
+            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })
@@ -365,7 +375,11 @@ impl BlockPool {
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
     pub fn take_events(&mut self) -> EventBatch {
-        self.events.take()
+        let events = self.events.take();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Gauges and counters. O(1).
@@ -403,6 +417,7 @@ impl BlockPool {
         self.evictor.check_invariants()?;
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
+        self.check_digest()?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
         for block in (1..self.num_blocks() as u32).map(BlockId::new) {
             let references = self.allocator.ref_count(block).unwrap_or(0);
@@ -448,6 +463,7 @@ impl BlockPool {
     #[cold]
     fn broken(&mut self, reason: String) -> PoolError {
         self.poison = Some(reason.clone().into_boxed_str());
+        self.flush_journal();
         PoolError::Poisoned { reason }
     }
 
@@ -470,6 +486,7 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with its event.
     fn unregister(&mut self, block: BlockId) {
+        self.touch(&[block]);
         let hash = if self.events.is_enabled() { self.index.hash_of(block) } else { None };
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {

@@ -6,6 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
+use crate::journal::{LinkRecord, PoolOperation};
 use crate::prefix_index::Inserted;
 
 /// Positions that an index can note.
@@ -39,6 +40,13 @@ impl BlockPool {
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
     pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Promote { block: block.get(), link: LinkRecord::new(link) },
+            |inner| inner.promote_unrecorded(block, link),
+        )
+    }
+
+    fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
         if self.num_holders(block) == 0 {
@@ -51,6 +59,7 @@ impl BlockPool {
             self.release(&[block])?;
             return Ok(shared);
         }
+        self.touch(&[block]);
         match self.index.insert_checked(block, &link.as_ref()) {
             Inserted::Collision => self.counters.collisions += 1,
             _ => self.note_registered(block, &link.as_ref(), None),
@@ -64,6 +73,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
     pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::AcquireRegistered { link: LinkRecord::new(link) },
+            |inner| inner.acquire_registered_unrecorded(link),
+        )
+    }
+
+    fn acquire_registered_unrecorded(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
         self.counters.collisions +=
@@ -90,6 +106,7 @@ impl BlockPool {
             self.note_shared_hit(block);
             return Ok(());
         }
+        self.touch(&[block]);
         if !self.evictor.hit(block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
@@ -117,6 +134,7 @@ impl BlockPool {
         if self.index.contains(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
+        self.touch(&[block]);
         if self.index.insert_checked(block, content) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());

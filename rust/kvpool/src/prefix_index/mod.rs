@@ -253,6 +253,16 @@ impl PrefixIndex {
         self.contains(block).then(|| self.entries[block.index()].hash)
     }
 
+    /// What a digest of the state takes in of a registered block: its depth and bits, and the first 8 bytes of its hash.
+    /// Zeros without a content.
+    #[inline]
+    pub(crate) fn content_word(&self, block: BlockId) -> (u32, u64) {
+        match self.entries.get(block.index()) {
+            Some(entry) if entry.is(REGISTERED) => (entry.depth_and_flags & !HEAD, entry.hash.key()),
+            _ => (0, 0),
+        }
+    }
+
     /// The position of a registered block in its chain: 0 for the first block of a prompt.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {

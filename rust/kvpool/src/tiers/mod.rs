@@ -166,6 +166,11 @@ impl Tiers {
         self.pools.is_empty()
     }
 
+    /// Whether a pool of any tier refuses work.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.pools.iter().any(|pool| pool.poison_reason().is_some())
+    }
+
     /// The pool of a tier.
     ///
     /// # Errors
@@ -173,6 +178,16 @@ impl Tiers {
     pub fn pool(&self, tier: usize) -> Result<&BlockPool, TierError> {
         let tiers = self.pools.len();
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
+    }
+
+    /// The pools in order of their tiers.
+    pub(crate) fn pools(&self) -> &[BlockPool] {
+        &self.pools
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
+        &mut self.pools
     }
 
     /// The pool of tier 0.
