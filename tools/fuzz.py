@@ -4,11 +4,11 @@
     python tools/fuzz.py pool --seconds 60       # one target, or several
     python tools/fuzz.py --all --seconds 30      # every target
     python tools/fuzz.py pool --driver           # without libFuzzer: random inputs, guided by nothing
-    python tools/fuzz.py --all --merge           # what is new of target/fuzz into fuzz/corpus, as few inputs as cover it
+    python tools/fuzz.py --all --merge           # target/fuzz into fuzz/corpus: as few inputs as cover it
 
-Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from crates.io as C++. Without
-a C++ compiler the driver runs instead, and that is said. Inputs that reach something new are kept in target/fuzz/corpus, and
-what fails in target/fuzz/artifacts; its report, a small Rust test, is printed.
+Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from crates.io as C++.
+Without a C++ compiler the driver runs instead, and that is said. Inputs that reach something new are kept in
+target/fuzz/corpus, and what fails in target/fuzz/artifacts; its report, a small Rust test, is printed.
 
 Exit code 0: nothing was found. 1: something was. 2: bad usage, or a build that failed. 130: Ctrl-C.
 """
@@ -35,6 +35,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader")
 #: Longer inputs mean longer cases, not other ones; a file of a trace is longer than any.
 LONGEST: Final = {"trace_reader": 2048}
+#: Inputs of a committed corpus, at most.
+MOST_INPUTS: Final = 60
 #: What cargo-fuzz asks for, without a sanitizer: the crates have no unsafe code to watch.
 COVERAGE: Final = (
     "-Cpasses=sancov-module",
@@ -76,7 +78,10 @@ def host() -> str:
     """The triple that rustc builds for by default."""
     rustc = os.environ.get("RUSTC", "rustc")
     said = subprocess.run([rustc, "-vV"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    return re.findall(r"^host: (.*)$", said, re.MULTILINE)[0]
+    found = re.search(r"^host: (.*)$", said, re.MULTILINE)
+    if found is None:
+        raise FuzzError(f"{rustc} -vV names no host: {said}")
+    return found[1]
 
 
 def cargo(arguments: list[str], tree: Path, environment: dict[str, str] | None = None) -> None:
@@ -162,27 +167,52 @@ def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: b
     )
 
 
-def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int]:
-    """Replaces the committed corpus by as few inputs as reach the same edges: how many, and their bytes."""
-    merged = work / "merged" / target
+def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
+    """Replaces the committed corpus by a small one: inputs, their bytes, what share of the edges they reach."""
+    corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
+    corpus.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
-    corpus = work / "corpus" / target
-    corpus.mkdir(parents=True, exist_ok=True)
+    control.unlink(missing_ok=True)
     # Edges alone, not how often each is taken: a corpus of tens of inputs and not of thousands.
-    flags = ["-set_cover_merge=1", "-use_counters=0", f"-max_len={LONGEST.get(target, 600)}"]
-    done = subprocess.run(
-        [*base, *flags, str(merged), str(seeds), str(corpus)], capture_output=True, text=True, errors="replace"
-    )
+    flags = [
+        "-set_cover_merge=1",
+        "-use_counters=0",
+        f"-max_len={LONGEST.get(target, 600)}",
+        f"-merge_control_file={control}",
+    ]
+    folders = [str(merged), str(seeds), str(corpus)]
+    done = subprocess.run([*base, *flags, *folders], capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         raise FuzzError(f"the merge of {target} failed:\n{done.stderr[-4000:]}")
+    features = read_control(control.read_text())
+    chosen = cover(features, MOST_INPUTS)
+    inputs = sorted((Path(path).read_bytes() for path in chosen), key=lambda content: (len(content), content))
     for old in seeds.iterdir():
         old.unlink()
-    # Short names: which input it is, not what it says.
-    for number, path in enumerate(sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name))):
-        shutil.copyfile(path, seeds / f"{number:03}")
-    sizes = [path.stat().st_size for path in seeds.iterdir()]
-    return len(sizes), sum(sizes)
+    for number, content in enumerate(inputs):
+        (seeds / f"{number:03}").write_bytes(content)
+    reached = set[int]().union(*(features[path] for path in chosen))
+    share = len(reached) / max(1, len(set[int]().union(*features.values())))
+    return len(inputs), sum(map(len, inputs)), share
+
+
+def read_control(text: str) -> dict[str, set[int]]:
+    """What each input reaches, by the control file of a merge: counts, paths, then features of each input."""
+    lines = text.splitlines()
+    paths = lines[2 : 2 + int(lines[0])]
+    rows = (line.split() for line in lines if line.startswith("FT "))
+    return {paths[int(row[1])]: set(map(int, row[2:])) for row in rows}
+
+
+def cover(features: dict[str, set[int]], most: int) -> list[str]:
+    """At most so many inputs: always the one that reaches most of what is left, the first by name of equal ones."""
+    left, chosen = set[int]().union(*features.values()), list[str]()
+    while left and len(chosen) < most:
+        best = max(sorted(features), key=lambda path: len(features[path] & left))
+        chosen.append(best)
+        left -= features[best]
+    return chosen
 
 
 def table(outcomes: list[Outcome]) -> Table:
@@ -230,8 +260,8 @@ def main(arguments: list[str] | None = None) -> int:
             for target in targets:
                 seeds = ROOT / "fuzz" / "corpus" / target
                 seeds.mkdir(parents=True, exist_ok=True)
-                count, size = merge(programs[target], target, seeds, options.work)
-                console.print(f"{target}: {count} inputs, {size:,} bytes")
+                count, size, share = merge(programs[target], target, seeds, options.work)
+                console.print(f"{target}: {count} inputs, {size:,} bytes, {share:.1%} of the edges reached")
             return 0
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:

@@ -5,13 +5,14 @@
     python tools/test_mutants.py lost-unlink --json
     python tools/test_mutants.py --list
 
-A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly become none. It is
-planted in a copy (target/mutants/tree); what it takes to build that is shared by all. First the copy without a defect must
-pass everything. Then every test that should find a defect must fail within its time limit, and the fuzzer, which starts from
-the committed corpus, must find it within its own and shrink it to at most 12 operations, which are printed as a Rust test.
+A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly become none.
+It is planted in a copy (target/mutants/tree); what it takes to build that is shared by all. First the copy without a
+defect must pass everything. Then every test that should find a defect must fail within its time limit, and the fuzzer,
+which starts from the committed corpus, must find it within its own and shrink it to at most 12 operations, which are
+printed as a Rust test.
 
-Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources themselves fail. 2: bad usage,
-a defect that cannot be planted, a build that failed. 130: Ctrl-C.
+Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources themselves fail. 2: bad
+usage, a defect that cannot be planted, a build that failed. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -192,7 +192,7 @@ class Copy:
         self.source, self.tree = source, tree
 
     def refresh(self) -> None:
-        """Makes the copy equal to the sources; files that are equal already keep their times, so nothing is built anew."""
+        """Makes the copy equal to the sources; equal files keep their times, so nothing is built anew for them."""
         wanted = set[Path]()
         for name in COPIED:
             top = self.source / name
@@ -370,10 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
     runner = Runner(Copy(ROOT, options.work / "tree"), options.work, seconds=options.seconds, driver=driver, say=say)
     try:
         control = runner.control(chosen, options.control_seconds)
-        results = []
-        if control.clean:
-            for defect in chosen:
-                results.append(runner.try_defect(defect))
+        results = [runner.try_defect(defect) for defect in chosen] if control.clean else []
     except (MutantError, fuzz.FuzzError) as error:
         console.print(str(error), markup=False, highlight=False)
         return 2

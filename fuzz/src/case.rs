@@ -114,8 +114,8 @@ pub trait Machine: Sized {
     /// Simpler operations to try in its place, the simplest first.
     fn simpler_operations(operation: &Self::Operation) -> Vec<Self::Operation>;
 
-    /// Items that the test needs: imports and helpers.
-    fn items(setting: &Self::Setting) -> String;
+    /// Imports and helpers that tests may need, each with a word that such tests have.
+    const ITEMS: &[(&str, &str)];
 
     /// Lines that make the state.
     fn opening(setting: &Self::Setting) -> Vec<String>;
@@ -202,7 +202,14 @@ impl<M: Machine> Case<M> {
         let lines =
             M::opening(&self.setting).into_iter().chain(script.lines().iter().cloned()).chain(closing);
         let body: String = lines.map(|line| format!("    {line}\n")).collect();
-        format!("{}\n{comment}#[test]\nfn {name}() {{\n{body}}}\n", M::items(&self.setting))
+        let mut test = format!("\n{comment}#[test]\nfn {name}() {{\n{body}}}\n");
+        // From the last one on: helpers need those before them.
+        for (word, item) in M::ITEMS.iter().rev() {
+            if test.contains(word) {
+                test.insert_str(0, item);
+            }
+        }
+        test
     }
 }
 
@@ -228,7 +235,10 @@ pub fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failur
             let place = panic.location().map_or_else(String::new, ToString::to_string);
             // The column is of no use, and the line enough.
             let place = place.rsplit_once(':').map_or(place.as_str(), |(line, _)| line).to_owned();
-            let message = panic.payload_as_str().unwrap_or("no message").to_owned();
+            let payload = panic.payload();
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            let message = text.unwrap_or("no message").to_owned();
             PANICKED.set(Some(Failure::new(format!("panic at {place}"), message)));
         }));
     });

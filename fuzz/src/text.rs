@@ -14,6 +14,11 @@ pub(crate) fn option(values: Option<&Vec<usize>>) -> String {
     values.map_or_else(|| "None".into(), |values| format!("Some(vec!{values:?})"))
 }
 
+/// A call that succeeds, or is refused.
+pub(crate) fn outcome(call: &str, fine: bool) -> String {
+    format!("assert!({call}.{}());", if fine { "is_ok" } else { "is_err" })
+}
+
 /// Bytes of a salt.
 pub(crate) fn salt(salt: &[u8]) -> String {
     format!("b\"{}\"", salt.escape_ascii())

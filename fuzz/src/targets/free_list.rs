@@ -92,7 +92,7 @@ impl Machine for FreeList {
                     self.model.insert(0, *block);
                 }
                 script
-                    .line(|| format!("assert_eq!(list.push_front(BlockId::new({block})).is_ok(), {fine});"));
+                    .line(|| crate::text::outcome(&format!("list.push_front(BlockId::new({block}))"), fine));
                 (self.list.push_front(id(*block)).is_ok(), fine)
             }
             Operation::PushBack(block) => {
@@ -100,7 +100,7 @@ impl Machine for FreeList {
                 if fine {
                     self.model.push(*block);
                 }
-                script.line(|| format!("assert_eq!(list.push_back(BlockId::new({block})).is_ok(), {fine});"));
+                script.line(|| crate::text::outcome(&format!("list.push_back(BlockId::new({block}))"), fine));
                 (self.list.push_back(id(*block)).is_ok(), fine)
             }
             Operation::PushRun(blocks) => {
@@ -110,7 +110,7 @@ impl Machine for FreeList {
                     blocks.iter().for_each(|&block| self.model.insert(0, block));
                 }
                 script.line(|| {
-                    format!("assert_eq!(list.push_front_n(&block_ids(&{blocks:?})).is_ok(), {fine});")
+                    crate::text::outcome(&format!("list.push_front_n(&block_ids(&{blocks:?}))"), fine)
                 });
                 (self.list.push_front_n(&block_ids(blocks)).is_ok(), fine)
             }
@@ -120,14 +120,14 @@ impl Machine for FreeList {
                     self.model.remove(at);
                 }
                 script.line(|| {
-                    format!("assert_eq!(list.remove(BlockId::new({block})).is_ok(), {});", at.is_some())
+                    crate::text::outcome(&format!("list.remove(BlockId::new({block}))"), at.is_some())
                 });
                 (self.list.remove(id(*block)).is_ok(), at.is_some())
             }
         };
         same("outcome", &found, &expected)?;
         self.list.check_invariants()?;
-        same("order", &self.list.iter().map(|block| block.index()).collect(), &self.model)?;
+        same("order", &self.list.iter().map(kvpool::BlockId::index).collect(), &self.model)?;
         same("length", &(self.list.len(), self.list.is_empty()), &(self.model.len(), self.model.is_empty()))?;
         let contained = (0..self.num_blocks).filter(|&block| self.list.contains(id(block))).count();
         same("blocks contained", &contained, &self.model.len())
@@ -149,9 +149,12 @@ impl Machine for FreeList {
         }
     }
 
-    fn items(_: &Setting) -> String {
-        "use kvpool::testing::{block_ids, indices};\nuse kvpool::{BlockId, FreeBlockList};\n".into()
-    }
+    const ITEMS: &[(&str, &str)] = &[
+        ("block_ids", "use kvpool::testing::block_ids;\n"),
+        ("indices", "use kvpool::testing::indices;\n"),
+        ("BlockId::", "use kvpool::BlockId;\n"),
+        ("FreeBlockList", "use kvpool::FreeBlockList;\n"),
+    ];
 
     fn opening(setting: &Setting) -> Vec<String> {
         vec![format!("let mut list = FreeBlockList::new({}).unwrap();", setting.num_blocks)]

@@ -84,7 +84,7 @@ impl Index {
             let found = indices(&self.index.copies(&cursor.chain().hashes()[last]));
             same("copies", &found, copies)?;
             let first = copies.first().copied().filter(|block| self.contents[block].1);
-            let found = self.index.find(cursor.chain(), last).map(|block| block.index());
+            let found = self.index.find(cursor.chain(), last).map(kvpool::BlockId::index);
             same("block found", &found, &first)?;
             same("is_registered", &self.index.is_registered(cursor.chain(), last), &!copies.is_empty())?;
         }
@@ -129,8 +129,9 @@ impl Machine for Index {
                 let content = tokens.get(..(position + 1) * BLOCK_SIZE);
                 let fine = real(*block) && content.is_some() && !self.contents.contains_key(block);
                 script.line(|| {
-                    format!(
-                        "assert_eq!(index.insert(BlockId::new({block}), chain(&{tokens:?}).chain(), {position}).is_ok(), {fine});"
+                    crate::text::outcome(
+                        &format!("index.insert(BlockId::new({block}), &chain(&{tokens:?}), {position})"),
+                        fine,
                     )
                 });
                 let found = self.index.insert(block_ids(&[*block])[0], cursor.chain(), *position);
@@ -144,7 +145,7 @@ impl Machine for Index {
             Operation::MarkComputed(block) => {
                 let fine = self.contents.contains_key(block);
                 script.line(|| {
-                    format!("assert_eq!(index.mark_computed(BlockId::new({block})).is_ok(), {fine});")
+                    crate::text::outcome(&format!("index.mark_computed(BlockId::new({block}))"), fine)
                 });
                 let found = self.index.mark_computed(block_ids(&[*block])[0]);
                 same("outcome of mark_computed", &found.is_ok(), &fine)?;
@@ -200,16 +201,8 @@ impl Machine for Index {
         }
     }
 
-    fn items(setting: &Setting) -> String {
-        let verify = if setting.verify == Verify::None {
-            String::new()
-        } else {
-            format!("verify: Verify::{:?}, ", setting.verify)
-        };
-        format!(
-            "use std::sync::Arc;\n\nuse kvpool::testing::indices;\nuse kvpool::{{BlockHasher, BlockId, ExtraKeys, HashCursor, HasherConfig, PrefixIndex, Verify}};\n\nfn chain(tokens: &[u32]) -> HashCursor {{\n    let config = HasherConfig {{ block_size: {BLOCK_SIZE}, {verify}..Default::default() }};\n    let hasher = Arc::new(BlockHasher::new(config).unwrap());\n    let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();\n    cursor.append(tokens);\n    cursor\n}}\n"
-        )
-    }
+    const ITEMS: &[(&str, &str)] =
+        &[("indices", "use kvpool::testing::indices;\n"), ("index", "use kvpool::*;\n"), ("&chain(", CHAIN)];
 
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;
@@ -224,12 +217,22 @@ impl Machine for Index {
             let last = content.len() / BLOCK_SIZE - 1;
             let first = copies.first().filter(|&block| self.contents[block].1);
             lines.push(format!(
-                "assert_eq!(indices(&index.copies(&chain(&{content:?}).chain().hashes()[{last}])), {copies:?});"
+                "assert_eq!(indices(&index.copies(&chain(&{content:?}).hashes()[{last}])), {copies:?});"
             ));
             lines.push(format!(
-                "assert_eq!(index.find(chain(&{content:?}).chain(), {last}).map(BlockId::index), {first:?});"
+                "assert_eq!(index.find(&chain(&{content:?}), {last}).map(BlockId::index), {first:?});"
             ));
         }
         lines
     }
 }
+
+const CHAIN: &str = "
+fn chain(tokens: &[u32]) -> HashChain {
+    let config = HasherConfig { block_size: 2, verify: Verify::Tokens, ..Default::default() };
+    let hasher = std::sync::Arc::new(BlockHasher::new(config).unwrap());
+    let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
+    cursor.append(tokens);
+    cursor.chain().clone()
+}
+";

@@ -93,9 +93,9 @@ impl Manager {
             Some((model.requests[&id].blocks.clone(), cached))
         });
         script.line(|| {
-            let salt = if salted { "Some(b\"s\".as_slice().into())" } else { "None" };
-            let call = format!("manager.admit({id}, manager.prepare(&{tokens:?}, ExtraKeys {{ salt: {salt}, ..Default::default() }}).unwrap())");
-            admission(&format!("{call}.ok()"), expected.as_ref())
+            let salt = text::salt(salt);
+            let call = format!("manager.admit({id}, prompt(&manager, &{tokens:?}, {salt}))");
+            admission(&call, expected.as_ref())
         });
         let cursor = self.manager.prepare(tokens, Self::extra(salted));
         let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
@@ -118,16 +118,9 @@ impl Manager {
         let rows: Vec<_> = ids.iter().map(|&id| (id, token)).collect();
         let expected = self.model.as_mut().map(|model| model.append(&rows, commit));
         script.line(|| {
-            let refs: Vec<_> = ids.iter().map(|id| format!("RequestRef::Int({id})")).collect();
-            let call = format!(
-                "manager.append(&[{}], &{:?}, {commit})",
-                refs.join(", "),
-                vec![token; ids.len()]
-            );
-            compared(
-                &format!("{call}.ok().map(|all| all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>())"),
-                expected.as_ref().map(|expected| format!("{expected:?}").replace('[', "vec![")),
-            )
+            let tokens = vec![token; ids.len()];
+            let call = format!("manager.append(&refs(&{ids:?}), &{tokens:?}, {commit})");
+            answered(&call, expected.as_ref().map(Option::is_some))
         });
         let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
         let found = self.manager.append(&refs, &vec![token; ids.len()], commit).ok();
@@ -146,10 +139,8 @@ impl Manager {
     ) -> Result<bool, Failure> {
         let expected = self.model.as_mut().map(|model| model.append_tokens(id, tokens, lookahead));
         script.line(|| {
-            compared(
-                &format!("manager.append_tokens({id}, &{tokens:?}, {lookahead}).ok().map(|changes| pairs(&changes))"),
-                expected.as_ref().map(|expected| format!("{expected:?}").replace('[', "vec![")),
-            )
+            let call = format!("manager.append_tokens({id}, &{tokens:?}, {lookahead})");
+            answered(&call, expected.as_ref().map(Option::is_some))
         });
         let found = self.manager.append_tokens(id, tokens, lookahead).ok().map(|changes| pairs(&changes));
         agree("result of append_tokens", &found, expected)?;
@@ -166,10 +157,7 @@ impl Manager {
         script: &mut Script,
     ) -> Result<bool, Failure> {
         let expected = self.model.as_mut().map(modelled);
-        script.line(|| {
-            let expected = expected.map(|expected| expected.to_string());
-            compared(&format!("manager.{name}({arguments}).is_ok()"), expected)
-        });
+        script.line(|| answered(&format!("manager.{name}({arguments})"), expected));
         let found = call(&mut self.manager).is_ok();
         agree(&format!("outcome of {name}"), &found, expected)?;
         Ok(found)
@@ -179,8 +167,7 @@ impl Manager {
         let expected = self.model.as_mut().map(|model| model.begin_swap(ids, out));
         let name = if out { "begin_swap_out" } else { "begin_swap_in" };
         script.line(|| {
-            let refs: Vec<_> = ids.iter().map(|id| format!("RequestRef::Int({id})")).collect();
-            let call = format!("manager.{name}(&[{}]).ok().map(SwapId::get)", refs.join(", "));
+            let call = format!("manager.{name}(&refs(&{ids:?})).ok().map(SwapId::get)");
             compared(&call, expected.map(|expected| format!("{expected:?}")))
         });
         let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
@@ -200,10 +187,8 @@ impl Manager {
         let swap = self.swap(nth);
         let expected = self.model.as_mut().map(|model| model.complete_swap(swap));
         script.line(|| {
-            compared(
-                &format!("manager.complete_swap(SwapId::from_number({swap})).ok().map(|all| all.iter().map(|(old, new)| (old.index(), new.index())).collect::<Vec<_>>())"),
-                expected.as_ref().map(|expected| format!("{expected:?}").replace('[', "vec![")),
-            )
+            let call = format!("manager.complete_swap(SwapId::from_number({swap}))");
+            answered(&call, expected.as_ref().map(Option::is_some))
         });
         let found = self.manager.complete_swap(SwapId::from_number(swap)).ok();
         let found =
@@ -216,10 +201,8 @@ impl Manager {
     fn take_plan(&mut self, script: &mut Script) -> Result<bool, Failure> {
         let expected = self.model.as_mut().map(ReferenceManager::take_plan);
         script.line(|| {
-            compared(
-                "manager.take_plan().unwrap().len()",
-                expected.as_ref().map(|plan| plan.len().to_string()),
-            )
+            let expected = expected.as_ref().map(|plan| plan.len().to_string());
+            compared("manager.take_plan().unwrap().len()", expected)
         });
         let plan = self.manager.take_plan();
         let plan = plan.map_err(|error| Failure::new("outcome of take_plan", error.to_string()))?;
@@ -240,7 +223,9 @@ impl Manager {
             let manager = &self.manager;
             let (fits, step) = match operation {
                 Planned::Admit(id, tokens) => {
-                    script.line(|| format!("let _ = manager.plan_admit(&mut plan, {id}, manager.prepare(&{tokens:?}, ExtraKeys::default()).unwrap());"));
+                    script.line(|| {
+                        format!("let _ = manager.plan_admit(&mut plan, {id}, prompt(&manager, &{tokens:?}, b\"\"));")
+                    });
                     let cursor = manager.prepare(tokens, ExtraKeys::default());
                     let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
                     let fits = manager.plan_admit(&mut plan, *id, cursor).is_ok();
@@ -332,7 +317,7 @@ impl Manager {
                     let cached = model.resume(id)?;
                     Some((model.requests[&id].blocks.clone(), cached))
                 });
-                script.line(|| admission(&format!("manager.resume({id}).ok()"), expected.as_ref()));
+                script.line(|| admission(&format!("manager.resume({id})"), expected.as_ref()));
                 let found = self.manager.resume(id).ok();
                 agree("result of resume", &found.as_ref().map(admitted), expected)?;
                 Ok(found.is_some())
@@ -478,13 +463,18 @@ fn compared(call: &str, expected: Option<String>) -> String {
     expected.map_or_else(|| format!("let _ = {call};"), |expected| format!("assert_eq!({call}, {expected});"))
 }
 
+/// A call that succeeds, or is refused.
+fn answered(call: &str, expected: Option<bool>) -> String {
+    expected.map_or_else(|| format!("let _ = {call};"), |fine| text::outcome(call, fine))
+}
+
 /// A call that gives an admission, compared by its table and its cached blocks.
 fn admission(call: &str, expected: Option<&Option<(Vec<usize>, usize)>>) -> String {
     let expected = expected.map(|expected| match expected {
         None => "None".to_owned(),
         Some((blocks, cached)) => format!("Some((vec!{blocks:?}, {cached}))"),
     });
-    compared(&format!("{call}.map(|got| (indices(&got.block_ids), got.cached_blocks))"), expected)
+    compared(&format!("{call}.ok().map(table)"), expected)
 }
 
 impl Machine for Manager {
@@ -548,9 +538,14 @@ impl Machine for Manager {
         operation.simpler()
     }
 
-    fn items(_: &Setting) -> String {
-        ITEMS.into()
-    }
+    const ITEMS: &[(&str, &str)] = &[
+        ("block_ids", "use kvpool::testing::block_ids;\n"),
+        ("indices", "use kvpool::testing::indices;\n"),
+        ("manager", "use kvpool::*;\n"),
+        ("prompt(&", PROMPT),
+        ("&refs(", REFS),
+        ("(table)", TABLE),
+    ];
 
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction } = *setting;
@@ -583,11 +578,21 @@ impl Machine for Manager {
     }
 }
 
-const ITEMS: &str = "use kvpool::testing::{block_ids, indices};
-use kvpool::*;
+const PROMPT: &str = "
+fn prompt(manager: &CacheManager, tokens: &[u32], salt: &[u8]) -> HashCursor {
+    let salt = (!salt.is_empty()).then(|| salt.into());
+    manager.prepare(tokens, ExtraKeys { salt, ..Default::default() }).unwrap()
+}
+";
 
-#[allow(dead_code)]
-fn pairs(changes: &[TableChange]) -> Vec<(usize, usize)> {
-    changes.iter().map(|change| (change.index, change.block.index())).collect()
+const REFS: &str = "
+fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
+    ids.iter().map(|&id| RequestRef::Int(id)).collect()
+}
+";
+
+const TABLE: &str = "
+fn table(admission: Admission) -> (Vec<usize>, usize) {
+    (indices(&admission.block_ids), admission.cached_blocks)
 }
 ";

@@ -55,7 +55,7 @@ impl Pool {
     /// The expression of a prompt's chain.
     fn chain(&self, prompt: &Prompt) -> String {
         let epoch = self.pool.epoch();
-        format!("chain({}, &{:?}, {epoch}).chain()", text::salt(&prompt.salt), prompt.tokens)
+        format!("&chain({}, &{:?}, {epoch})", text::salt(&prompt.salt), prompt.tokens)
     }
 
     fn observe(&self) -> Observed {
@@ -113,9 +113,7 @@ impl Pool {
         let expected = self.model.register(blocks, &prompt.salt, &prompt.tokens, start);
         script.line(|| {
             let chain = self.chain(prompt);
-            format!(
-                "assert_eq!(pool.register(&block_ids(&{blocks:?}), {chain}, {start}).is_ok(), {expected});"
-            )
+            text::outcome(&format!("pool.register(&block_ids(&{blocks:?}), {chain}, {start})"), expected)
         });
         let found = self.pool.register(&block_ids(blocks), cursor.chain(), start);
         same("outcome of register", &found.is_ok(), &expected)?;
@@ -125,8 +123,7 @@ impl Pool {
 
     fn mark(&mut self, blocks: &[usize], script: &mut Script) -> Result<bool, Failure> {
         let expected = self.model.mark_computed(blocks);
-        script
-            .line(|| format!("assert_eq!(pool.mark_computed(&block_ids(&{blocks:?})).is_ok(), {expected});"));
+        script.line(|| text::outcome(&format!("pool.mark_computed(&block_ids(&{blocks:?}))"), expected));
         let found = self.pool.mark_computed(&block_ids(blocks)).is_ok();
         same("outcome of mark_computed", &found, &expected)?;
         Ok(expected)
@@ -134,7 +131,7 @@ impl Pool {
 
     fn release(&mut self, blocks: &[usize], script: &mut Script) -> Result<bool, Failure> {
         let expected = self.model.release(blocks);
-        script.line(|| format!("assert_eq!(pool.release(&block_ids(&{blocks:?})).is_ok(), {expected});"));
+        script.line(|| text::outcome(&format!("pool.release(&block_ids(&{blocks:?}))"), expected));
         same("outcome of release", &self.pool.release(&block_ids(blocks)).is_ok(), &expected)?;
         Ok(expected)
     }
@@ -143,15 +140,14 @@ impl Pool {
         let table = self.take_table(nth);
         let tail_first: Vec<_> = table.iter().rev().copied().collect();
         let expected = self.model.release(&tail_first);
-        script
-            .line(|| format!("assert_eq!(pool.release_table(&block_ids(&{table:?})).is_ok(), {expected});"));
+        script.line(|| text::outcome(&format!("pool.release_table(&block_ids(&{table:?}))"), expected));
         same("outcome of release", &self.pool.release_table(&block_ids(&table)).is_ok(), &expected)?;
         Ok(expected)
     }
 
     fn acquire(&mut self, blocks: &[usize], script: &mut Script) -> Result<bool, Failure> {
         let expected = self.model.acquire(blocks);
-        script.line(|| format!("assert_eq!(pool.acquire(&block_ids(&{blocks:?})).is_ok(), {expected});"));
+        script.line(|| text::outcome(&format!("pool.acquire(&block_ids(&{blocks:?}))"), expected));
         same("outcome of acquire", &self.pool.acquire(&block_ids(blocks)).is_ok(), &expected)?;
         if expected {
             self.keep_table(blocks.to_vec());
@@ -208,7 +204,7 @@ impl Pool {
             link = Some(next.map_err(|error| Failure::new("hashing", error.to_string()))?);
         }
         let Some(link) = link else { return Ok(true) };
-        let found = self.pool.promote(block_ids(&[table[slot]])[0], &link).ok().map(|block| block.index());
+        let found = self.pool.promote(block_ids(&[table[slot]])[0], &link).ok().map(kvpool::BlockId::index);
         same("block of promote", &found, &expected)?;
         if let Some(held) = found {
             table[slot] = held;
@@ -294,9 +290,7 @@ impl Pool {
                 let table = self.take_table(*nth);
                 let expected = self.model.release_after(&table, *step);
                 script.line(|| {
-                    format!(
-                        "assert_eq!(pool.release_after(&block_ids(&{table:?}), {step}).is_ok(), {expected});"
-                    )
+                    text::outcome(&format!("pool.release_after(&block_ids(&{table:?}), {step})"), expected)
                 });
                 let found = self.pool.release_after(&block_ids(&table), *step).is_ok();
                 same("outcome of release_after", &found, &expected)?;
@@ -332,7 +326,7 @@ impl Pool {
             Operation::Promote(nth, at, prompt) => self.promote(*nth, *at, prompt, script),
             Operation::Evict(ids) => {
                 let fine = ids.iter().all(|&block| block > 0 && block < self.pool.num_blocks());
-                script.line(|| format!("assert_eq!(pool.evict(&block_ids(&{ids:?})).is_ok(), {fine});"));
+                script.line(|| text::outcome(&format!("pool.evict(&block_ids(&{ids:?}))"), fine));
                 same("outcome of evict", &self.pool.evict(&block_ids(ids)).is_ok(), &fine)?;
                 if fine {
                     self.model.evict(ids);
@@ -342,7 +336,7 @@ impl Pool {
             Operation::Reset => {
                 let (_, _, active, fenced) = self.model.sums();
                 let fine = active + fenced == 0;
-                script.line(|| format!("assert_eq!(pool.reset().is_ok(), {fine});"));
+                script.line(|| text::outcome("pool.reset()", fine));
                 same("outcome of reset", &self.pool.reset().is_ok(), &fine)?;
                 if fine {
                     let cached = self.model.evictable.clone();
@@ -360,7 +354,7 @@ impl Pool {
                 let larger = self.pool.num_blocks() + 1;
                 let fine = larger <= MOST_BLOCKS;
                 let asked = if fine { larger } else { larger - 2 };
-                script.line(|| format!("assert_eq!(pool.resize({asked}).is_ok(), {fine});"));
+                script.line(|| text::outcome(&format!("pool.resize({asked})"), fine));
                 same("outcome of resize", &self.pool.resize(asked).is_ok(), &fine)?;
                 if fine {
                     self.model.resize(asked);
@@ -493,9 +487,16 @@ impl Machine for Pool {
         operation.simpler()
     }
 
-    fn items(_: &Setting) -> String {
-        ITEMS.into()
-    }
+    const ITEMS: &[(&str, &str)] = &[
+        ("extra(", "use std::sync::Arc;\n\n"),
+        ("Retention", "use kvpool::retention::*;\n"),
+        ("block_ids", "use kvpool::testing::block_ids;\n"),
+        ("indices", "use kvpool::testing::indices;\n"),
+        ("pool", "use kvpool::*;\n"),
+        ("hasher()", EXTRA),
+        ("&chain(", CHAIN),
+        ("&link(", LINK),
+    ];
 
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify, duplicates, eviction, .. } = *setting;
@@ -522,12 +523,7 @@ impl Machine for Pool {
     }
 }
 
-const ITEMS: &str = "use std::sync::Arc;
-
-use kvpool::retention::*;
-use kvpool::testing::{block_ids, indices};
-use kvpool::*;
-
+const EXTRA: &str = "
 fn extra(salt: &[u8], epoch: u64) -> ExtraKeys {
     let salt = (!salt.is_empty()).then(|| salt.into());
     ExtraKeys { salt, epoch, ..Default::default() }
@@ -537,19 +533,21 @@ fn hasher() -> Arc<BlockHasher> {
     let config = HasherConfig { block_size: 2, verify: Verify::Tokens, ..Default::default() };
     Arc::new(BlockHasher::new(config).unwrap())
 }
+";
 
-fn chain(salt: &[u8], tokens: &[u32], epoch: u64) -> HashCursor {
+const CHAIN: &str = "
+fn chain(salt: &[u8], tokens: &[u32], epoch: u64) -> HashChain {
     let mut cursor = HashCursor::new(hasher(), extra(salt, epoch)).unwrap();
     cursor.append(tokens);
-    cursor
+    cursor.chain().clone()
 }
+";
 
-#[allow(dead_code)]
+const LINK: &str = "
 fn link(salt: &[u8], tokens: &[u32], epoch: u64) -> ChainLink {
-    let blocks = tokens.chunks_exact(2);
     let next = |before: Option<ChainLink>, tokens| {
         Some(ChainLink::new(&hasher(), before.as_ref(), tokens, &extra(salt, epoch)).unwrap())
     };
-    blocks.fold(None, next).unwrap()
+    tokens.chunks_exact(2).fold(None, next).unwrap()
 }
 ";
