@@ -1,5 +1,4 @@
 //! The shrinker, on a machine whose bugs are known.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool_fuzz::{Case, Failure, Machine, Script, shrink};

@@ -13,13 +13,13 @@ fn chain(tokens: &[u32]) -> HashChain {
 fn written() {
     let mut index = PrefixIndex::new(3, 2, Verify::Fingerprint, true).unwrap();
     assert!(index.insert(BlockId::new(0), &chain(&[]), 1).is_err());
-    assert_eq!(index.remove(BlockId::new(10)), false);
+    assert!(!index.remove(BlockId::new(10)));
     assert!(index.insert(BlockId::new(3), &chain(&[0, 0, 0, 0]), 0).is_err());
     assert!(index.insert(BlockId::new(6), &chain(&[1, 1, 1, 1, 1, 1, 1]), 1).is_err());
     assert!(index.insert(BlockId::new(0), &chain(&[0]), 2).is_err());
     assert!(index.insert(BlockId::new(5), &chain(&[0, 0, 0, 0, 0, 0, 0]), 0).is_err());
     assert!(index.insert(BlockId::new(0), &chain(&[1, 0, 0]), 3).is_err());
-    assert_eq!(index.remove(BlockId::new(4)), false);
+    assert!(!index.remove(BlockId::new(4)));
     assert!(index.insert(BlockId::new(2), &chain(&[]), 2).is_err());
     assert!(index.insert(BlockId::new(13), &chain(&[]), 1).is_err());
     assert!(index.insert(BlockId::new(5), &chain(&[0, 0, 0, 0, 0, 0, 1]), 3).is_err());
@@ -29,7 +29,7 @@ fn written() {
     assert!(index.insert(BlockId::new(8), &chain(&[0]), 2).is_err());
     assert!(index.insert(BlockId::new(1), &chain(&[0, 0, 0, 0, 0, 0, 0]), 1).is_ok());
     assert!(index.insert(BlockId::new(2), &chain(&[0, 0, 0]), 1).is_err());
-    assert_eq!(index.remove(BlockId::new(1)), true);
+    assert!(index.remove(BlockId::new(1)));
     assert!(index.insert(BlockId::new(6), &chain(&[0, 0, 0, 0, 1]), 0).is_err());
     assert!(index.insert(BlockId::new(1), &chain(&[]), 0).is_err());
     assert!(index.insert(BlockId::new(7), &chain(&[0, 0, 0, 0, 0, 0]), 0).is_err());
@@ -43,9 +43,9 @@ fn written() {
     assert!(index.insert(BlockId::new(5), &chain(&[]), 0).is_err());
     assert!(index.insert(BlockId::new(1), &chain(&[]), 2).is_err());
     assert!(index.insert(BlockId::new(2), &chain(&[0, 0, 1, 0]), 4).is_err());
-    assert_eq!(index.remove(BlockId::new(12)), false);
-    assert_eq!(index.remove(BlockId::new(1)), false);
-    assert_eq!(index.remove(BlockId::new(2)), false);
+    assert!(!index.remove(BlockId::new(12)));
+    assert!(!index.remove(BlockId::new(1)));
+    assert!(!index.remove(BlockId::new(2)));
     assert!(index.insert(BlockId::new(7), &chain(&[0, 0, 0, 0]), 3).is_err());
     assert!(index.insert(BlockId::new(5), &chain(&[0, 0, 0, 0]), 1).is_err());
     assert!(index.insert(BlockId::new(2), &chain(&[]), 3).is_err());
@@ -57,15 +57,15 @@ fn written() {
     assert!(index.insert(BlockId::new(2), &chain(&[0, 0, 0, 0]), 1).is_err());
     assert!(index.insert(BlockId::new(8), &chain(&[0, 0, 0, 0, 0, 0]), 4).is_err());
     assert!(index.insert(BlockId::new(6), &chain(&[0, 0, 0, 0, 0, 0, 0]), 4).is_err());
-    assert_eq!(index.remove(BlockId::new(1)), false);
+    assert!(!index.remove(BlockId::new(1)));
     assert!(index.insert(BlockId::new(12), &chain(&[0]), 0).is_err());
     assert!(index.insert(BlockId::new(3), &chain(&[0, 0]), 1).is_err());
     assert!(index.insert(BlockId::new(4), &chain(&[1, 1]), 1).is_err());
-    assert_eq!(index.remove(BlockId::new(4)), false);
+    assert!(!index.remove(BlockId::new(4)));
     assert!(index.insert(BlockId::new(11), &chain(&[]), 3).is_err());
     assert!(index.mark_computed(BlockId::new(2)).is_ok());
     assert!(index.insert(BlockId::new(10), &chain(&[0, 0, 0, 0, 0, 0, 0]), 2).is_err());
-    assert_eq!(index.remove(BlockId::new(5)), false);
+    assert!(!index.remove(BlockId::new(5)));
     assert!(index.insert(BlockId::new(10), &chain(&[]), 3).is_err());
     assert!(index.insert(BlockId::new(5), &chain(&[0, 0, 1, 0]), 3).is_err());
     index.clear();
@@ -92,8 +92,8 @@ fn written() {
     assert!(index.mark_computed(BlockId::new(6)).is_err());
     assert!(index.insert(BlockId::new(8), &chain(&[]), 0).is_err());
     assert!(index.insert(BlockId::new(1), &chain(&[0, 0, 0, 0]), 3).is_err());
-    assert_eq!(index.remove(BlockId::new(3)), false);
-    assert_eq!(index.remove(BlockId::new(0)), false);
+    assert!(!index.remove(BlockId::new(3)));
+    assert!(!index.remove(BlockId::new(0)));
     assert!(index.insert(BlockId::new(5), &chain(&[0, 0]), 0).is_err());
     assert!(index.insert(BlockId::new(6), &chain(&[0]), 3).is_err());
     assert!(index.insert(BlockId::new(0), &chain(&[0, 0, 0, 0, 0, 0]), 4).is_err());
@@ -103,8 +103,8 @@ fn written() {
     assert!(index.insert(BlockId::new(7), &chain(&[0, 0, 0, 0, 0, 0]), 3).is_err());
     assert!(index.insert(BlockId::new(3), &chain(&[0, 0, 0, 0, 1, 0]), 4).is_err());
     assert!(index.insert(BlockId::new(13), &chain(&[0]), 4).is_err());
-    assert_eq!(index.remove(BlockId::new(10)), false);
-    assert_eq!(index.remove(BlockId::new(4)), false);
+    assert!(!index.remove(BlockId::new(10)));
+    assert!(!index.remove(BlockId::new(4)));
     assert!(index.mark_computed(BlockId::new(12)).is_err());
     assert!(index.mark_computed(BlockId::new(12)).is_err());
     assert!(index.insert(BlockId::new(1), &chain(&[0, 0, 0, 0]), 0).is_ok());
