@@ -2,7 +2,9 @@
 
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
-use kvpool::journal::{Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows};
+use kvpool::journal::{
+    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows,
+};
 use kvpool::retention::TenantId;
 use kvpool::{
     BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
@@ -11,7 +13,7 @@ use kvpool::{
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
-use crate::subject::{Answer, Step, Subject};
+use crate::subject::{Answer, Step, Subject, memory};
 
 /// A manager that a journal is replayed on.
 #[derive(Debug)]
@@ -52,6 +54,23 @@ impl ManagerSubject {
     #[must_use]
     pub const fn manager(&self) -> &CacheManager {
         &self.manager
+    }
+
+    fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let config = header.manager_config()?;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(config.algorithm, config.block_size, verify)?;
+        let config = ManagerConfig { verify, digest: true, ..config };
+        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
+        Ok(Self {
+            manager,
+            contents,
+            slots: Vec::new(),
+            rows: Vec::new(),
+            swaps: HashMap::new(),
+            renamed: HashMap::new(),
+        })
     }
 
     fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
@@ -120,9 +139,9 @@ impl ManagerSubject {
 
     fn commit_step(&mut self, planned: &[Planned], stale: bool) -> Result<Answer, ReplayError> {
         let mut plan = self.manager.begin_step();
-        let mut refused = None;
         for one in planned {
-            let result = match one {
+            // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
+            let _refused = match one {
                 Planned::Admit { request, prompt, hints } => {
                     let cursor = self.contents.cursor(prompt, false)?;
                     let hints = hints.hints();
@@ -152,14 +171,13 @@ impl ManagerSubject {
                     self.manager.plan_release(&mut plan, &self.id(request)?, *after_step)
                 }
             };
-            refused = refused.or(result.err());
         }
-        // A plan of another state: refused whatever it says, and nothing of it is run.
-        let result = match refused {
-            _ if stale => Err(ManagerError::StaleStep),
-            Some(error) => Err(error),
-            None => self.manager.commit_step(&mut plan),
-        };
+        if stale {
+            // A plan of another manager is one of another state.
+            plan =
+                CacheManager::new(ManagerConfig { num_blocks: 2, ..ManagerConfig::default() })?.begin_step();
+        }
+        let result = self.manager.commit_step(&mut plan);
         for one in planned.iter().filter(|_| result.is_ok()) {
             if let Planned::Admit { request, .. } = one {
                 self.enter(request);
@@ -180,20 +198,17 @@ impl Subject for ManagerSubject {
     type Operation = ManagerOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.manager_config()?;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
-        let contents = Contents::new(config.algorithm, config.block_size, verify)?;
-        let config = ManagerConfig { verify, digest: true, ..config };
-        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
-        Ok(Self {
-            manager,
-            contents,
-            slots: Vec::new(),
-            rows: Vec::new(),
-            swaps: HashMap::new(),
-            renamed: HashMap::new(),
-        })
+        Self::made(header)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let mut subject = Self::made(header)?;
+        subject.manager.begin_journal(&header.manager_config()?, memory()?);
+        Ok(subject)
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.manager.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
     }
 
     fn run(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
@@ -361,26 +376,28 @@ impl Subject for ManagerSubject {
         Ok(resolved)
     }
 
-    fn run_alone(&mut self, step: &Step<ManagerOperation>) -> Result<Option<Answer>, ReplayError> {
+    fn run_alone(&mut self, step: &Step<ManagerOperation>) -> Result<Answer, ReplayError> {
         use ManagerOperation as O;
         let mut operation = step.operation.clone();
+        let epoch = self.epoch();
+        let move_on = |prompt: &mut ChainRecord| {
+            if prompt.epoch == step.epoch {
+                prompt.epoch = epoch;
+            }
+        };
         match &mut operation {
-            O::CompleteSwap { swap } | O::AbortSwap { swap } => match self.swaps.get(swap) {
-                Some(renamed) => *swap = *renamed,
-                None => return Ok(None),
-            },
+            O::CompleteSwap { swap } | O::AbortSwap { swap } => {
+                *swap = self.swaps.get(swap).copied().unwrap_or(*swap);
+            }
             O::Evict { blocks } => {
-                let known = blocks.unpack().into_iter().filter_map(|block| self.renamed.get(&block).copied());
-                *blocks = Ids::pack(&known.collect::<Vec<_>>());
+                let rename = |block: BlockId| self.renamed.get(&block).copied().unwrap_or(block);
+                *blocks = Ids::pack(&blocks.unpack().into_iter().map(rename).collect::<Vec<_>>());
             }
-            // Prompts are hashed in the epoch that they come in.
-            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => {
-                prompt.epoch = self.manager.pool().epoch();
-            }
+            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => move_on(prompt),
             O::CommitStep { planned, .. } => {
                 for one in planned {
                     if let Planned::Admit { prompt, .. } = one {
-                        prompt.epoch = self.manager.pool().epoch();
+                        move_on(prompt);
                     }
                 }
             }
@@ -391,7 +408,11 @@ impl Subject for ManagerSubject {
         if let (Some(recorded), Some(swap)) = (step.answer.swap, answer.swap) {
             self.swaps.insert(recorded, swap);
         }
-        Ok(Some(answer))
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.manager.pool().epoch()
     }
 
     fn digest(&mut self) -> u64 {

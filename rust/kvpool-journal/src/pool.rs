@@ -8,7 +8,7 @@ use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
-use crate::subject::{Answer, Step, Subject};
+use crate::subject::{Answer, Step, Subject, memory};
 
 /// A pool that a journal is replayed on.
 #[derive(Debug)]
@@ -26,9 +26,27 @@ impl PoolSubject {
         &self.pool
     }
 
-    /// The blocks of this run that stand for recorded ones; those that were never handed out in it are left out.
-    fn rename(&self, blocks: &Ids) -> Vec<BlockId> {
-        blocks.unpack().iter().filter_map(|block| self.renamed.get(block).copied()).collect()
+    fn made(
+        header: &JournalHeader,
+        make: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
+    ) -> Result<Self, ReplayError> {
+        let config = header.pool_config()?;
+        let algorithm = header.manager_config()?.algorithm;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(algorithm, config.block_size, verify)?;
+        let pool = make(PoolConfig { verify, digest: true, ..config })?;
+        Ok(Self { pool, contents, renamed: HashMap::new() })
+    }
+
+    /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
+    fn rename(&self, block: BlockId) -> BlockId {
+        self.renamed.get(&block).copied().unwrap_or(block)
+    }
+
+    fn rename_all(&self, blocks: &mut Ids) {
+        let renamed: Vec<BlockId> = blocks.unpack().into_iter().map(|block| self.rename(block)).collect();
+        *blocks = Ids::pack(&renamed);
     }
 }
 
@@ -52,13 +70,16 @@ impl Subject for PoolSubject {
     type Operation = PoolOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config()?;
-        let algorithm = header.manager_config()?.algorithm;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
-        let contents = Contents::new(algorithm, config.block_size, verify)?;
-        let pool = BlockPool::new(PoolConfig { verify, digest: true, ..config })?;
-        Ok(Self { pool, contents, renamed: HashMap::new() })
+        Self::made(header, BlockPool::new)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let journal = memory()?;
+        Self::made(header, |config| BlockPool::with_journal(config, journal))
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
     }
 
     fn run(&mut self, operation: &PoolOperation) -> Result<Answer, ReplayError> {
@@ -129,7 +150,7 @@ impl Subject for PoolSubject {
         })
     }
 
-    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Option<Answer>, ReplayError> {
+    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Answer, ReplayError> {
         use PoolOperation as O;
         let mut operation = step.operation.clone();
         match &mut operation {
@@ -142,22 +163,26 @@ impl Subject for PoolSubject {
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
             | O::Retain { blocks, .. }
-            | O::AssignTenant { blocks, .. } => {
-                let renamed = self.rename(blocks);
-                if renamed.is_empty() && !blocks.is_empty() {
-                    return Ok(None);
-                }
-                *blocks = Ids::pack(&renamed);
+            | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
+            O::Promote { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
+            _ => {}
+        }
+        match &mut operation {
+            O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
+                chain.epoch = self.pool.epoch();
             }
-            O::Promote { block, .. } => match self.renamed.get(&BlockId::new(*block)) {
-                Some(renamed) => *block = renamed.get(),
-                None => return Ok(None),
-            },
+            O::Promote { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
+                link.epoch = self.pool.epoch();
+            }
             _ => {}
         }
         let answer = self.run(&operation)?;
         self.renamed.extend(step.answer.blocks.iter().copied().zip(answer.blocks.iter().copied()));
-        Ok(Some(answer))
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pool.epoch()
     }
 
     fn digest(&mut self) -> u64 {

@@ -6,6 +6,8 @@ use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::subject::{Answer, Step, Subject};
+use crate::vllm::VllmSubject;
+use crate::words::Words;
 
 /// Where a replay and its journal differ first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +76,7 @@ pub fn replay(
     match reader.header().subject {
         Kind::Pool => Ok(drive::<PoolSubject>(&reader, options, progress, None)?.0),
         Kind::Manager => Ok(drive::<ManagerSubject>(&reader, options, progress, None)?.0),
+        Kind::VllmPool => Ok(drive::<VllmSubject>(&reader, options, progress, None)?.0),
     }
 }
 
@@ -122,6 +125,7 @@ pub(crate) fn drive<S: Subject>(
             break;
         }
         let alone = if each.is_some() { subject.resolve(&operation)? } else { operation.clone() };
+        let epoch = subject.epoch();
         let answer = subject.run(&operation)?;
         report.operations = number + 1;
         let differs = answer.check != check;
@@ -137,7 +141,7 @@ pub(crate) fn drive<S: Subject>(
             report.difference = Some(Difference::Invariant { operation: number, asked, broken });
         }
         if let Some(each) = &mut each {
-            each(Step { number, operation: alone, answer });
+            each(Step { number, operation: alone, epoch, answer });
         }
         if report.difference.is_some() {
             break;
@@ -157,9 +161,10 @@ pub(crate) fn drive<S: Subject>(
 }
 
 /// An operation as a person reads it, cut where it is long.
-pub(crate) fn shown(operation: &impl std::fmt::Debug) -> String {
+pub(crate) fn shown(operation: &impl Words) -> String {
     const LONGEST: usize = 600;
-    let mut text = format!("{operation:?}");
+    let mut text = format!("{} {}", operation.call(), operation.words());
+    text.truncate(text.trim_end().len());
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
         text.truncate(end);
         text.push_str(" ...");

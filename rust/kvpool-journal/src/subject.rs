@@ -1,11 +1,12 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
-use kvpool::journal::JournalHeader;
+use kvpool::journal::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockId, InvariantViolation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
+use crate::words::Words;
 
 /// What an operation answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Step<O> {
     pub number: u64,
     /// What was asked.
     pub operation: O,
+    /// The epoch of the pool when it was recorded.
+    pub epoch: u64,
     /// What was answered when it was recorded.
     pub answer: Answer,
 }
@@ -37,13 +40,22 @@ pub struct Step<O> {
 /// A pool or a manager made anew from a journal's header.
 pub trait Subject: Sized {
     /// Its operations.
-    type Operation: Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
+    type Operation: Words + Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// As it was before the first operation.
     ///
     /// # Errors
     /// [`ReplayError::Settings`].
     fn new(header: &JournalHeader) -> Result<Self, ReplayError>;
+
+    /// The same with a journal in memory.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`].
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError>;
+
+    /// Ends the journal, and hands over what it holds; nothing without one.
+    fn take_image(&mut self) -> Vec<u8>;
 
     /// Runs an operation as it was recorded.
     ///
@@ -57,12 +69,15 @@ pub trait Subject: Sized {
     /// As [`Self::run`].
     fn resolve(&mut self, operation: &Self::Operation) -> Result<Self::Operation, ReplayError>;
 
-    /// Runs an operation on its own, among others than it was recorded with. What it names and does not exist makes it do less,
-    /// or nothing: then `None`.
+    /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those that the same
+    /// operations give here; a prompt of the epoch that was current is one of the epoch that is.
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn run_alone(&mut self, step: &Step<Self::Operation>) -> Result<Option<Answer>, ReplayError>;
+    fn run_alone(&mut self, step: &Step<Self::Operation>) -> Result<Answer, ReplayError>;
+
+    /// The epoch of the pool.
+    fn epoch(&self) -> u64;
 
     /// The digest of the state.
     fn digest(&mut self) -> u64;
@@ -72,4 +87,10 @@ pub trait Subject: Sized {
     /// # Errors
     /// The first broken invariant.
     fn check(&mut self) -> Result<(), InvariantViolation>;
+}
+
+/// A journal for what is run on its own: in memory, with a digest after every operation.
+pub(crate) fn memory() -> Result<Journal, ReplayError> {
+    const BYTES: usize = 1 << 30;
+    Ok(Journal::ring(BYTES, JournalConfig { digest_every: 1, ..JournalConfig::default() })?)
 }

@@ -1,6 +1,9 @@
 //! Plain results as frozen classes: statistics, probes, admissions, events.
 
-use kvpool::{Admission, BlockEvent, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
+use kvpool::{
+    Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
+    ScrubReport,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -209,6 +212,35 @@ impl PyProbe {
     }
 }
 
+/// What a call of a scrubber did.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "ScrubReport", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyScrubReport {
+    /// The block that the next call begins with; of a manager, on the device.
+    position: usize,
+    /// Blocks checked by this call, the null block included, in all tiers.
+    blocks: usize,
+    /// Requests whose block tables this call has finished checking; 0 for a pool.
+    requests: usize,
+    /// How often everything has been checked so far.
+    passes: u64,
+}
+
+impl From<ScrubReport> for PyScrubReport {
+    fn from(report: ScrubReport) -> Self {
+        let ScrubReport { position, blocks, requests, passes, .. } = report;
+        Self { position, blocks, requests, passes }
+    }
+}
+
+#[pymethods]
+impl PyScrubReport {
+    fn __repr__(&self) -> String {
+        let Self { position, blocks, requests, passes } = self;
+        format!("ScrubReport(position={position}, blocks={blocks}, requests={requests}, passes={passes})")
+    }
+}
+
 /// What an admitted request got.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
@@ -288,8 +320,30 @@ impl PyRequestInfo {
     }
 }
 
+/// What `take_events` returns: the events, and how many were lost before them.
+pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
+
+/// Events after which other threads may have the interpreter: some 100 us.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.
+pub(crate) fn events<'py>(
+    py: Python<'py>,
+    batch: &EventBatch,
+    algorithm: Option<HashAlgorithm>,
+) -> PyResult<Events<'py>> {
+    let mut out = Vec::with_capacity(batch.events.len());
+    for some in batch.events.chunks(EVENTS_AT_ONCE) {
+        for one in some {
+            out.push(event(py, one, algorithm)?);
+        }
+        py.detach(|| ());
+    }
+    Ok((out, batch.dropped))
+}
+
 /// An event as a dict: its names are those of the Rust enum.
-pub(crate) fn event<'py>(
+fn event<'py>(
     py: Python<'py>,
     event: &BlockEvent,
     algorithm: Option<HashAlgorithm>,

@@ -68,7 +68,9 @@ pub use manager::{
     Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
     RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
 };
-pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
+#[cfg(feature = "fault-injection")]
+pub use pool::Fault;
+pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered, ScrubReport};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use stats::PoolStats;

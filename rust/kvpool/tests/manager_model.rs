@@ -353,6 +353,7 @@ impl Pair {
                 (true, true)
             }
             Operation::Digest => {
+                manager.scrub(3).unwrap();
                 assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));
                 (true, true)
             }

@@ -236,6 +236,7 @@ impl Pair {
                 true
             }
             Operation::Digest => {
+                self.pool.scrub(3).unwrap();
                 let digest = self.pool.state_digest();
                 assert_eq!(digest, Some(self.pool.state_digest_from_scratch()));
                 true

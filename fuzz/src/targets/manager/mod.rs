@@ -474,7 +474,7 @@ fn admission(call: &str, expected: Option<&Option<(Vec<usize>, usize)>>) -> Stri
         None => "None".to_owned(),
         Some((blocks, cached)) => format!("Some((vec!{blocks:?}, {cached}))"),
     });
-    compared(&format!("{call}.ok().map(table)"), expected)
+    compared(&format!("{call}.ok().as_ref().map(table)"), expected)
 }
 
 impl Machine for Manager {
@@ -592,7 +592,7 @@ fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
 ";
 
 const TABLE: &str = "
-fn table(admission: Admission) -> (Vec<usize>, usize) {
+fn table(admission: &Admission) -> (Vec<usize>, usize) {
     (indices(&admission.block_ids), admission.cached_blocks)
 }
 ";

@@ -134,9 +134,9 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                 let swap = SwapId::from_number(u64::from(b % 6));
                 let _ = manager.take_plan();
                 if c.is_multiple_of(3) {
-                    drop(manager.abort_swap(swap))
+                    drop(manager.abort_swap(swap));
                 } else {
-                    drop(manager.complete_swap(swap))
+                    drop(manager.complete_swap(swap));
                 }
             }
             25 => planned_step(manager, a, b, c),

@@ -14,7 +14,8 @@ fn number(algorithm: HashAlgorithm) -> u8 {
 pub type ContentKey = (u64, u64);
 
 pub(super) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
-    let fingerprint = chain.fingerprints().get(position).filter(|_| verified).map_or(0, |&whole| whole as u64);
+    let fingerprint =
+        chain.fingerprints().get(position).filter(|_| verified).map_or(0, |&whole| whole as u64);
     Some((chain.hashes().get(position)?.key(), fingerprint))
 }
 

@@ -71,6 +71,7 @@ impl CacheManager {
 
     /// Checks that a request can be new and its prompt belongs here.
     pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if self.slots.contains_key(id) {
             return Err(ManagerError::DuplicateRequest { id: id.clone() });
         }

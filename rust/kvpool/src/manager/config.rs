@@ -36,6 +36,9 @@ pub struct ManagerConfig {
     pub event_capacity: usize,
     /// Whether the manager keeps a digest of its state: see [`CacheManager::state_digest`](super::CacheManager::state_digest).
     pub digest: bool,
+    /// Blocks of each tier, and entries of block tables, that every [`complete_step`](super::CacheManager::complete_step) scrubs:
+    /// see [`CacheManager::scrub`](super::CacheManager::scrub). 0 for none.
+    pub scrub_blocks: usize,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
     /// that these can go on appending.
     pub watermark: f64,
@@ -71,6 +74,7 @@ impl Default for ManagerConfig {
             advisor,
             event_capacity,
             digest,
+            scrub_blocks: 0,
             watermark: 0.0,
             host_blocks: 0,
             block_bytes: 0,
@@ -110,6 +114,7 @@ impl fmt::Debug for ManagerConfig {
         f.debug_struct("ManagerConfig")
             .field("pool", &self.pool())
             .field("hasher", &self.hasher())
+            .field("scrub_blocks", &self.scrub_blocks)
             .field("watermark", &self.watermark)
             .field("host_blocks", &self.host_blocks)
             .field("block_bytes", &self.block_bytes)

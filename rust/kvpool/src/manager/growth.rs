@@ -91,6 +91,7 @@ impl CacheManager {
         rows: &mut Vec<usize>,
         operation: &'static str,
     ) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.batch += 1;
         let batch = self.batch;
         let mut needed = 0;

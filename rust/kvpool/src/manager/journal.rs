@@ -3,19 +3,23 @@
 //! As in the pool, the journal is taken out for the length of a call, so calls that a call makes are not written again. A
 //! request is written by its slot, which a replay gives the same; a prompt by the keys of its blocks.
 
+#[cfg(feature = "testing")]
+use std::sync::Arc;
+
 use super::error::{ManagerError, Refused};
 use super::growth::NewBlock;
 use super::hints::{RequestHints, RetentionRange};
 use super::request::{RequestId, RequestRef};
 use super::step::{Planned, StepOutcome, StepPlan};
 use super::{Admission, CacheManager, ManagerConfig};
-use crate::hash::{BlockHasher, HashCursor};
+use crate::hash::HashCursor;
+#[cfg(feature = "testing")]
+use crate::hash::{BlockHasher, HashAlgorithm};
 use crate::journal::{
     Check, HintsRecord, Journal, JournalHeader, Keys, ManagerOperation, Name, Outcome,
     Planned as PlannedRecord, RangeRecord, Rehashed, Rows,
 };
 use crate::sequence::TableChange;
-use std::sync::Arc;
 
 /// The keys and fingerprints of blocks that an operation filled.
 #[derive(Default)]
@@ -55,9 +59,17 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::new`].
+    #[cfg(feature = "testing")]
     pub fn with_hasher(config: ManagerConfig, hasher: Arc<BlockHasher>) -> Result<Self, ManagerError> {
-        let own = ManagerConfig { key: None, seed: None, algorithm: Default::default(), ..config };
+        let own = ManagerConfig { key: None, seed: None, algorithm: HashAlgorithm::Sha256, ..config };
         Ok(Self { hasher, ..Self::new(own)? })
+    }
+
+    /// Begins a journal of a manager that has done nothing yet: for replays that are recorded themselves.
+    #[cfg(feature = "testing")]
+    pub fn begin_journal(&mut self, config: &ManagerConfig, mut journal: Journal) {
+        journal.begin(&JournalHeader::of_manager(config, journal.config()));
+        self.journal = Some(Box::new(journal));
     }
 
     /// The journal, if there is one: how long it is, and whether it stopped.
@@ -69,6 +81,11 @@ impl CacheManager {
     /// Ends the journal and hands it over.
     pub fn take_journal(&mut self) -> Option<Journal> {
         self.journal.take().map(|journal| *journal)
+    }
+
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
     }
 
     /// Writes what the journal has collected: what a crash would lose.

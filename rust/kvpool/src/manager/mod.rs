@@ -58,6 +58,7 @@ mod hints;
 mod journal;
 mod request;
 mod retention;
+mod scrub;
 mod step;
 mod tables;
 
@@ -107,6 +108,9 @@ pub struct CacheManager {
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
     journal: Option<Box<Journal>>,
+    scrubber: scrub::TableScrubber,
+    /// Blocks scrubbed when a step completes.
+    scrub_blocks: usize,
 }
 
 impl CacheManager {
@@ -165,6 +169,8 @@ impl CacheManager {
             changes: Vec::new(),
             swaps: HashMap::new(),
             journal: None,
+            scrubber: scrub::TableScrubber::default(),
+            scrub_blocks: config.scrub_blocks,
         })
     }
 
@@ -192,6 +198,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
     pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor, ManagerError> {
+        self.check_poison()?;
         let mut cursor =
             HashCursor::new(self.hasher.clone(), ExtraKeys { epoch: self.tiers.device().epoch(), ..extra })?;
         cursor.append(tokens);
@@ -236,10 +243,11 @@ impl CacheManager {
         ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
     }
 
-    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
+    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`]; and scrubs, if
+    /// [`ManagerConfig::scrub_blocks`] says so.
     ///
     /// # Errors
-    /// Only if the pool is poisoned.
+    /// Only if a pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
         self.recorded(
             |_, _| ManagerOperation::CompleteStep { step },
@@ -248,10 +256,14 @@ impl CacheManager {
     }
 
     fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.version += 1;
         let mut ended = 0;
         for tier in 0..self.tiers.len() {
             ended += self.tiers.pool_mut(tier)?.complete_step(step)?;
+        }
+        if self.scrub_blocks > 0 {
+            self.scrub(self.scrub_blocks)?;
         }
         Ok(ended)
     }
@@ -279,6 +291,7 @@ impl CacheManager {
     }
 
     fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         let forgotten = self.tiers.device_mut().reset()?;
         self.version += 1;
         Ok(forgotten)
@@ -296,6 +309,7 @@ impl CacheManager {
     }
 
     fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         let evicted = self.tiers.device_mut().evict(blocks)?;
         self.version += 1;
         Ok(evicted)
@@ -313,6 +327,7 @@ impl CacheManager {
     }
 
     fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
+        self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
         self.version += 1;
@@ -381,6 +396,12 @@ impl CacheManager {
             });
         }
         sequence.check_invariants(pool, &format!("request {id}"))?;
+        self.check_place(request)
+    }
+
+    /// M2: the blocks of a request are in the tier that its state says.
+    fn check_place(&self, request: &Request) -> Result<(), InvariantViolation> {
+        let (id, sequence) = (&request.id, &request.sequence);
         let tier = usize::from(request.state == RequestState::Swapped);
         let moving = request.state == RequestState::Moving;
         ensure(moving == sequence.swap.is_some(), "M2 (a moving request belongs to a swap)", || {
@@ -393,6 +414,7 @@ impl CacheManager {
 
     /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
         }
@@ -406,6 +428,7 @@ impl CacheManager {
 
     #[inline]
     fn slot(&self, id: RequestRef<'_>) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.slots.get(&id).copied().ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 

@@ -101,6 +101,7 @@ impl CacheManager {
     }
 
     fn check_retention(&self, operation: &'static str) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if !self.tiers.device().has_retention() {
             return Err(ManagerError::Pool(PoolError::NoRetention { operation }));
         }
@@ -336,6 +337,7 @@ impl CacheManager {
     }
 
     fn advance_time_unrecorded(&mut self, now: f64) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         Ok(self.tiers.device_mut().advance_time(now)?)
     }
 
@@ -344,6 +346,7 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::NoRetention`].
     pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         Ok(self.tiers.device().tenant_blocks(tenant)?)
     }
 

@@ -142,6 +142,7 @@ impl CacheManager {
 
     /// Checks that `plan` is this manager's, and that nothing has changed since it was begun.
     pub(super) fn check_current(&self, plan: &StepPlan) -> Result<(), ManagerError> {
+        self.check_poison()?;
         let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }

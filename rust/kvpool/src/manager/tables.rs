@@ -146,6 +146,7 @@ impl CacheManager {
         from: RequestState,
         operation: &'static str,
     ) -> Result<(Vec<usize>, Vec<BlockId>), ManagerError> {
+        self.check_poison()?;
         if self.tiers.len() <= HOST {
             return Err(ManagerError::NoHostTier);
         }
@@ -181,6 +182,10 @@ impl CacheManager {
     /// As [`Self::begin_swap_in`], but for blocks that are lacking.
     pub fn fit_swap_in(&self, ids: &[RequestRef<'_>]) -> Result<Fit, ManagerError> {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
+        // What takes no block needs none left.
+        if self.tiers.blocks_taken(&references, HOST, DEVICE)? == 0 {
+            return Ok(Fit::Ok);
+        }
         let fit = self.tiers.fit_swap(&references, HOST, DEVICE, self.reserve())?;
         // The watermark is no obstacle for ever: it holds while others run.
         let alone = self.tiers.fit_swap(&references, HOST, DEVICE, 0)?;

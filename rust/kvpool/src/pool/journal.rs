@@ -34,6 +34,11 @@ impl BlockPool {
         self.journal.take().map(|journal| *journal)
     }
 
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
+    }
+
     /// Writes what the journal has collected: what a crash would lose.
     pub fn flush_journal(&mut self) {
         if let Some(journal) = &mut self.journal {
@@ -61,7 +66,7 @@ impl BlockPool {
         {
             journal.digest(digest);
         }
-        if self.poison.is_some() {
+        if self.poison.get().is_some() {
             journal.flush();
         }
         self.journal = Some(journal);

@@ -42,10 +42,14 @@ impl BlockPool {
             let refusal = Refusal::new(n, self.num_available(), self.num_fenced(), can_ever_fit);
             return Err(PoolError::OutOfBlocks(refusal));
         }
+        self.check_sums_of_lists()?;
         let free = n.min(self.allocator.num_free());
         let first = out.len();
-        self.allocator.allocate_into(free, out)?;
-        self.touch(&out[first..]);
+        // Enough are free and cached: whatever fails from here on is an invariant that broke.
+        if let Err(error) = self.allocator.allocate_into(free, out) {
+            return Err(self.broken(error.to_string()));
+        }
+        self.touch_new(&out[first..])?;
         for _ in free..n {
             let Some(victim) = self.evictor.evict() else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
@@ -63,7 +67,7 @@ impl BlockPool {
     /// Poisons the pool if the evictor gave up what it cannot have held.
     fn check_victim(&mut self, victim: BlockId) -> Result<(), PoolError> {
         if self.allocator.ref_count(victim) == Some(0) && self.index.is_computed(victim) {
-            return Ok(());
+            return self.touch(&[victim]);
         }
         Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")))
     }
@@ -82,8 +86,8 @@ impl BlockPool {
 
     fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         self.allocator.acquire(blocks)?;
-        self.touch(blocks);
         if !self.fences.is_idle() {
             let mut added = BTreeMap::<BlockId, u32>::new();
             for &block in blocks {
@@ -91,7 +95,7 @@ impl BlockPool {
             }
             for (block, added) in added {
                 let now = self.allocator.ref_count(block).unwrap_or(added);
-                self.fences.on_acquire(block, now - added);
+                self.fences.on_acquire(block, now.saturating_sub(added));
             }
         }
         Ok(())
@@ -113,13 +117,13 @@ impl BlockPool {
 
     fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         let mut shared = BTreeMap::<BlockId, u32>::new();
         if !self.fences.is_idle() {
             self.check_releasable(blocks, &mut shared)?;
         }
         self.idle.clear();
         self.allocator.drop_references(blocks, &mut self.idle)?;
-        self.touch(blocks);
         for block in shared.into_keys() {
             let left = self.allocator.ref_count(block).unwrap_or(0);
             self.fences.on_release(block, left);
@@ -153,7 +157,11 @@ impl BlockPool {
             check_id(block, self.num_blocks(), "released")?;
             let count = named.entry(block).or_default();
             *count += 1;
-            let held = self.allocator.ref_count(block).unwrap_or(0) - self.fences.references(block);
+            let references = self.allocator.ref_count(block).unwrap_or(0);
+            let Some(held) = references.checked_sub(self.fences.references(block)) else {
+                return Err(self
+                    .condemn(|| format!("F1: fences have more references of block {block} than there are")));
+            };
             if *count > held {
                 return Err(PoolError::NotHeld { block, held, operation: "release it", position });
             }
@@ -184,12 +192,33 @@ impl BlockPool {
                 self.unregister(block);
             }
             self.evictor.remove(block);
-            self.allocator.free_parked(block)?;
+            self.free_parked(block)?;
         }
         self.relink_candidates();
+        let held = self.evictor.len();
         self.evictor.insert(&mut self.candidates);
+        if self.evictor.len() != held + self.candidates.len() {
+            return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
+        }
         self.idle = idle;
         Ok(())
+    }
+
+    /// Puts a parked block on the free list.
+    fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
+        // It is on no list: a list that has it is broken.
+        self.allocator.free_parked(block).map_err(|error| self.broken(error.to_string()))
+    }
+
+    /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
+    #[inline]
+    fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
+        let sum = self.num_available().saturating_add(self.allocator.num_held());
+        if sum == self.num_usable() {
+            Ok(())
+        } else {
+            self.check_sums().map_err(|broken| self.broken(broken.to_string()))
+        }
     }
 
     /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give
@@ -227,8 +256,8 @@ impl BlockPool {
             return self.release(blocks);
         }
         self.check_poison()?;
+        self.touch(blocks)?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
-        self.touch(blocks);
         let allocator = &self.allocator;
         self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
         Ok(())
@@ -254,10 +283,13 @@ impl BlockPool {
 
     fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
-        self.touch(ended);
+        self.touch(ended)?;
         for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
-            self.fences.end_one(block, references);
+            if !self.fences.end_one(block, references) {
+                let reason = format!("F1: a fence of block {block} ends, which has {references} references");
+                return Err(self.broken(reason));
+            }
             self.allocator.drop_references(&[block], &mut self.idle)?;
         }
         self.settle_idle()
@@ -304,6 +336,7 @@ impl BlockPool {
         }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "accessed")?;
+            self.check_untampered(block)?;
             if self.allocator.ref_count(block) == Some(0) && !self.evictor.contains(block) {
                 let operation = "mark it as accessed";
                 return Err(PoolError::NotHeld { block, held: 0, operation, position });
@@ -332,7 +365,8 @@ impl BlockPool {
         for &block in blocks {
             check_id(block, self.num_blocks(), "evicted")?;
         }
-        let before = self.index.num_registered();
+        self.touch(blocks)?;
+        let mut dropped = 0;
         for &block in blocks {
             if !self.index.contains(block) {
                 continue;
@@ -343,11 +377,12 @@ impl BlockPool {
                 return Err(self.broken(reason));
             }
             self.unregister(block);
+            dropped += 1;
             if idle {
-                self.allocator.free_parked(block)?;
+                self.free_parked(block)?;
             }
         }
-        Ok(before - self.index.num_registered())
+        Ok(dropped)
     }
 
     /// Forgets all cached content. Returns how many blocks were registered. O(usable blocks).
@@ -386,11 +421,11 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
-        self.touch_all();
+        self.touch_all()?;
         while let Some(block) = self.evictor.evict() {
             self.check_victim(block)?;
             self.index.remove(block);
-            self.allocator.free_parked(block)?;
+            self.free_parked(block)?;
         }
         if !self.evictor.is_empty() {
             return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));

@@ -77,6 +77,7 @@ impl BlockPool {
         for position in 0..asked {
             match self.index.find_or_collision(chain, position) {
                 Ok(Some(block)) => {
+                    self.check_untampered(block)?;
                     let references = self.allocator.ref_count(block).unwrap_or(u32::MAX);
                     if references == u32::MAX {
                         break; // no further reference can be counted: as good as a miss
@@ -96,7 +97,7 @@ impl BlockPool {
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
-        self.touch(&found.blocks);
+        self.touch(&found.blocks)?;
         for &block in &found.blocks {
             let before = self.allocator.ref_count(block).unwrap_or(0);
             if before > 0 {
@@ -198,13 +199,13 @@ impl BlockPool {
         if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
             return Err(too_short);
         }
+        self.touch(blocks)?;
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "registered")?;
             if self.allocator.ref_count(block) == Some(0) {
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
-        self.touch(blocks);
         for (done, &block) in blocks.iter().enumerate() {
             let Some(link) = chain.link(start + done) else { break };
             // Already registered before, or named twice in this call: take back what this call did.
@@ -252,13 +253,13 @@ impl BlockPool {
 
     fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "marked computed")?;
             if !self.index.contains(block) {
                 return Err(PoolError::NotRegistered { block });
             }
         }
-        self.touch(blocks);
         for &block in blocks {
             let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
             if appeared

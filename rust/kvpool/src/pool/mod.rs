@@ -36,13 +36,17 @@
 
 mod advice;
 pub(crate) mod digest;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod journal;
 mod lifetime;
 mod lookup;
 mod promote;
 mod retention;
+mod scrub;
 
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::BlockAllocator;
@@ -57,8 +61,11 @@ use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
 
+#[cfg(feature = "fault-injection")]
+pub use faults::Fault;
 pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
+pub use scrub::ScrubReport;
 
 /// What happens to a released block whose content another cached block holds too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -120,7 +127,8 @@ pub struct PoolConfig {
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more.
     pub event_capacity: usize,
-    /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`]. Off costs nothing; on, 8 bytes per block.
+    /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
+    /// with one. Off costs nothing; on, 24 bytes per block.
     pub digest: bool,
 }
 
@@ -166,7 +174,9 @@ pub struct BlockPool {
     epoch: u64,
     counters: Counters,
     digest: Option<digest::StateDigest>,
-    poison: Option<Box<str>>,
+    scrubber: scrub::Scrubber,
+    /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
+    poison: OnceLock<Box<str>>,
     journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
@@ -232,7 +242,8 @@ impl BlockPool {
             epoch: 0,
             counters: Counters::default(),
             digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
-            poison: None,
+            scrubber: scrub::Scrubber::default(),
+            poison: OnceLock::new(),
             journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
@@ -254,13 +265,25 @@ impl BlockPool {
     /// Blocks that an allocation can take now: free and cached-free.
     #[must_use]
     pub fn num_available(&self) -> usize {
-        self.allocator.num_free() + self.evictor.len()
+        self.allocator.num_free().saturating_add(self.evictor.len())
     }
 
     /// Blocks that no request holds but a running step may still touch.
     #[must_use]
     pub const fn num_fenced(&self) -> usize {
         self.fences.num_fenced()
+    }
+
+    /// References of all blocks, those of fences and pins included.
+    #[must_use]
+    pub const fn num_references(&self) -> u64 {
+        self.allocator.num_references()
+    }
+
+    /// Of those, references that fences and pins hold.
+    #[must_use]
+    pub const fn num_fence_references(&self) -> u64 {
+        self.fences.num_references()
     }
 
     /// References of `block` that fences hold: part of [`Self::ref_count`].
@@ -272,14 +295,15 @@ impl BlockPool {
     /// References of `block` outside of fences and pins: block tables and other holders.
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
-        self.ref_count(block).unwrap_or(0) - self.fences.references(block)
+        // More fences than references: the scrubber's to find.
+        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.references(block))
     }
 
     /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
     /// Pins do not: a planned copy is made before anything of the step is written.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
-        self.ref_count(block).unwrap_or(0) - self.fences.pins(block)
+        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.pins(block))
     }
 
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
@@ -327,7 +351,7 @@ impl BlockPool {
     /// Why the pool refuses work, if it does.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
-        self.poison.as_deref()
+        self.poison.get().map(AsRef::as_ref)
     }
 
     /// References of `block`, those of fences included; `None` for ids outside the pool.
@@ -390,7 +414,7 @@ impl BlockPool {
             usable: self.num_usable(),
             free: self.allocator.num_free(),
             cached_free: self.evictor.len(),
-            active: self.allocator.num_held() - self.num_fenced(),
+            active: self.allocator.num_held().saturating_sub(self.num_fenced()),
             fenced: self.num_fenced(),
             registered: self.index.num_registered(),
             block_size: self.block_size(),
@@ -418,25 +442,10 @@ impl BlockPool {
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
         self.check_digest()?;
+        self.check_block(BlockId::new(0))?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
         for block in (1..self.num_blocks() as u32).map(BlockId::new) {
-            let references = self.allocator.ref_count(block).unwrap_or(0);
-            let on_free_list = self.allocator.free_list().contains(block);
-            let evictable = self.evictor.contains(block);
-            let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(references > 0);
-            ensure(places == 1, "B1 (a block is in exactly one place)", || {
-                format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
-            })?;
-            ensure(
-                !evictable || self.index.is_computed(block),
-                "B2 (evictable blocks are computed)",
-                || format!("{block:?}"),
-            )?;
-            ensure(
-                !on_free_list || !self.index.contains(block),
-                "B3 (free blocks are not registered)",
-                || format!("{block:?}"),
-            )?;
+            self.check_block(block)?;
             match self.state(block) {
                 Some(BlockState::Free) => free += 1,
                 Some(BlockState::CachedFree) => cached_free += 1,
@@ -449,22 +458,6 @@ impl BlockPool {
         ensure(counted == (free, cached_free, active, fenced), "B1 (the sums hold)", || {
             format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
         })
-    }
-
-    /// Refuses work if an invariant broke before.
-    fn check_poison(&self) -> Result<(), PoolError> {
-        match &self.poison {
-            None => Ok(()),
-            Some(reason) => Err(PoolError::Poisoned { reason: reason.to_string() }),
-        }
-    }
-
-    /// Poisons the pool: an internal invariant broke during an operation.
-    #[cold]
-    fn broken(&mut self, reason: String) -> PoolError {
-        self.poison = Some(reason.clone().into_boxed_str());
-        self.flush_journal();
-        PoolError::Poisoned { reason }
     }
 
     /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
@@ -486,7 +479,6 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with its event.
     fn unregister(&mut self, block: BlockId) {
-        self.touch(&[block]);
         let hash = if self.events.is_enabled() { self.index.hash_of(block) } else { None };
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {

@@ -49,6 +49,7 @@ impl BlockPool {
     fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
+        self.touch(&[block])?;
         if self.num_holders(block) == 0 {
             return Err(PoolError::NotHeld { block, held: 0, operation: "promote it", position: 0 });
         }
@@ -59,7 +60,6 @@ impl BlockPool {
             self.release(&[block])?;
             return Ok(shared);
         }
-        self.touch(&[block]);
         match self.index.insert_checked(block, &link.as_ref()) {
             Inserted::Collision => self.counters.collisions += 1,
             _ => self.note_registered(block, &link.as_ref(), None),
@@ -106,7 +106,7 @@ impl BlockPool {
             self.note_shared_hit(block);
             return Ok(());
         }
-        self.touch(&[block]);
+        self.touch(&[block])?;
         if !self.evictor.hit(block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
@@ -122,7 +122,7 @@ impl BlockPool {
 
     /// The computed block with a content of another tier's pool.
     pub(crate) fn find_content(&self, content: &LinkRef<'_>) -> Option<BlockId> {
-        let found = self.index.find_link(content).ok().flatten()?;
+        let found = self.index.find_link(content).ok().flatten().filter(|&found| !self.is_tampered(found))?;
         // A block that nobody can hold once more is as good as none.
         let usable = self.allocator.ref_count(found).is_some_and(|held| held < u32::MAX / 2);
         (usable && self.index.is_computed(found)).then_some(found)
@@ -134,7 +134,7 @@ impl BlockPool {
         if self.index.contains(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
-        self.touch(&[block]);
+        self.touch(&[block])?;
         if self.index.insert_checked(block, content) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());

@@ -41,6 +41,7 @@ impl BlockPool {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "retained")?;
+            self.check_untampered(block)?;
         }
         let Some(retainer) = self.evictor.retention_mut() else {
             return Err(PoolError::NoRetention { operation: "retain blocks" });
@@ -49,7 +50,7 @@ impl BlockPool {
         for &block in blocks {
             // A fence is no holder: whoever released the block has no say any more.
             let references = self.allocator.ref_count(block).unwrap_or(0);
-            let shared = references - self.fences.references(block) > 1;
+            let shared = references.saturating_sub(self.fences.references(block)) > 1;
             report.count(if retention.keep == Keep::Demoted && shared {
                 Hint::Ignored
             } else {
@@ -105,6 +106,7 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`].
     pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, PoolError> {
+        self.check_poison()?;
         let refused = PoolError::NoRetention { operation: "count a tenant's blocks" };
         Ok(self.evictor.retention().ok_or(refused)?.tenant_blocks(tenant))
     }

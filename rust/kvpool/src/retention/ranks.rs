@@ -173,7 +173,8 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(block) = retained.tenants.as_ref().and_then(Tenants::above_ceiling) {
             self.take(block);
-            return Some(block);
+            let taken = |tenants: &Tenants| tenants.idle.list_of(block).is_none();
+            return self.retained.as_ref()?.tenants.as_ref().is_some_and(taken).then_some(block);
         }
         loop {
             let below = retained.pop_first(DEMOTED + 1..NORMAL);
@@ -272,7 +273,9 @@ impl<P: Policy> Ranks<P> {
         };
         match deadline {
             Some(deadline) => retained.deadlines.set(block, deadline),
-            None => retained.deadlines.end(block),
+            None => {
+                retained.deadlines.end(block);
+            }
         }
         if let Some(entry) = retained.entries.get_mut(block.index()) {
             entry.then = retention.then;
@@ -378,6 +381,44 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
+    /// R1 to R4 as far as they concern one block, and for the null block what is counted. O(1), O(ranks) for the null block.
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub(crate) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.policy.check_block(block)?;
+        let Some(retained) = &self.retained else { return Ok(()) };
+        retained.lists.check_block(block)?;
+        retained.deadlines.check_block(block)?;
+        let (list, rank) = (retained.lists.list_of(block), retained.entry(block).rank);
+        ensure(
+            list.is_none_or(|list| list == usize::from(rank) && rank != NORMAL),
+            "R1 (a block is on the list of its rank)",
+            || format!("{block:?} of rank {rank} is on list {list:?}"),
+        )?;
+        let pinned = retained.counts[usize::from(PINNED)] as usize;
+        ensure(pinned <= retained.pin_budget, "R4 (pins are within their budget)", || {
+            format!("{pinned} pinned, {} allowed", retained.pin_budget)
+        })?;
+        retained.tenants.as_ref().map_or(Ok(()), |tenants| tenants.check_block(block))
+    }
+
+    /// Changes a link of the policy's, or of the lists of ranks and tenants, behind their back.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        const LISTS: usize = BlockLists::FAULTS;
+        let Some(retained) = self.retained.as_mut().filter(|_| what >= 16) else {
+            return self.policy.corrupt(block, what, to);
+        };
+        match (what - 16, &mut retained.tenants) {
+            (0, _) => retained.deadlines.corrupt(block, to),
+            (what, _) if what <= LISTS => retained.lists.corrupt(block, what - 1, to),
+            (what, Some(tenants)) if what <= 2 * LISTS => tenants.idle.corrupt(block, what - 1 - LISTS, to),
+            (what, Some(tenants)) => tenants.sheltered.corrupt(block, what - 1 - 2 * LISTS, to),
+            _ => false,
+        }
+    }
+
     /// Recounts ranks, tenants and deadlines from scratch. `known` says of a block whether it has a content.
     ///
     /// # Errors
@@ -455,7 +496,7 @@ impl Retained {
         if let Some(list) = self.lists.remove(block)
             && self.lists.is_empty(list)
         {
-            self.filled &= !(1 << list);
+            self.filled &= !(1_u128 << list);
         }
         if let Some(tenants) = &mut self.tenants {
             tenants.unshelter(block);
@@ -465,7 +506,8 @@ impl Retained {
     fn pop_rank(&mut self, rank: u8) -> Option<BlockId> {
         let block = self.lists.front(usize::from(rank))?;
         self.take(block);
-        Some(block)
+        // Still there if its links are broken: then nothing can be given up.
+        self.lists.list_of(block).is_none().then_some(block)
     }
 
     /// The front of the lowest filled rank of a range.

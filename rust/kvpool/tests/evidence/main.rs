@@ -4,3 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod digest;
+mod faults;
+mod poison;
+mod scrubs;
+mod world;
