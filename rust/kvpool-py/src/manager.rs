@@ -149,6 +149,7 @@ impl PyCacheManager {
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
+            explain: None,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
