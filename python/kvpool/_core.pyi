@@ -363,7 +363,7 @@ class JournalInfo:
 
     @property
     def subject(self) -> str:
-        """What was recorded: pool or manager."""
+        """What was recorded: pool, manager or vllm-pool."""
     @property
     def version(self) -> str:
         """The version of kvpool that wrote it."""

@@ -1,6 +1,7 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
 use kvpool::journal::{Entry, JournalReader, ManagerOperation, PoolOperation, Subject as Kind};
+use kvpool_vllm::VllmOperation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -9,6 +10,7 @@ use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::replay::{Difference, Options, Report, drive, shown};
 use crate::subject::Subject;
+use crate::vllm::VllmSubject;
 use crate::words::Words;
 
 /// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
@@ -24,6 +26,7 @@ pub fn bisect(bytes: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<Rep
     match reader.header().subject {
         Kind::Pool => bisect_in::<PoolSubject>(&reader, progress),
         Kind::Manager => bisect_in::<ManagerSubject>(&reader, progress),
+        Kind::VllmPool => bisect_in::<VllmSubject>(&reader, progress),
     }
 }
 
@@ -98,6 +101,7 @@ pub fn compare(first: &[u8], second: &[u8]) -> Result<Option<Divergence>, Replay
     match first.header().subject {
         Kind::Pool => compare_in::<PoolOperation>(&first, &second),
         Kind::Manager => compare_in::<ManagerOperation>(&first, &second),
+        Kind::VllmPool => compare_in::<VllmOperation>(&first, &second),
     }
 }
 

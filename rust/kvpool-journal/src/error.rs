@@ -3,6 +3,7 @@
 use kvpool::hash::HashError;
 use kvpool::journal::JournalError;
 use kvpool::{ManagerError, PoolError};
+use kvpool_vllm::VllmError;
 
 /// A journal that cannot be read, or that says what cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +51,9 @@ pub enum ReplayError {
     /// More than 2^32 distinct blocks.
     #[error("the journal names more than 2^32 distinct blocks")]
     TooManyContents,
+    /// A language of tests that a subject has no calls in.
+    #[error("journals of vLLM's pool are shrunk and replayed, and not exported: their calls are vLLM's own")]
+    NoExport,
     /// The hasher refused.
     #[error(transparent)]
     Hash(#[from] HashError),
@@ -60,6 +64,12 @@ pub enum ReplayError {
 
 impl From<PoolError> for ReplayError {
     fn from(error: PoolError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}
+
+impl From<VllmError> for ReplayError {
+    fn from(error: VllmError) -> Self {
         Self::Settings(error.to_string())
     }
 }

@@ -30,6 +30,9 @@ pub enum Language {
 /// As [`crate::replay`].
 pub fn export(bytes: &[u8], language: Language) -> Result<String, ReplayError> {
     let reader = JournalReader::new(bytes)?;
+    if reader.header().subject == Kind::VllmPool {
+        return Err(ReplayError::NoExport);
+    }
     let mut source = Source::new(language, reader.header())?;
     match reader.header().subject {
         Kind::Pool => {
@@ -37,6 +40,7 @@ pub fn export(bytes: &[u8], language: Language) -> Result<String, ReplayError> {
                 pool_call(&mut source, &step);
             }
         }
+        Kind::VllmPool => {}
         Kind::Manager => {
             for step in steps::<ManagerSubject>(&reader, Options::default())? {
                 manager_call(&mut source, &step);

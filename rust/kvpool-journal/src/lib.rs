@@ -1,4 +1,5 @@
 //! Journals of kvpool.
+#![forbid(unsafe_code)]
 mod bisect;
 mod contents;
 mod error;
@@ -13,6 +14,7 @@ mod simpler;
 mod source;
 mod subject;
 mod templates;
+mod vllm;
 mod words;
 pub use bisect::{Divergence, bisect, compare};
 pub use error::ReplayError;
@@ -23,4 +25,5 @@ pub use replay::{Difference, Options, Report, replay};
 pub use show::{Line, Summary, show};
 pub use shrink::{Goal, Shrunk, minimize, shrink};
 pub use subject::{Answer, Step, Subject};
+pub use vllm::VllmSubject;
 pub use words::Words;

@@ -6,6 +6,7 @@ use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::subject::{Answer, Step, Subject};
+use crate::vllm::VllmSubject;
 use crate::words::Words;
 
 /// Where a replay and its journal differ first.
@@ -75,6 +76,7 @@ pub fn replay(
     match reader.header().subject {
         Kind::Pool => Ok(drive::<PoolSubject>(&reader, options, progress, None)?.0),
         Kind::Manager => Ok(drive::<ManagerSubject>(&reader, options, progress, None)?.0),
+        Kind::VllmPool => Ok(drive::<VllmSubject>(&reader, options, progress, None)?.0),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::record::record;
 use crate::replay::{Options, steps};
 use crate::simpler::Simpler;
 use crate::subject::{Step, Subject};
+use crate::vllm::VllmSubject;
 
 /// What has to stay as it is while operations are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,7 @@ pub fn shrink(
     match reader.header().subject {
         Kind::Pool => shrink_in::<PoolSubject>(&reader, goal, progress),
         Kind::Manager => shrink_in::<ManagerSubject>(&reader, goal, progress),
+        Kind::VllmPool => shrink_in::<VllmSubject>(&reader, goal, progress),
     }
 }
 

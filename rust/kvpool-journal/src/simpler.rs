@@ -1,6 +1,7 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
 use kvpool::journal::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows};
+use kvpool_vllm::VllmOperation;
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {
@@ -97,6 +98,17 @@ impl Simpler for ManagerOperation {
             Self::CommitStep { planned, stale } => {
                 Self::CommitStep { planned: without(&planned, which)?, stale }
             }
+            _ => return None,
+        })
+    }
+}
+
+impl Simpler for VllmOperation {
+    fn simpler(&self, which: usize) -> Option<Self> {
+        Some(match self.clone() {
+            Self::Allocate { blocks } => Self::Allocate { blocks: less(blocks, which)? },
+            Self::Touch { blocks } => Self::Touch { blocks: without(&blocks, which)? },
+            Self::Free { blocks } => Self::Free { blocks: without(&blocks, which)? },
             _ => return None,
         })
     }

@@ -27,7 +27,10 @@ pub(crate) struct PyJournal {
 }
 
 fn create(py: Python<'_>, path: &Path) -> PyResult<File> {
-    File::options().write(true).create_new(true).open(path).map_err(|error| {
+    let mut options = File::options();
+    // Request ids are in it, and the starts of digests: only its owner reads it.
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create_new(true).open(path).map_err(|error| {
         let path = path.display();
         if error.kind() == io::ErrorKind::AlreadyExists {
             let message =
@@ -453,7 +456,7 @@ pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) ->
 /// What is in a journal, without running it.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
-    /// What was recorded: pool or manager.
+    /// What was recorded: pool, manager or vllm-pool.
     subject: &'static str,
     /// The version of kvpool that wrote it.
     version: String,
@@ -517,6 +520,7 @@ pub(crate) fn read_journal(
         subject: match summary.header.subject {
             Subject::Pool => "pool",
             Subject::Manager => "manager",
+            Subject::VllmPool => "vllm-pool",
         },
         version: summary.header.crate_version.clone(),
         bytes: summary.bytes,

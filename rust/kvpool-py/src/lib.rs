@@ -21,6 +21,7 @@ mod sequences;
 mod sizing;
 mod stats;
 mod step;
+mod sync;
 mod tiers;
 mod trace;
 mod transfer;

@@ -1,7 +1,7 @@
 //! `CacheManager`.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
@@ -11,21 +11,21 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
-use crate::enter::{LONG, enter_guarded, enter_measured};
+use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
-use crate::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, event};
+use crate::stats::{Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, events};
 use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
-    inner: Mutex<CacheManager>,
+    inner: Door<CacheManager>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
     /// Of a policy written in Python.
@@ -49,6 +49,16 @@ impl PyCacheManager {
         call: impl FnOnce(&mut CacheManager) -> R + Send,
     ) -> PyResult<R> {
         enter_guarded(py, &self.inner, self.health.is_some(), size, call)
+    }
+
+    /// Runs a call of those who only look, which lets steps that wait go first.
+    fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut CacheManager) -> R + Send,
+    ) -> PyResult<R> {
+        look_guarded(py, &self.inner, self.health.is_some(), size, call)
     }
 
     /// Runs an operation whose size only the manager knows.
@@ -156,7 +166,7 @@ impl PyCacheManager {
                     (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
                 }
             };
-        Ok(Self { hasher: manager.hasher().clone(), inner: Mutex::new(manager), health })
+        Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -179,7 +189,7 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyProbe> {
         let cursor = self.prompt(py, prompt, extra)?;
-        Ok(self.run(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.into())
+        Ok(self.look(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
@@ -319,7 +329,7 @@ impl PyCacheManager {
     /// Returns the counters and gauges of the host tier's pool, or None if there is none.
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut CacheManager| manager.tiers().pool(1).ok().map(BlockPool::stats);
-        Ok(self.enter(py, 0, host)?.map(Into::into))
+        Ok(self.look(py, 0, host)?.map(Into::into))
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -422,17 +432,17 @@ impl PyCacheManager {
     /// Returns how many blocks of a tenant with limits are cached or in use.
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
-        self.run(py, 0, |manager| manager.tenant_blocks(tenant))
+        self.look(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
     }
 
     /// Returns how many blocks are retained how, or None without retention.
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
-        Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
+        Ok(self.look(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
     /// Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.enter(py, LONG, |manager| manager.pool().advice())?;
+        let advice = self.look(py, LONG, |manager| manager.pool().advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
@@ -493,7 +503,7 @@ impl PyCacheManager {
     /// Returns state and token counts of a request.
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
-        Ok(self.run(py, 0, |manager| manager.request(id))?.into())
+        Ok(self.look(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
     /// Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -519,16 +529,14 @@ impl PyCacheManager {
     }
 
     /// Returns the events since the last call, and how many were lost before them.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
-        let batch = self.enter(py, 0, CacheManager::take_events)?;
-        let algorithm = Some(self.hasher.algorithm());
-        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
-        Ok((events, batch.dropped))
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
+        let batch = self.look(py, 0, CacheManager::take_events)?;
+        events(py, &batch, Some(self.hasher.algorithm()))
     }
 
     /// Returns the manager's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
-        Ok(self.enter(py, 0, |manager| manager.stats())?.into())
+        Ok(self.look(py, 0, |manager| manager.stats())?.into())
     }
 
     /// Returns how far the journal has come, or None without one.
@@ -558,7 +566,7 @@ impl PyCacheManager {
     /// Blocks of the pool, null block included.
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_blocks())
+        self.look(py, 0, |manager| manager.pool().num_blocks())
     }
 
     /// Tokens per block.
@@ -570,42 +578,42 @@ impl PyCacheManager {
     /// Blocks that an allocation can take now: free and cached-free.
     #[getter]
     fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_available())
+        self.look(py, 0, |manager| manager.pool().num_available())
     }
 
     /// The current epoch: 0, plus one per bump.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, 0, |manager| manager.pool().epoch())
+        self.look(py, 0, |manager| manager.pool().epoch())
     }
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
+        Ok(ids(&self.look(py, LONG, |manager| manager.pool().free_order())?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
+        Ok(ids(&self.look(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
     /// Recounts the pool and every request from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
+        self.look(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = request_ref(request_id)?;
-        self.enter(py, 0, |manager| manager.contains(id))
+        self.look(py, 0, |manager| manager.contains(id))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        let stats = self.look(py, 0, |manager| manager.stats())?;
         Ok(stats.running + stats.preempted + stats.swapped + stats.moving)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        let stats = self.look(py, 0, |manager| manager.stats())?;
         Ok(format!(
             "CacheManager(running={}, preempted={}, available={} of {} blocks)",
             stats.running,

@@ -1,12 +1,10 @@
 //! `Replay`.
 
-use std::sync::Mutex;
-
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, count};
-use crate::enter::{LONG, enter, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
@@ -14,7 +12,7 @@ pub(crate) use crate::trace::PyTrace;
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core", name = "Replay")]
-pub(crate) struct PyReplay(Mutex<Replay>);
+pub(crate) struct PyReplay(Door<Replay>);
 
 #[pymethods]
 impl PyReplay {
@@ -63,7 +61,7 @@ impl PyReplay {
             None => py.detach(|| Replay::new(trace, config)).or_raise(py),
             Some(journal) => journal.get().record(py, |journal| Replay::with_journal(trace, config, journal)),
         };
-        Ok(Self(Mutex::new(replay?)))
+        Ok(Self(Door::new(replay?)))
     }
 
     /// Requests of the trace.

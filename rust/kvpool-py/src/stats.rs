@@ -1,6 +1,6 @@
 //! Plain results as frozen classes: statistics, probes, admissions, events.
 
-use kvpool::{Admission, BlockEvent, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
+use kvpool::{Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -288,8 +288,30 @@ impl PyRequestInfo {
     }
 }
 
+/// What `take_events` returns: the events, and how many were lost before them.
+pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
+
+/// Events after which other threads may have the interpreter: some 100 us.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.
+pub(crate) fn events<'py>(
+    py: Python<'py>,
+    batch: &EventBatch,
+    algorithm: Option<HashAlgorithm>,
+) -> PyResult<Events<'py>> {
+    let mut out = Vec::with_capacity(batch.events.len());
+    for some in batch.events.chunks(EVENTS_AT_ONCE) {
+        for one in some {
+            out.push(event(py, one, algorithm)?);
+        }
+        py.detach(|| ());
+    }
+    Ok((out, batch.dropped))
+}
+
 /// An event as a dict: its names are those of the Rust enum.
-pub(crate) fn event<'py>(
+fn event<'py>(
     py: Python<'py>,
     event: &BlockEvent,
     algorithm: Option<HashAlgorithm>,

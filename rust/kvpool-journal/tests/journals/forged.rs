@@ -3,8 +3,8 @@
 use kvpool::journal::{Entry, JournalHeader, MAGIC};
 use serde::Serialize;
 
-fn frame(first: u64, records: &[u8]) -> Vec<u8> {
-    let payload = [&first.to_le_bytes(), records].concat();
+fn frame(operations: u32, records: &[u8]) -> Vec<u8> {
+    let payload = [&0u64.to_le_bytes()[..], &operations.to_le_bytes(), records].concat();
     let checksum = xxhash_rust::xxh3::xxh3_64(&payload);
     [&(payload.len() as u32).to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat()
 }
@@ -13,5 +13,6 @@ pub(crate) fn journal<O: Serialize>(header: &JournalHeader, entries: &[(u64, Ent
     let header = frame(0, &postcard::to_stdvec(header).unwrap());
     let records: Vec<u8> =
         entries.iter().flat_map(|(_, entry)| postcard::to_stdvec(entry).unwrap()).collect();
-    [&MAGIC[..], &header, &frame(0, &records)].concat()
+    let operations = entries.iter().filter(|(_, entry)| matches!(entry, Entry::Operation(..))).count();
+    [&MAGIC[..], &header, &frame(operations as u32, &records)].concat()
 }

@@ -6,4 +6,5 @@ mod bytes;
 mod forged;
 mod replays;
 mod shrinks;
+mod vllm;
 mod world;

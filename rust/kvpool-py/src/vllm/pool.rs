@@ -351,25 +351,19 @@ impl PyVllmPool {
     /// Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let n = count(py, "n", n)?;
-        let mut ids = Vec::new();
-        self.shared.lock().queue_mut().pop_front_n(n, &mut ids);
+        let ids = self.shared.lock().pop_from_queue(n);
         self.handles(py, &ids)
     }
 
     /// Takes a block out of the queue, and returns whether it was there.
     fn queue_remove(&self, block: u32) -> bool {
-        self.shared.lock().queue_mut().remove(block)
+        self.shared.lock().remove_from_queue(block)
     }
 
     /// Puts blocks that are not in the queue at its front or its back, in this order.
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        let mut pool = self.shared.lock();
-        if front {
-            pool.queue_mut().push_front_n(&ids);
-        } else {
-            pool.queue_mut().push_back_n(&ids);
-        }
+        self.shared.lock().push_to_queue(&ids, front);
         Ok(())
     }
 

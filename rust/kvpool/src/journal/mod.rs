@@ -31,7 +31,7 @@ mod sink;
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use config::{JournalHeader, Subject};
 pub use error::JournalError;
-pub use frame::{Frames, JournalReader, Records, Tail};
+pub use frame::{JournalReader, Records, Tail};
 pub use operation::{
     Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
     RetentionRecord, Rows,
@@ -79,6 +79,8 @@ pub struct Journal {
     verified: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
+    /// The number of its first operation.
+    first: u64,
     /// Operations recorded.
     operations: u64,
     /// Operations since the last digest.
@@ -124,12 +126,16 @@ impl Journal {
         Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
     }
 
-    /// A journal in a new file; one that exists is not overwritten.
+    /// A journal in a new file, which only its owner reads; one that exists is not overwritten.
     ///
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::InvalidConfig`].
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
-        let file = std::fs::File::options().write(true).create_new(true).open(path);
+        let mut options = std::fs::File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path);
         let file = file.map_err(|error| JournalError::Io(format!("{}: {error}", path.display())))?;
         Self::to_writer(Box::new(file), config)
     }
@@ -147,6 +153,7 @@ impl Journal {
             sink,
             verified: false,
             payload: Vec::new(),
+            first: 0,
             operations: 0,
             since_digest: 0,
             ends: VecDeque::new(),
@@ -182,8 +189,7 @@ impl Journal {
     /// Writes what has been collected. Failures are told by [`Self::error`].
     pub fn flush(&mut self) {
         if self.payload.len() > frame::PREFIX {
-            self.sink.frame(frame::seal(&mut self.payload));
-            self.payload.clear();
+            self.write_frame();
         }
         self.sink.flush();
     }
@@ -195,16 +201,16 @@ impl Journal {
     }
 
     /// Writes the header: the first frame of a new journal.
-    pub(crate) fn begin(&mut self, header: &JournalHeader) {
+    pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
         frame::push(&mut self.payload, header);
-        self.sink.header(frame::seal(&mut self.payload));
+        self.sink.header(frame::seal(&mut self.payload, 0));
         self.payload.clear();
     }
 
     /// Writes one operation. Returns whether a digest of the state is due.
-    pub(crate) fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
+    pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         if self.sink.error().is_some() {
             return false;
         }
@@ -226,15 +232,20 @@ impl Journal {
 
     fn open(&mut self) {
         if self.payload.is_empty() {
-            frame::open(&mut self.payload, self.operations);
+            self.first = self.operations;
+            frame::open(&mut self.payload, self.first);
         }
     }
 
     fn close(&mut self) {
         if self.payload.len() >= self.config.frame_bytes {
-            self.sink.frame(frame::seal(&mut self.payload));
-            self.payload.clear();
+            self.write_frame();
         }
+    }
+
+    fn write_frame(&mut self) {
+        self.sink.frame(frame::seal(&mut self.payload, (self.operations - self.first) as u32));
+        self.payload.clear();
     }
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.

@@ -23,7 +23,8 @@ impl Check {
         check.finish()
     }
 
-    fn add(&mut self, number: u64) {
+    /// Mixes in a number.
+    pub fn add(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 
@@ -90,6 +91,12 @@ impl<T: Outcome, U: Outcome> Outcome for (T, U) {
 
 impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
+}
+
+impl Outcome for bool {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(*self));
+    }
 }
 
 impl Outcome for usize {
