@@ -363,7 +363,7 @@ class JournalInfo:
 
     @property
     def subject(self) -> str:
-        """What was recorded: pool or manager."""
+        """What was recorded: pool, manager or vllm-pool."""
     @property
     def version(self) -> str:
         """The version of kvpool that wrote it."""
@@ -576,7 +576,7 @@ def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "pool.allocate(3)" in kvpool.export_journal(pool.journal_image(), "python")
+    >>> "attempt(pool.allocate, 3)" in kvpool.export_journal(pool.journal_image(), "python")
     True
     """
 
@@ -1250,9 +1250,14 @@ class CacheManager:
             JournalFileError: The journal has stopped recording; the message says why.
         """
     def journal_image(self) -> bytes | None:
-        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
     def save_journal(self, path: str | PathLike[str]) -> None:
-        """Writes what a ring holds to a new file. O(bytes).
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
 
         Raises:
             JournalError: There is no ring.
@@ -2305,9 +2310,14 @@ class BlockPool:
             JournalFileError: The journal has stopped recording; the message says why.
         """
     def journal_image(self) -> bytes | None:
-        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
     def save_journal(self, path: str | PathLike[str]) -> None:
-        """Writes what a ring holds to a new file. O(bytes).
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
 
         Raises:
             JournalError: There is no ring.

@@ -458,7 +458,7 @@ pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) ->
 /// What is in a journal, without running it.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
-    /// What was recorded: pool or manager.
+    /// What was recorded: pool, manager or vllm-pool.
     subject: &'static str,
     /// The version of kvpool that wrote it.
     version: String,
