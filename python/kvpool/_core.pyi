@@ -17,6 +17,7 @@ Conventions of every class here:
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 from types import ModuleType
 from typing import (
     Any,
@@ -50,6 +51,11 @@ __all__ = [
     "HashCursor",
     "HintReport",
     "HitCurve",
+    "Journal",
+    "JournalDifference",
+    "JournalInfo",
+    "JournalReport",
+    "JournalStats",
     "LruEvictor",
     "ManagerStats",
     "PolicyRun",
@@ -63,6 +69,7 @@ __all__ = [
     "RetentionConfig",
     "RetentionStats",
     "Sequences",
+    "ShrunkJournal",
     "Step",
     "Swap",
     "TenantLimits",
@@ -77,12 +84,18 @@ __all__ = [
     "VllmPool",
     "VllmSlots",
     "__version__",
+    "bisect_journal",
+    "compare_journals",
     "copy_by_handle",
     "cuda_driver_version",
     "debug_build",
     "eviction_policies",
+    "export_journal",
     "hash_algorithms",
+    "read_journal",
+    "replay_journal",
     "sampled_lru",
+    "shrink_journal",
     "trace_formats",
     "verify_modes",
     "vllm_block_ids",
@@ -278,6 +291,296 @@ def trace_formats() -> list[str]:
     """
 
 @final
+class Journal:
+    """How the operations of a pool or a manager are recorded.
+
+    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest
+    operations in memory; while it has dropped nothing it can be replayed, and shown ever after. What is in it and
+    what it costs: ``docs/journal.md``.
+
+    Args:
+        path: A new file. One that exists is refused when the pool or manager is made.
+        ring_bytes: Instead of a file: bytes of memory, at least four frames.
+        digest_every: Operations from one digest of the whole state to the next; 0 for none. Narrows down a
+            difference that no answer shows.
+        frame_bytes: Bytes that are collected before they are written, 64 to 2**24: what a crash of the process
+            loses at most.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes`` are given.
+
+    >>> manager = kvpool.CacheManager(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> manager.admit("a", range(10)).num_blocks
+    3
+    >>> manager.release("a")
+    >>> image = manager.journal_image()
+    >>> kvpool.replay_journal(image)
+    JournalReport(operations=2, digests=0, difference=None)
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str] | None = None,
+        *,
+        ring_bytes: int | None = None,
+        digest_every: int = 256,
+        frame_bytes: int = 32768,
+    ) -> Self: ...
+    @property
+    def path(self) -> Path | None:
+        """The file that it goes to; None for a ring."""
+    @property
+    def ring_bytes(self) -> int | None:
+        """Bytes that the ring keeps, or so; None for a file."""
+    @property
+    def digest_every(self) -> int:
+        """Operations from one digest of the state to the next; 0 for none."""
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes that are collected before they are written."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalStats:
+    """How far a journal has come."""
+
+    @property
+    def operations(self) -> int:
+        """Operations recorded."""
+    @property
+    def bytes(self) -> int:
+        """Bytes written, or kept in the ring; what is collected for the next frame is not counted."""
+    @property
+    def error(self) -> str | None:
+        """Why it stopped recording, or None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalInfo:
+    """What is in a journal, without running it."""
+
+    @property
+    def subject(self) -> str:
+        """What was recorded: pool or manager."""
+    @property
+    def version(self) -> str:
+        """The version of kvpool that wrote it."""
+    @property
+    def bytes(self) -> int:
+        """Its bytes, those of a cut end included."""
+    @property
+    def first_operation(self) -> int:
+        """The number of the first operation that it holds: 0, unless a ring dropped what was before."""
+    @property
+    def operations(self) -> int:
+        """The number of the operation behind the last."""
+    @property
+    def digest_every(self) -> int:
+        """Operations from one digest of the state to the next; 0 for none."""
+    @property
+    def digests(self) -> int:
+        """Digests of the state that it holds."""
+    @property
+    def calls(self) -> dict[str, int]:
+        """Operations by call."""
+    @property
+    def cut_at(self) -> int | None:
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes that are left behind it."""
+    @property
+    def lines(self) -> list[tuple[int, str, str]]:
+        """The operations that were asked for, and the digests between them: number, call, what it was asked."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the pool or manager, by name."""
+
+@final
+class JournalDifference:
+    """Where a replay and its journal differ first."""
+
+    @property
+    def kind(self) -> str:
+        """What differs: answer, digest or invariant."""
+    @property
+    def operation(self) -> int:
+        """The number of the operation; of a digest, how many operations are before it."""
+    @property
+    def since(self) -> int | None:
+        """Of a digest: the operations until the last one that was the same. The cause lies between the two."""
+    @property
+    def asked(self) -> str | None:
+        """What was asked."""
+    @property
+    def found(self) -> str | None:
+        """What this build answers, or which invariant is broken."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalReport:
+    """What the replay of a journal found."""
+
+    @property
+    def operations(self) -> int:
+        """Operations run."""
+    @property
+    def digests(self) -> int:
+        """Digests of the state that were the same."""
+    @property
+    def difference(self) -> JournalDifference | None:
+        """The first difference, behind which nothing was run; None if there is none."""
+    @property
+    def cut_at(self) -> int | None:
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes that are left behind it."""
+    @property
+    def is_exact(self) -> bool:
+        """Whether every answer and every digest was the same."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+def read_journal(journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0) -> JournalInfo:
+    """Says what is in a journal, without running it.
+
+    O(bytes); other threads go on.
+
+    Args:
+        journal: Its file, or its bytes.
+        start: The number of the first operation to be told in ``lines``; by default the last ones are.
+        count: How many.
+
+    Raises:
+        JournalError: It is no journal, or one that this version does not read.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``start`` or ``count`` is negative.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> kvpool.read_journal(pool.journal_image(), count=2).lines
+    [(0, 'allocate', '3 blocks'), (1, 'release', '3 blocks: 1 2 3')]
+    """
+
+def replay_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    until: int | None = None,
+    check_every: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> JournalReport:
+    """Runs the operations of a journal again and compares every answer and every digest of the state.
+
+    On a new pool or manager with the journal's settings. A difference is no error: the report has the first one. At the
+    end all invariants are recounted. Other threads go on.
+
+    Args:
+        journal: Its file, or its bytes. One that was cut is replayed up to the cut.
+        until: The operation to stop before; by default the end.
+        check_every: Operations from one recount of all invariants to the next, O(blocks) each; 0 recounts at the end
+            alone.
+        progress: Called every few thousand operations with how many were run; what it raises stops the replay.
+
+    Raises:
+        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its beginning, for
+            instance.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``until`` or ``check_every`` is negative.
+    """
+
+def bisect_journal(
+    journal: bytes | str | PathLike[str], *, progress: Callable[[int], object] | None = None
+) -> JournalReport:
+    """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+
+    Where a replay stops at a digest, or at the recount at the end, this goes through the operations before it. A
+    difference that only digests show is known as closely as they were written. O(operations), or
+    O(operations log operations) for an invariant.
+
+    Args:
+        journal: Its file, or its bytes.
+        progress: As in ``replay_journal``; counts from the start again for each run.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+    """
+
+def compare_journals(
+    first: bytes | str | PathLike[str], second: bytes | str | PathLike[str]
+) -> tuple[int, str | None, str | None] | None:
+    """Returns the first record in which two journals differ, or None if one is a beginning of the other.
+
+    The number of the operation, and what each holds there, with the check of the answer. Nothing is run. O(bytes).
+
+    Raises:
+        JournalError: One is no journal, or they are of different settings.
+        JournalFileError: A file cannot be read.
+    """
+
+@final
+class ShrunkJournal:
+    """A journal made smaller."""
+
+    @property
+    def before(self) -> int:
+        """Operations before."""
+    @property
+    def operations(self) -> list[str]:
+        """Operations that are left, and what each was answered, as text."""
+    @property
+    def failure(self) -> str:
+        """What goes wrong."""
+    @property
+    def journal(self) -> bytes:
+        """The journal of them, as the bytes of a file."""
+    @property
+    def runs(self) -> int:
+        """Runs that it took."""
+
+def shrink_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    operation: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> ShrunkJournal | None:
+    """Leaves out what is not needed to make a journal go wrong.
+
+    Delta debugging: operations are left out, halves first, as long as it still goes wrong. Returns None if nothing
+    does.
+
+    Args:
+        journal: Its file, or its bytes.
+        operation: Keep what this build answers to the operation with this number; without it, a broken invariant.
+        progress: Called after each run with the operations that are left; what it raises stops the shrinking.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``operation`` is negative.
+    """
+
+def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
+    """Writes a journal as a test that makes the same calls: rust or python.
+
+    Prompts are made-up tokens, equal where the recorded ones were. For journals of a few operations: shrink it first.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: Another language.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> "pool.allocate(3)" in kvpool.export_journal(pool.journal_image(), "python")
+    True
+    """
+
+@final
 class CacheManager:
     """Requests by id over one block pool: what a scheduler calls.
 
@@ -304,10 +607,17 @@ class CacheManager:
             requests run.
         host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
+        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
+            changed behind the manager's back. 24 bytes per block.
+        scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
         HashingError: The algorithm cannot work with this key or seed.
+        JournalError: A journal of a policy of your own.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
     >>> manager.admit("a", range(10))
@@ -342,6 +652,9 @@ class CacheManager:
         watermark: float = 0.0,
         host_blocks: int = 0,
         block_bytes: int = 0,
+        journal: Journal | None = None,
+        digest: bool = False,
+        scrub_blocks: int = 0,
     ) -> Self: ...
     def prepare(self, tokens: Tokens, extra: ExtraKeys | None = None) -> HashCursor:
         """Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -923,6 +1236,59 @@ class CacheManager:
 
         O(cached-free blocks), for tests and tools.
         """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
+        """
+    def journal_image(self) -> bytes | None:
+        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+    def save_journal(self, path: str | PathLike[str]) -> None:
+        """Writes what a ring holds to a new file. O(bytes).
+
+        Raises:
+            JournalError: There is no ring.
+            JournalExistsError: The file exists.
+            JournalFileError: It cannot be written.
+        """
+    def state_digest(self) -> int | None:
+        """One number for the state of the manager, or None without digest=True.
+
+        Equal histories give equal digests, on any host. O(blocks that changed since the last call).
+
+        >>> one, other = (kvpool.CacheManager(num_blocks=100, digest=True) for _ in range(2))
+        >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
+        True
+        """
+    def state_digest_from_scratch(self) -> int:
+        """Returns what state_digest gives, counted anew from every block.
+
+        O(blocks), with ``digest=True`` or without.
+        """
+    def scrub(self, blocks: int) -> ScrubReport:
+        """Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+
+        For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all references are
+        those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and O(requests) once a pass.
+
+        Raises:
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+
+        >>> kvpool.CacheManager(num_blocks=64).scrub(64)
+        ScrubReport(position=0, blocks=64, requests=0, passes=1)
+        """
+    @property
+    def poison_reason(self) -> str | None:
+        """Why the manager refuses all work, if it does."""
     def check_invariants(self) -> None:
         """Recounts the pool and every request from scratch.
 
@@ -1116,6 +1482,25 @@ class RequestInfo:
     @property
     def tier(self) -> int:
         """The tier of its blocks: 0, or 1 if it is swapped out."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class ScrubReport:
+    """What a call of a scrubber did."""
+
+    @property
+    def position(self) -> int:
+        """The block that the next call begins with; of a manager, on the device."""
+    @property
+    def blocks(self) -> int:
+        """Blocks checked by this call, the null block included, in all tiers."""
+    @property
+    def requests(self) -> int:
+        """Requests whose block tables this call has finished checking; 0 for a pool."""
+    @property
+    def passes(self) -> int:
+        """How often everything has been checked so far."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -1509,9 +1894,15 @@ class BlockPool:
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
             ``advice`` says what it found. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
+        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
+            changed behind the pool's back. 24 bytes per block.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
+        JournalError: A journal of a policy of your own.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> hasher = kvpool.BlockHasher(block_size=4)
     >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
@@ -1536,6 +1927,8 @@ class BlockPool:
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
+        journal: Journal | None = None,
+        digest: bool = False,
     ) -> Self: ...
     @property
     def num_blocks(self) -> int:
@@ -1898,6 +2291,62 @@ class BlockPool:
 
         O(1).
         """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
+        """
+    def journal_image(self) -> bytes | None:
+        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+    def save_journal(self, path: str | PathLike[str]) -> None:
+        """Writes what a ring holds to a new file. O(bytes).
+
+        Raises:
+            JournalError: There is no ring.
+            JournalExistsError: The file exists.
+            JournalFileError: It cannot be written.
+        """
+    def state_digest(self) -> int | None:
+        """One number for the state of the pool, or None without digest=True.
+
+        Equal histories give equal digests, on any host. O(blocks that changed since the last call).
+
+        >>> one, other = (kvpool.BlockPool(num_blocks=100, digest=True) for _ in range(2))
+        >>> one.state_digest() == other.state_digest() == one.state_digest_from_scratch()
+        True
+        """
+    def state_digest_from_scratch(self) -> int:
+        """Returns what state_digest gives, counted anew from every block.
+
+        O(blocks), with ``digest=True`` or without.
+        """
+    def scrub(self, blocks: int) -> ScrubReport:
+        """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
+
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are mirrored
+        by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its references and
+        content are what the last operation left. O(``blocks``).
+
+        Args:
+            blocks: How many, the null block included; never a block twice in one call.
+
+        Raises:
+            PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
+
+        >>> kvpool.BlockPool(num_blocks=100).scrub(64)
+        ScrubReport(position=64, blocks=64, requests=0, passes=0)
+        """
+    @property
+    def poison_reason(self) -> str | None:
+        """Why the pool refuses all work, if it does."""
     def check_invariants(self) -> None:
         """Recounts every invariant of the pool and its parts from scratch.
 
@@ -3168,10 +3617,13 @@ class Replay:
         prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
         threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
             it.
+        journal: Records what the pool or manager is asked: a ``Journal``.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
         HashingError: The algorithm cannot work with this seed.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> import json
     >>> replay = kvpool.Replay(kvpool.Trace.generate(requests=50), capacity_blocks=50_000)
@@ -3199,6 +3651,7 @@ class Replay:
         step_ms: float = 20.0,
         prefill_tokens_per_s: float = 50_000.0,
         threads: int = 0,
+        journal: Journal | None = None,
     ) -> Self: ...
     @property
     def total(self) -> int:
@@ -3220,6 +3673,19 @@ class Replay:
 
         Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
         half; hit rates in percent; in engine mode, times and preemptions. O(1).
+        """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the replay goes.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
         """
     def check_invariants(self) -> None:
         """Recounts the invariants of the pool or manager that is replayed.
@@ -3916,9 +4382,11 @@ class VllmPool:
         num_blocks: Blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
         policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
+        journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
+        JournalFileError: The journal's file cannot be made.
 
     >>> pool = kvpool._core.VllmPool(4, True)
     >>> blocks, _ = pool.allocate(2)
@@ -3931,7 +4399,11 @@ class VllmPool:
     True
     """
 
-    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru") -> Self: ...
+    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru", journal: Journal | None = None) -> Self: ...
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one."""
+    def journal_image(self) -> bytes | None:
+        """Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring."""
     def bind(self, owner: object) -> None:
         """Names the object that blocks give as their pool; a second one is not taken.
 

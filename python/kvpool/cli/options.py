@@ -20,6 +20,7 @@ __all__ = [
     "Eviction",
     "Hash",
     "HeadDim",
+    "Journal",
     "KvHeads",
     "LatentDim",
     "Layers",
@@ -178,6 +179,10 @@ Threads = Annotated[
 AsJson = Annotated[bool, _option(_PANEL, "Print one JSON object instead of the report.", "--json")]
 Png = Annotated[
     Path | None, _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE")
+]
+Journal = Annotated[
+    Path | None,
+    _option(_PANEL, "Also record what the pool is asked, in a new file for kvpool journal.", metavar="FILE"),
 ]
 NoProgress = Annotated[
     bool, _option(_PANEL, "No progress bar. Without a terminal it is one line at the end.", "--no-progress")

@@ -10,6 +10,7 @@ mod convert;
 mod enter;
 mod errors;
 mod hashing;
+mod journal;
 mod manager;
 mod parts;
 mod policy;
@@ -38,6 +39,11 @@ mod _core {
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
     };
     #[pymodule_export]
+    use super::journal::{
+        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
+        bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
+    };
+    #[pymodule_export]
     use super::manager::PyCacheManager;
     #[pymodule_export]
     use super::parts::{PyBlockAllocator, PyFreeBlockList, PyLruEvictor, PyPrefixIndex};
@@ -52,7 +58,7 @@ mod _core {
     #[pymodule_export]
     use super::sizing::{PyHitCurve, PyPolicyRun, PyReferences, eviction_policies, sampled_lru};
     #[pymodule_export]
-    use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo};
+    use super::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport};
     #[pymodule_export]
     use super::step::PyStep;
     #[pymodule_export]

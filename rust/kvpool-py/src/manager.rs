@@ -1,22 +1,26 @@
 //! `CacheManager`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
-use crate::stats::{Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, events};
+use crate::stats::{
+    Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, events,
+};
 use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
@@ -108,8 +112,9 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0)")]
+        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        journal=None, digest=false, scrub_blocks=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -127,6 +132,9 @@ impl PyCacheManager {
         watermark: f64,
         host_blocks: i128,
         block_bytes: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
+        digest: bool,
+        scrub_blocks: i128,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -140,6 +148,9 @@ impl PyCacheManager {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            digest,
+            explain: None,
+            scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
@@ -148,11 +159,19 @@ impl PyCacheManager {
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| CacheManager::new(config)), None)
+                    let manager = match journal {
+                        None => py.detach(|| CacheManager::new(config)).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| CacheManager::with_journal(config, journal))
+                        }
+                    };
+                    (manager?, None)
                 }
-                Eviction::Own(evictor, health) => (CacheManager::with_evictor(config, evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
+                }
             };
-        let manager = manager.or_raise(py)?;
         Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
@@ -526,6 +545,30 @@ impl PyCacheManager {
         Ok(self.look(py, 0, |manager| manager.stats())?.into())
     }
 
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.enter(py, 0, |manager| manager.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut CacheManager| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.enter(py, LONG, flush)?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.enter(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.enter(py, LONG, CacheManager::journal_image)?, &path)
+    }
+
     /// Blocks of the pool, null block included.
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
@@ -558,6 +601,28 @@ impl PyCacheManager {
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.look(py, LONG, |manager| manager.pool().eviction_order())?))
+    }
+
+    /// One number for the state of the manager, or None without digest=True.
+    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.enter(py, LONG, CacheManager::state_digest)
+    }
+
+    /// Returns what state_digest gives, counted anew from every block.
+    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
+    }
+
+    /// Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
+        let blocks = count(py, "blocks", blocks)?;
+        Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())
+    }
+
+    /// Why the manager refuses all work, if it does.
+    #[getter]
+    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.

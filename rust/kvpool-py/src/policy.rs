@@ -349,6 +349,11 @@ impl Policy for PyPolicy {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.net.check_block(block)?;
+        self.given_back.check_block(block)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.net.check_invariants()?;
         self.given_back.check_invariants()?;

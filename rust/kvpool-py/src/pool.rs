@@ -1,5 +1,6 @@
 //! `BlockPool`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, TierError, Tiers};
@@ -11,10 +12,11 @@ use crate::convert::{IdsOut, Int, block, blocks, count, ids};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::parts::unknown_block;
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
-use crate::stats::{Events, PyPoolStats, PyProbe, events};
+use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
@@ -93,9 +95,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0
+            event_capacity=0, journal=None, digest=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -108,6 +110,8 @@ impl PyBlockPool {
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
+        digest: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -118,16 +122,26 @@ impl PyBlockPool {
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
+            digest,
         };
         let (tiers, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| Tiers::new(vec![config])), None)
+                    let tiers = match journal {
+                        None => py.detach(|| Tiers::new(vec![config])).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| Tiers::with_journal(config, journal))
+                        }
+                    };
+                    (tiers?, None)
                 }
-                Eviction::Own(evictor, health) => (Tiers::with_evictor(vec![config], evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (Tiers::with_evictor(vec![config], evictor).or_raise(py)?, Some(health))
+                }
             };
-        Ok(Self { tiers: Arc::new(Door::new(tiers.or_raise(py)?)), tier: 0, health })
+        Ok(Self { tiers: Arc::new(Door::new(tiers)), tier: 0, health })
     }
 
     /// Blocks, null block included.
@@ -409,6 +423,53 @@ impl PyBlockPool {
     /// Returns the pool's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyPoolStats> {
         Ok(self.get(py, |pool| pool.stats())?.into())
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.get(py, |pool| pool.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut BlockPool| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.run(py, LONG, |pool| Ok(flush(pool)))?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.run(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.run(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
+    }
+
+    /// One number for the state of the pool, or None without digest=True.
+    fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        // Whatever was touched since the last one is counted: as many as there are, at the most.
+        self.run(py, LONG, |pool| Ok(pool.state_digest()))
+    }
+
+    /// Returns what state_digest gives, counted anew from every block.
+    fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
+    }
+
+    /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
+    fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
+        let blocks = count(py, "blocks", blocks)?;
+        Ok(self.run(py, blocks, |pool| pool.scrub(blocks))?.into())
+    }
+
+    /// Why the pool refuses all work, if it does.
+    #[getter]
+    fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.get(py, |pool| pool.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts every invariant of the pool and its parts from scratch.

@@ -1,6 +1,9 @@
 //! Plain results as frozen classes: statistics, probes, admissions, events.
 
-use kvpool::{Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
+use kvpool::{
+    Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
+    ScrubReport,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -206,6 +209,35 @@ impl PyProbe {
         format!(
             "Probe(cached_blocks={cached_blocks}, idle_blocks={idle_blocks}, pending_blocks={pending_blocks})"
         )
+    }
+}
+
+/// What a call of a scrubber did.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "ScrubReport", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyScrubReport {
+    /// The block that the next call begins with; of a manager, on the device.
+    position: usize,
+    /// Blocks checked by this call, the null block included, in all tiers.
+    blocks: usize,
+    /// Requests whose block tables this call has finished checking; 0 for a pool.
+    requests: usize,
+    /// How often everything has been checked so far.
+    passes: u64,
+}
+
+impl From<ScrubReport> for PyScrubReport {
+    fn from(report: ScrubReport) -> Self {
+        let ScrubReport { position, blocks, requests, passes, .. } = report;
+        Self { position, blocks, requests, passes }
+    }
+}
+
+#[pymethods]
+impl PyScrubReport {
+    fn __repr__(&self) -> String {
+        let Self { position, blocks, requests, passes } = self;
+        format!("ScrubReport(position={position}, blocks={blocks}, requests={requests}, passes={passes})")
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
 //! - A2: free + held + parked == usable blocks, recounted from scratch.
+//! - A4: the references of all blocks are counted, so that whoever knows all holders can tell a leak.
 //! - Every call is all-or-nothing, and works per *reference*: a block named twice in one call gains or loses two.
 //!   Releasing more references than a block has is an error that changes nothing (TensorRT-LLM #14937, vLLM #42571),
 //!   never a saturated counter.
@@ -36,6 +37,8 @@ pub struct BlockAllocator {
     free: FreeBlockList,
     /// Blocks with a count above 0.
     held: usize,
+    /// All references.
+    references: u64,
 }
 
 impl BlockAllocator {
@@ -48,7 +51,7 @@ impl BlockAllocator {
         let mut ref_counts = Vec::new();
         try_reserve(&mut ref_counts, num_blocks)?;
         ref_counts.resize(num_blocks, 0);
-        Ok(Self { ref_counts, free, held: 0 })
+        Ok(Self { ref_counts, free, held: 0, references: 0 })
     }
 
     /// Blocks of the pool, null block included.
@@ -73,6 +76,12 @@ impl BlockAllocator {
     #[must_use]
     pub const fn num_held(&self) -> usize {
         self.held
+    }
+
+    /// References of all blocks.
+    #[must_use]
+    pub const fn num_references(&self) -> u64 {
+        self.references
     }
 
     /// References of `block`; `None` for ids outside the pool.
@@ -104,11 +113,17 @@ impl BlockAllocator {
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         let first = out.len();
         self.free.pop_front_n_into(n, out)?;
-        for block in &out[first..] {
-            debug_assert_eq!(self.ref_counts[block.index()], 0);
-            self.ref_counts[block.index()] = 1;
+        for &block in &out[first..] {
+            match self.ref_counts.get_mut(block.index()) {
+                Some(count) if *count == 0 => *count = 1,
+                count => {
+                    let reason = format!("A1: block {block} is on the free list with {count:?} references");
+                    return Err(PoolError::Poisoned { reason });
+                }
+            }
         }
-        self.held += n;
+        self.held = self.held.wrapping_add(n);
+        self.references = self.references.wrapping_add(n as u64);
         Ok(())
     }
 
@@ -126,6 +141,7 @@ impl BlockAllocator {
                 return Err(error);
             }
         }
+        self.references = self.references.wrapping_add(blocks.len() as u64);
         Ok(())
     }
 
@@ -185,7 +201,9 @@ impl BlockAllocator {
                 idle.push(block);
             }
         }
-        self.held -= idle.len() - first_idle;
+        // Totals that are wrong are found by the sums, not here.
+        self.held = self.held.wrapping_sub(idle.len() - first_idle);
+        self.references = self.references.wrapping_sub(blocks.len() as u64);
         Ok(())
     }
 
@@ -197,9 +215,10 @@ impl BlockAllocator {
 
     /// Gives a parked block its first reference.
     pub(crate) fn hold_parked(&mut self, block: BlockId) {
-        debug_assert!(self.ref_counts[block.index()] == 0 && !self.free.contains(block));
+        debug_assert_eq!(self.ref_counts[block.index()], 0);
         self.ref_counts[block.index()] = 1;
-        self.held += 1;
+        self.held = self.held.wrapping_add(1);
+        self.references = self.references.wrapping_add(1);
     }
 
     /// Adds free blocks up to `num_blocks - 1`, to be handed out last.
@@ -223,9 +242,31 @@ impl BlockAllocator {
         ensure(self.ref_counts[0] == 0, "A3 (the null block has no references)", || {
             format!("it has {}", self.ref_counts[0])
         })?;
-        let held_and_free = self.free.iter().find(|block| self.ref_counts[block.index()] != 0);
+        let references = self.ref_counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+        ensure(references == self.references, "A4 (references are counted)", || {
+            format!("{references} found, {} counted", self.references)
+        })?;
+        let held_and_free = self.free.iter().find(|&block| self.ref_count(block) != Some(0));
         ensure(held_and_free.is_none(), "A1 (a free block has no references)", || {
             format!("{held_and_free:?} is on the free list")
         })
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+impl BlockAllocator {
+    /// Changes a reference count, the number of held blocks or that of references behind the allocator's back: 0 to 2.
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, self.ref_counts.get_mut(block.index())) {
+            (0, Some(count)) => std::mem::replace(count, to) != to,
+            (1, _) => std::mem::replace(&mut self.held, to as usize) != to as usize,
+            (2, _) => std::mem::replace(&mut self.references, u64::from(to)) != u64::from(to),
+            _ => false,
+        }
+    }
+
+    /// The free list, to change it behind the allocator's back.
+    pub(crate) fn free_list_mut(&mut self) -> &mut FreeBlockList {
+        &mut self.free
     }
 }

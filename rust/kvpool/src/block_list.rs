@@ -6,6 +6,9 @@
 //! Invariants: the list is circular through entry 0 (block 0 is the null block and never a member), so no step has an
 //! end case; a block that is not a member has sentinel links, so membership is one load and a stale link cannot lie.
 //!
+//! A change looks at both neighbours before it writes. Links that do not mirror each other *tear* the list: from then on it
+//! accepts and gives nothing, so a broken link is never followed into somebody else's block.
+//!
 //! Costs: every operation O(1), or O(n) for n blocks; construction one allocation.
 
 use crate::block::{BlockId, MAX_BLOCKS};
@@ -43,13 +46,16 @@ pub struct BlockList {
     links: Vec<Link>,
     num_blocks: usize,
     len: usize,
+    /// Links were found that do not mirror each other.
+    torn: bool,
 }
 
 impl BlockList {
     /// An empty list that can hold blocks `1..num_blocks`, of [`MAX_BLOCKS`] at most. Memory is taken as blocks come.
     #[must_use]
     pub fn new(num_blocks: usize) -> Self {
-        Self { links: vec![Link { prev: 0, next: 0 }], num_blocks: num_blocks.clamp(1, MAX_BLOCKS), len: 0 }
+        let links = vec![Link { prev: 0, next: 0 }];
+        Self { links, num_blocks: num_blocks.clamp(1, MAX_BLOCKS), len: 0, torn: false }
     }
 
     /// Takes the memory for all blocks at once, so that no later push allocates.
@@ -105,6 +111,12 @@ impl BlockList {
             }
     }
 
+    /// Whether the list met a broken link, and does nothing any more.
+    #[must_use]
+    pub const fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// The block at the front.
     #[must_use]
     pub fn front(&self) -> Option<BlockId> {
@@ -127,8 +139,9 @@ impl BlockList {
         if !self.accepts(block) {
             return false;
         }
-        debug_assert_eq!(self.links[prev as usize].next, next);
-        debug_assert_eq!(self.links[next as usize].prev, prev);
+        if !self.mirrors(prev, next) {
+            return false;
+        }
         if block.index() >= self.links.len() {
             self.links.resize(block.index() + 1, LOOSE);
         }
@@ -142,25 +155,50 @@ impl BlockList {
     /// Takes the front block.
     pub fn pop_front(&mut self) -> Option<BlockId> {
         let front = self.front()?;
-        self.remove(front);
-        Some(front)
+        self.remove(front).then_some(front)
+    }
+
+    /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.
+    #[inline]
+    fn mirrors(&mut self, prev: u32, next: u32) -> bool {
+        let forward = self.links.get(prev as usize).is_some_and(|link| link.next == next);
+        let backward = self.links.get(next as usize).is_some_and(|link| link.prev == prev);
+        self.torn |= !(forward && backward);
+        !self.torn
     }
 
     /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing changed, if there are
     /// fewer. The rest is spliced to the head once, however many are taken.
     pub fn pop_front_n(&mut self, n: usize, out: &mut Vec<BlockId>) -> bool {
-        if n > self.len {
+        if n > self.len || self.torn {
             return false;
         }
         out.reserve(n);
-        let mut cursor = self.links[0].next;
+        let before = out.len();
+        let (mut last, mut cursor) = (0, self.links[0].next);
         for _ in 0..n {
-            let link = std::mem::replace(&mut self.links[cursor as usize], LOOSE);
-            out.push(BlockId::new(cursor));
-            cursor = link.next;
+            match self.links.get_mut(cursor as usize) {
+                Some(slot) if slot.prev == last && cursor != 0 => {
+                    let link = std::mem::replace(slot, LOOSE);
+                    out.push(BlockId::new(cursor));
+                    (last, cursor) = (cursor, link.next);
+                }
+                _ => {
+                    self.torn = true;
+                    out.truncate(before);
+                    return false;
+                }
+            }
+        }
+        match self.links.get_mut(cursor as usize) {
+            Some(slot) if slot.prev == last || n == 0 => slot.prev = 0,
+            _ => {
+                self.torn = true;
+                out.truncate(before);
+                return false;
+            }
         }
         self.links[0].next = cursor;
-        self.links[cursor as usize].prev = 0;
         self.len -= n;
         true
     }
@@ -170,12 +208,14 @@ impl BlockList {
         if !self.contains(block) {
             return false;
         }
-        let Link { prev, next } = std::mem::replace(&mut self.links[block.index()], LOOSE);
-        debug_assert_eq!(self.links[prev as usize].next, block.get());
-        debug_assert_eq!(self.links[next as usize].prev, block.get());
+        let Link { prev, next } = self.links[block.index()];
+        if !self.mirrors(prev, block.get()) || !self.mirrors(block.get(), next) {
+            return false;
+        }
+        self.links[block.index()] = LOOSE;
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
-        self.len -= 1;
+        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
         true
     }
 
@@ -200,13 +240,30 @@ impl BlockList {
         self.walk(|link| link.prev)
     }
 
-    /// Walks the links, never longer than the list could be: a broken ring ends, it does not hang.
+    /// Walks the links, over real blocks and never longer than the list could be: a broken ring ends, it does not hang.
     fn walk(&self, step: fn(&Link) -> u32) -> impl Iterator<Item = BlockId> + '_ {
         let first = step(&self.links[0]);
         std::iter::successors(Some(first), move |&at| self.links.get(at as usize).map(step))
             .take(self.links.len())
-            .take_while(|&at| at != 0)
+            .take_while(|&at| at != 0 && (at as usize) < self.links.len())
             .map(BlockId::new)
+    }
+
+    /// Whether one block's links, a member's or not, and those of its neighbours agree. Of block 0: the ends. O(1).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        const NAME: &str = "L1 (links mirror each other)";
+        ensure(!self.torn, NAME, || "a change met links that do not".into())?;
+        let Some(&Link { prev, next }) = self.links.get(block.index()) else { return Ok(()) };
+        if prev == UNLINKED && next == UNLINKED && !block.is_null() {
+            return Ok(());
+        }
+        let forward = self.links.get(next as usize).is_some_and(|link| link.prev == block.get());
+        let backward = self.links.get(prev as usize).is_some_and(|link| link.next == block.get());
+        let alone = block.is_null() && (next == 0) != (self.len == 0);
+        ensure(forward && backward && !alone, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
     /// Recounts the list from its links.
@@ -216,6 +273,7 @@ impl BlockList {
     /// and every other entry must be loose.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "L1 (a list's walks agree with its length)";
+        ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
         let forward: Vec<_> = self.iter().collect();
         let mut backward: Vec<_> = self.iter_back().collect();
         backward.reverse();
@@ -225,5 +283,20 @@ impl BlockList {
         })?;
         let linked = self.links.iter().skip(1).filter(|link| link.next != UNLINKED).count();
         ensure(linked == self.len, NAME, || format!("{linked} entries are linked, {} counted", self.len))
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+impl BlockList {
+    /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward, 2 the length. False if
+    /// there is no such thing, or if it is so already.
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        let replace = |slot: &mut u32| std::mem::replace(slot, to) != to;
+        match (what, self.links.get_mut(block.index())) {
+            (0, Some(link)) => replace(&mut link.prev),
+            (1, Some(link)) => replace(&mut link.next),
+            (2, _) => std::mem::replace(&mut self.len, to as usize) != to as usize,
+            _ => false,
+        }
     }
 }

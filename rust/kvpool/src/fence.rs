@@ -11,7 +11,7 @@
 //! reference. The references themselves are counted by the allocator.
 //!
 //! Invariants: F1: a block's fence references never exceed its reference count; F2: a block is fenced exactly if both are
-//! equal and above 0.
+//! equal and above 0; F3: the fence references of all blocks are counted.
 //!
 //! Costs: O(1) per block, O(log s) for s open steps; 4 bytes per block of the pool, from the first fence on.
 
@@ -36,11 +36,18 @@ pub(crate) struct FenceSet {
     fenced: usize,
     /// The last completed step.
     completed: Option<u64>,
+    /// References of all fences and pins.
+    total: u64,
 }
 
 impl FenceSet {
     pub(crate) const fn num_fenced(&self) -> usize {
         self.fenced
+    }
+
+    /// Fence references of all blocks.
+    pub(crate) const fn num_references(&self) -> u64 {
+        self.total
     }
 
     /// Whether no fence is open: the hot paths then skip this part.
@@ -51,6 +58,11 @@ impl FenceSet {
     /// Whether `step` has completed, so that a fence on it would open at once.
     pub(crate) fn is_completed(&self, step: u64) -> bool {
         self.completed.is_some_and(|completed| step <= completed)
+    }
+
+    /// The last completed step.
+    pub(crate) const fn completed(&self) -> Option<u64> {
+        self.completed
     }
 
     pub(crate) fn references(&self, block: BlockId) -> u32 {
@@ -74,9 +86,12 @@ impl FenceSet {
             self.references.resize(num_blocks, 0);
         }
         for &block in blocks {
-            self.references[block.index()] += 1;
-            self.fenced += usize::from(self.references[block.index()] == ref_count(block));
+            if let Some(references) = self.references.get_mut(block.index()) {
+                *references = references.saturating_add(1);
+                self.fenced = self.fenced.wrapping_add(usize::from(*references == ref_count(block)));
+            }
         }
+        self.total = self.total.wrapping_add(blocks.len() as u64);
         let fence = match step {
             Some(step) => self.open.entry(step).or_default(),
             None => {
@@ -89,12 +104,12 @@ impl FenceSet {
 
     /// A reference was added to a block that had `before`.
     pub(crate) fn on_acquire(&mut self, block: BlockId, before: u32) {
-        self.fenced -= usize::from(self.is_fenced(block, before));
+        self.fenced = self.fenced.wrapping_sub(usize::from(self.is_fenced(block, before)));
     }
 
     /// A reference that no fence holds was dropped from a block, which has `after` left.
     pub(crate) fn on_release(&mut self, block: BlockId, after: u32) {
-        self.fenced += usize::from(self.is_fenced(block, after));
+        self.fenced = self.fenced.wrapping_add(usize::from(self.is_fenced(block, after)));
     }
 
     /// Ends the fences of `step` and before. Returns their blocks in the order in which they were fenced: the caller
@@ -116,11 +131,22 @@ impl FenceSet {
         if self.pins.is_empty() { 0 } else { self.pins.get(&block).copied().unwrap_or(0) }
     }
 
-    /// Takes back one ended reference of a block that has `ref_count` references, this one included.
-    pub(crate) fn end_one(&mut self, block: BlockId, ref_count: u32) {
-        self.fenced -= usize::from(self.is_fenced(block, ref_count));
-        self.references[block.index()] -= 1;
-        self.fenced += usize::from(self.is_fenced(block, ref_count - 1));
+    /// Takes back one ended reference of a block that has `ref_count` references, this one included. False, and nothing
+    /// changed, if it has none: F1 is broken.
+    #[must_use]
+    pub(crate) fn end_one(&mut self, block: BlockId, ref_count: u32) -> bool {
+        let was_fenced = self.is_fenced(block, ref_count);
+        let Some(references) =
+            self.references.get_mut(block.index()).filter(|held| (1..=ref_count).contains(*held))
+        else {
+            return false;
+        };
+        *references -= 1;
+        let is_fenced = self.is_fenced(block, ref_count - 1);
+        // Totals that are wrong are found by the sums, not here.
+        self.fenced = self.fenced.wrapping_sub(usize::from(was_fenced)).wrapping_add(usize::from(is_fenced));
+        self.total = self.total.wrapping_sub(1);
+        true
     }
 
     /// Recounts the fences from the open steps.
@@ -132,6 +158,10 @@ impl FenceSet {
         for block in self.open.values().flatten().chain(&self.pinned) {
             recount[block.index()] += 1;
         }
+        let total = recount.iter().map(|&count| u64::from(count)).sum::<u64>();
+        ensure(total == self.total, "F3 (fence references are counted)", || {
+            format!("{total} found, {} counted", self.total)
+        })?;
         ensure(recount == self.references, "F1 (fence references are those of open steps)", || {
             format!("counted {:?}, open {recount:?}", self.references)
         })?;
@@ -145,5 +175,18 @@ impl FenceSet {
         ensure(fenced == self.fenced, "F2 (fenced blocks are counted)", || {
             format!("{fenced} fenced, {} counted", self.fenced)
         })
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+impl FenceSet {
+    /// Changes a block's fence references, the number of fenced blocks or that of fence references behind the set's back: 0 to 2.
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, self.references.get_mut(block.index())) {
+            (0, Some(count)) => std::mem::replace(count, to) != to,
+            (1, _) => std::mem::replace(&mut self.fenced, to as usize) != to as usize,
+            (2, _) => std::mem::replace(&mut self.total, u64::from(to)) != u64::from(to),
+            _ => false,
+        }
     }
 }

@@ -69,10 +69,22 @@ impl FreeBlockList {
         self.list.num_blocks()
     }
 
+    /// Whether the list met a broken link, and does nothing any more.
+    #[must_use]
+    pub const fn is_torn(&self) -> bool {
+        self.list.is_torn()
+    }
+
     /// Whether `block` is free.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
         self.list.contains(block)
+    }
+
+    /// The block that is handed out next.
+    #[must_use]
+    pub fn front(&self) -> Option<BlockId> {
+        self.list.front()
     }
 
     /// Takes the next `n` free blocks. O(n).
@@ -92,6 +104,9 @@ impl FreeBlockList {
     pub fn pop_front_n_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         if self.list.pop_front_n(n, out) {
             return Ok(());
+        }
+        if self.list.is_torn() {
+            return Err(torn());
         }
         let can_ever_fit = n < self.num_blocks();
         Err(PoolError::OutOfBlocks(Refusal::new(n, self.len(), 0, can_ever_fit)))
@@ -158,6 +173,20 @@ impl FreeBlockList {
         self.list.iter()
     }
 
+    /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the ends. O(1).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.list.check_block(block)
+    }
+
+    /// Changes a link behind the list's back.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.list.corrupt(block, what, to)
+    }
+
     /// Recounts the list from its links.
     ///
     /// # Errors
@@ -167,12 +196,21 @@ impl FreeBlockList {
     }
 
     fn refusal(&self, block: BlockId, operation: &'static str) -> PoolError {
+        if self.list.is_torn() {
+            return torn();
+        }
         if let Err(error) = check_id(block, self.num_blocks(), operation) {
             return error;
         }
         let state = if self.contains(block) { "already free" } else { "not free" };
         PoolError::WrongState { block, state, operation }
     }
+}
+
+/// The free list met links that do not mirror each other.
+#[cold]
+fn torn() -> PoolError {
+    PoolError::Poisoned { reason: "L1: links of the free list do not mirror each other".into() }
 }
 
 /// Checks that `block` is a real block of a pool of `num_blocks`.

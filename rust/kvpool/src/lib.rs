@@ -38,6 +38,7 @@ pub mod evictor;
 mod fence;
 mod free_list;
 pub mod hash;
+pub mod journal;
 mod manager;
 mod pool;
 mod prefix_index;
@@ -64,10 +65,13 @@ pub use hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
-    RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
+    Admission, CacheManager, ExplainConfig, Explanation, ManagerConfig, ManagerError, ManagerStats,
+    MissReason, MissStats, NewBlock, Refused, RequestHints, RequestId, RequestInfo, RequestRef, RequestState,
+    RetentionRange, StepOutcome, StepPlan, explain,
 };
-pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
+#[cfg(feature = "fault-injection")]
+pub use pool::Fault;
+pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered, ScrubReport};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use stats::PoolStats;

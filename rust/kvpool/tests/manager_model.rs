@@ -23,17 +23,41 @@ const BLOCK_SIZE: usize = 2;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Admit { id: i64, tokens: Vec<u32> },
-    Append { ids: Vec<i64>, token: u32, commit_first: bool },
-    AppendTokens { id: i64, tokens: Vec<u32> },
-    Commit { id: i64, computed: usize },
+    Admit {
+        id: i64,
+        tokens: Vec<u32>,
+    },
+    Append {
+        ids: Vec<i64>,
+        token: u32,
+        commit_first: bool,
+    },
+    AppendTokens {
+        id: i64,
+        tokens: Vec<u32>,
+    },
+    Commit {
+        id: i64,
+        computed: usize,
+    },
     CommitAll(i64),
-    Preempt { id: i64, after: Option<u64> },
+    Preempt {
+        id: i64,
+        after: Option<u64>,
+    },
     Resume(i64),
-    Release { id: i64, after: Option<u64> },
+    Release {
+        id: i64,
+        after: Option<u64>,
+    },
     CompleteStep(u64),
     BumpEpoch,
-    Step { operations: Vec<Operation>, commit: bool },
+    /// Counts what changed since the last time.
+    Digest,
+    Step {
+        operations: Vec<Operation>,
+        commit: bool,
+    },
 }
 
 fn single() -> impl Strategy<Value = Operation> {
@@ -59,6 +83,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => id().prop_map(Operation::CommitAll),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
+        4 => Just(Operation::Digest),
         6 => (prop::collection::vec(single(), 1..4), any::<bool>())
             .prop_map(|(operations, commit)| Operation::Step { operations, commit }),
     ]
@@ -215,8 +240,14 @@ struct Pair {
 
 impl Pair {
     fn new(num_blocks: usize, watermark: f64, verify: Verify) -> Self {
-        let config =
-            ManagerConfig { num_blocks, block_size: BLOCK_SIZE, watermark, verify, ..Default::default() };
+        let config = ManagerConfig {
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            watermark,
+            verify,
+            digest: true,
+            ..Default::default()
+        };
         let model = Model {
             pool: ReferencePool::new(num_blocks, BLOCK_SIZE, false),
             usable: num_blocks - 1,
@@ -319,6 +350,11 @@ impl Pair {
                 manager.bump_epoch().unwrap();
                 self.model.pool.bump_epoch();
                 self.model.epoch += 1;
+                (true, true)
+            }
+            Operation::Digest => {
+                manager.scrub(3).unwrap();
+                assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));
                 (true, true)
             }
             Operation::Step { operations, commit } => {

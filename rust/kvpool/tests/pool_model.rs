@@ -46,6 +46,8 @@ enum Operation {
     Reset,
     BumpEpoch,
     Grow,
+    /// Counts what changed since the last time.
+    Digest,
 }
 
 /// Few different prompts, so that prefixes are shared.
@@ -79,6 +81,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Reset),
         1 => Just(Operation::BumpEpoch),
         1 => Just(Operation::Grow),
+        4 => Just(Operation::Digest),
     ]
 }
 
@@ -101,6 +104,7 @@ impl Pair {
             verify,
             duplicates,
             event_capacity: 1000,
+            digest: true,
             ..Default::default()
         };
         Self {
@@ -229,6 +233,12 @@ impl Pair {
             Operation::BumpEpoch => {
                 self.pool.bump_epoch().unwrap();
                 self.model.bump_epoch();
+                true
+            }
+            Operation::Digest => {
+                self.pool.scrub(3).unwrap();
+                let digest = self.pool.state_digest();
+                assert_eq!(digest, Some(self.pool.state_digest_from_scratch()));
                 true
             }
             Operation::Grow => {

@@ -38,7 +38,7 @@ struct Running {
 /// The manager, the queues and what was counted.
 #[derive(Debug)]
 pub(super) struct Engine {
-    manager: CacheManager,
+    pub(super) manager: CacheManager,
     max_running: usize,
     step_tokens: usize,
     step_ms: f64,

@@ -22,9 +22,10 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kvpool::journal::Journal;
 use kvpool::{
-    BlockHasher, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig, ManagerError,
-    PoolConfig, Verify,
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
+    ManagerError, PoolConfig, Verify,
 };
 
 use crate::error::ExpandError;
@@ -225,6 +226,36 @@ impl Replay {
     /// # Errors
     /// [`ReplayError::InvalidConfig`] and what pool, manager and hasher say of their settings.
     pub fn new(trace: Arc<Trace>, config: ReplayConfig) -> Result<Self, ReplayError> {
+        Self::start(trace, config, None)
+    }
+
+    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool::journal::{Journal, JournalConfig, JournalReader};
+    /// use kvpool_replay::generate::{GeneratorConfig, generate};
+    /// use kvpool_replay::replay::{Replay, ReplayConfig};
+    /// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
+    /// let journal = Journal::ring(1 << 24, JournalConfig::default())?;
+    /// let mut replay = Replay::with_journal(Arc::new(trace), ReplayConfig::default(), journal)?;
+    /// replay.advance(usize::MAX)?;
+    /// let image = replay.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+    /// assert!(JournalReader::new(&image)?.operations() >= 4 * 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_journal(
+        trace: Arc<Trace>,
+        config: ReplayConfig,
+        journal: Journal,
+    ) -> Result<Self, ReplayError> {
+        Self::start(trace, config, Some(journal))
+    }
+
+    fn start(trace: Arc<Trace>, config: ReplayConfig, journal: Option<Journal>) -> Result<Self, ReplayError> {
         check(config.capacity_blocks >= 1, "capacity_blocks", config.capacity_blocks, "at least 1")?;
         check(config.max_running >= 1, "max_running", config.max_running, "at least 1")?;
         check(config.step_tokens >= 1, "step_tokens", config.step_tokens, "at least 1")?;
@@ -247,21 +278,29 @@ impl Replay {
         }
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
-            Mode::Lookup => Self::lookup(&config, num_blocks)?,
-            Mode::Engine => Self::engine(&config, num_blocks)?,
+            Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
+            Mode::Engine => Self::engine(&config, num_blocks, journal)?,
         };
         let prompts = Prefetch::start(&trace, &hasher, config.mode, config.threads)?;
         Ok(Self { config, trace, prompts, runner })
     }
 
-    fn lookup(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let pool = kvpool::BlockPool::new(PoolConfig {
+    fn lookup(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        journal: Option<Journal>,
+    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let settings = PoolConfig {
             num_blocks,
             block_size: config.block_size,
             verify: config.verify,
             eviction: config.eviction,
             ..PoolConfig::default()
-        })?;
+        };
+        let pool = match journal {
+            None => BlockPool::new(settings)?,
+            Some(journal) => BlockPool::with_journal(settings, journal)?,
+        };
         let hasher = BlockHasher::new(HasherConfig {
             algorithm: config.algorithm,
             block_size: config.block_size,
@@ -273,8 +312,12 @@ impl Replay {
         Ok((Arc::new(hasher), Runner::Lookup(Box::new(Lookup::new(pool)))))
     }
 
-    fn engine(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let manager = CacheManager::new(ManagerConfig {
+    fn engine(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        journal: Option<Journal>,
+    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let settings = ManagerConfig {
             num_blocks,
             block_size: config.block_size,
             algorithm: config.algorithm,
@@ -283,7 +326,11 @@ impl Replay {
             eviction: config.eviction,
             watermark: config.watermark,
             ..ManagerConfig::default()
-        })?;
+        };
+        let manager = match journal {
+            None => CacheManager::new(settings)?,
+            Some(journal) => CacheManager::with_journal(settings, journal)?,
+        };
         Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }
 
@@ -314,6 +361,31 @@ impl Replay {
             }
         };
         Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine)
+    }
+
+    /// The journal that records, if there is one: how long it is, and whether it stopped.
+    #[must_use]
+    pub fn journal(&self) -> Option<&Journal> {
+        match &self.runner {
+            Runner::Lookup(lookup) => lookup.pool.journal(),
+            Runner::Engine(engine) => engine.manager.journal(),
+        }
+    }
+
+    /// Writes what the journal has collected.
+    pub fn flush_journal(&mut self) {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.pool.flush_journal(),
+            Runner::Engine(engine) => engine.manager.flush_journal(),
+        }
+    }
+
+    /// Ends the journal and hands it over; its last frame is written when it is flushed or dropped.
+    pub fn take_journal(&mut self) -> Option<Journal> {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.pool.take_journal(),
+            Runner::Engine(engine) => engine.manager.take_journal(),
+        }
     }
 
     /// Recounts the invariants of the pool or manager that was replayed.

@@ -37,7 +37,9 @@ use super::{Candidate, Evictor};
 use crate::block::BlockId;
 use crate::block_list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::retention::{Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId};
+use crate::retention::{
+    EvictionCause, Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId,
+};
 
 /// What is known of a block's content.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +71,14 @@ impl Node {
         self.flags & flag != 0
     }
 
+    /// Whether its flags and count can be at once.
+    const fn is_sound(self) -> bool {
+        (self.is(Self::KNOWN) || self.flags == 0)
+            && (self.is(Self::IDLE) || !self.is(Self::COUNTED))
+            && (self.parent != 0 || !self.is(Self::COUNTED))
+            && !(self.is(Self::IDLE) && self.is(Self::PARKED) && self.children == 0)
+    }
+
     const fn content(self) -> Content {
         Content { key: self.key, depth: self.depth }
     }
@@ -94,6 +104,8 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
+    /// A child left a parent that had none: a link, or a count, was wrong.
+    torn: bool,
 }
 
 impl<P: Policy + Clone> Closed<P> {
@@ -102,8 +114,12 @@ impl<P: Policy + Clone> Closed<P> {
     /// # Errors
     /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
     pub fn new(policy: P, num_blocks: usize, retention: Option<&RetentionConfig>) -> Result<Self, PoolError> {
-        let mut closed =
-            Self { order: Ranks::new(policy, num_blocks, retention)?, nodes: Vec::new(), idle: 0 };
+        let mut closed = Self {
+            order: Ranks::new(policy, num_blocks, retention)?,
+            nodes: Vec::new(),
+            idle: 0,
+            torn: false,
+        };
         closed.grow(num_blocks)?;
         Ok(closed)
     }
@@ -134,7 +150,7 @@ impl<P: Policy + Clone> Closed<P> {
         if let Some(parent) = self.nodes.get_mut(parent as usize).filter(|_| parent != 0)
             && parent.generation == parent_generation
         {
-            parent.children += 1;
+            parent.children = parent.children.saturating_add(1);
             self.set(block, Node::COUNTED, true);
         }
     }
@@ -149,7 +165,8 @@ impl<P: Policy + Clone> Closed<P> {
         if let Some(node) = self.nodes.get_mut(parent as usize)
             && node.generation == parent_generation
         {
-            node.children -= 1;
+            self.torn |= node.children == 0; // the scrubber's to find
+            node.children = node.children.saturating_sub(1);
             if node.children == 0 && node.is(Node::IDLE) {
                 self.unpark(BlockId::new(parent));
             }
@@ -168,7 +185,7 @@ impl<P: Policy + Clone> Closed<P> {
         let was_idle = self.node(block).is(Node::IDLE);
         if was_idle {
             self.set(block, Node::IDLE, false);
-            self.idle -= 1;
+            self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
             self.leave_parent(block);
         }
         was_idle
@@ -296,6 +313,10 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         }
     }
 
+    fn cause(&self) -> EvictionCause {
+        self.order.cause()
+    }
+
     fn clear(&mut self) {
         for node in &mut self.nodes {
             *node = Node { generation: node.generation.wrapping_add(1), ..Node::default() };
@@ -332,12 +353,58 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.order.check_block(block)?;
+        ensure(!self.torn, "E2 (idle children are counted)", || {
+            "a child left a parent that had none".into()
+        })?;
+        let node = self.node(block);
+        ensure(node.is_sound(), "E3 (a parked block has a reason)", || format!("{block:?}: {node:?}"))?;
+        let parent = self.nodes.get(node.parent as usize);
+        let counted = node.is(Node::COUNTED)
+            && parent.is_some_and(|parent| parent.generation == node.parent_generation);
+        let counts = parent.is_some_and(|parent| parent.children > 0);
+        ensure(parent.is_some() && (!counted || counts), "E2 (idle children are counted)", || {
+            format!("{block:?}: {node:?}, its parent {parent:?}")
+        })
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what {
+            15 => {
+                let node = self.node(block);
+                // That the parent's content is gone, or was never noted, is nothing wrong; the next release looks for another.
+                // Nor is another copy of it.
+                let stale = self
+                    .nodes
+                    .get(to as usize)
+                    .is_some_and(|other| other.generation != node.parent_generation);
+                let copy = node.parent != to
+                    && self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;
+                if !node.is(Node::KNOWN)
+                    || node.parent == 0
+                    || stale
+                    || copy
+                    || (to == 0 && !node.is(Node::COUNTED))
+                {
+                    return false;
+                }
+                self.node_mut(block).is_some_and(|node| std::mem::replace(&mut node.parent, to) != to)
+            }
+            what => self.order.corrupt(block, what, to),
+        }
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.order.check_invariants(|block| self.node(block).is(Node::KNOWN))?;
         let mut children = vec![0_u32; self.nodes.len()];
         for node in self.nodes.iter().filter(|node| node.is(Node::COUNTED)) {
-            let same = self.nodes[node.parent as usize].generation == node.parent_generation;
-            children[node.parent as usize] += u32::from(same);
+            let parent = self.nodes.get(node.parent as usize);
+            let same = parent.is_some_and(|parent| parent.generation == node.parent_generation);
+            if let Some(children) = children.get_mut(node.parent as usize) {
+                *children += u32::from(same);
+            }
         }
         let mut idle = 0;
         for (index, node) in self.nodes.iter().enumerate() {
@@ -345,10 +412,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             ensure(node.children == children[index], "E2 (idle children are counted)", || {
                 format!("block {index}: {} counted, {} found", node.children, children[index])
             })?;
-            let sound = (node.is(Node::KNOWN) || node.flags == 0)
-                && (node.is(Node::IDLE) || !node.is(Node::COUNTED))
-                && !(node.is(Node::IDLE) && node.is(Node::PARKED) && node.children == 0);
-            ensure(sound, "E3 (a parked block has a reason)", || format!("block {index}: {node:?}"))?;
+            ensure(node.is_sound(), "E3 (a parked block has a reason)", || {
+                format!("block {index}: {node:?}")
+            })?;
         }
         ensure(idle == self.idle, "E1 (the order is that of the blocks held)", || {
             format!("{} counted, {idle} found", self.idle)
@@ -374,6 +440,7 @@ impl<P: Policy + Clone> Retain for Closed<P> {
         let mut expired = 0;
         while let Some((block, retention)) = self.order.pop_expired() {
             self.apply(block, retention)?;
+            self.order.mark_expired(block);
             expired += 1;
         }
         Ok(expired)

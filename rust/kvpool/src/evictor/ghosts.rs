@@ -122,15 +122,14 @@ impl<V: Copy + Default> Ghosts<V> {
 
     /// Drops the oldest of `queue` until there are `len` at most.
     pub fn trim(&mut self, queue: usize, len: usize) {
-        while self.len(queue) > len {
-            self.drop_oldest(queue);
-        }
+        while self.len(queue) > len && self.drop_oldest(queue) {}
     }
 
-    fn drop_oldest(&mut self, queue: usize) {
-        if let Some(oldest) = self.queues.front(queue + 1) {
-            self.take(self.keys[oldest.index()]);
-        }
+    /// Whether it was dropped: a queue whose links are broken drops none.
+    fn drop_oldest(&mut self, queue: usize) -> bool {
+        let oldest = self.queues.front(queue + 1);
+        let key = oldest.and_then(|oldest| self.keys.get(oldest.index()).copied());
+        key.is_some_and(|key| self.take(key).is_some())
     }
 
     /// Forgets all ghosts. O(capacity).
@@ -175,6 +174,29 @@ impl<V: Copy + Default> Ghosts<V> {
         self.queues
             .iter(queue.saturating_add(1))
             .map(|ghost| (self.keys[ghost.index()], self.values[ghost.index()]))
+    }
+
+    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': of `blocks` blocks, every ghost belongs
+    /// to one. Of block 0: the ends of the queues, and how many ghosts there are. O(ghosts per block).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub fn check_block(&self, block: BlockId, blocks: usize) -> Result<(), InvariantViolation> {
+        if block.is_null() {
+            self.queues.check_block(block)?;
+            let ghosts: usize = (0..=self.num_queues).map(|list| self.queues.len(list)).sum();
+            return ensure(ghosts == self.capacity, "G2 (every ghost is on a queue, or unused)", || {
+                format!("{ghosts} of {} are", self.capacity)
+            });
+        }
+        let own = (block.index()..=self.capacity).step_by(blocks.saturating_sub(1).max(1));
+        own.map(|ghost| BlockId::new(ghost as u32)).try_for_each(|ghost| self.queues.check_block(ghost))
+    }
+
+    /// Changes a link of a ghost behind the queues' back.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn corrupt(&mut self, ghost: BlockId, what: usize, to: u32) -> bool {
+        self.queues.corrupt(ghost, what, to)
     }
 
     /// Recounts the queues and the table.

@@ -7,7 +7,7 @@
 //! comparison reads what lies side by side, where ranks by block would be a cache miss each.
 //!
 //! Invariants: the array is a permutation of the blocks, each at the place that is noted for it; in the heap none has a lower
-//! rank than its parent.
+//! rank than its parent. A block that is not at its place counts as not there, and is refused.
 //!
 //! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
 
@@ -73,7 +73,8 @@ impl BlockHeap {
     }
 
     fn place(&self, block: BlockId) -> Option<usize> {
-        self.places.get(block.index()).map(|&place| place as usize)
+        let place = *self.places.get(block.index())? as usize;
+        self.entries.get(place).filter(|entry| entry.block == block.get()).map(|_| place)
     }
 
     /// Whether `block` is in the heap.
@@ -100,7 +101,7 @@ impl BlockHeap {
         let entry = Entry { rank, block: block.get() };
         if place >= self.len {
             // It changes places with the first that is out, and is the last of the heap.
-            let out = self.entries[self.len];
+            let Some(&out) = self.entries.get(self.len) else { return false };
             self.set(place, out);
             place = self.len;
             self.len += 1;
@@ -121,15 +122,16 @@ impl BlockHeap {
     /// Takes the block of the lowest rank.
     pub fn pop(&mut self) -> Option<BlockId> {
         let first = self.first()?;
-        self.remove(first);
-        Some(first)
+        self.remove(first).then_some(first)
     }
 
     /// Takes `block` out; false if it was not in.
     pub fn remove(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block).filter(|&place| place < self.len) else { return false };
         self.len -= 1;
-        let (gone, last) = (self.entries[place], self.entries[self.len]);
+        let (Some(&gone), Some(&last)) = (self.entries.get(place), self.entries.get(self.len)) else {
+            return false;
+        };
         self.set(self.len, gone);
         if place < self.len {
             // The last one fills the gap; it may belong above it or below.
@@ -158,9 +160,9 @@ impl BlockHeap {
 
     /// Puts `entry` at `place` or below it.
     fn sink(&mut self, mut place: usize, entry: Entry) {
-        while let Some(&left) = self.entries[..self.len].get(2 * place + 1) {
+        while let Some(left) = self.within(2 * place + 1) {
             let (mut down, mut child) = (2 * place + 1, left);
-            if let Some(&right) = self.entries[..self.len].get(down + 1)
+            if let Some(right) = self.within(down + 1)
                 && right.rank < left.rank
             {
                 (down, child) = (down + 1, right);
@@ -174,9 +176,16 @@ impl BlockHeap {
         self.set(place, entry);
     }
 
+    /// What is at a place of the heap.
+    fn within(&self, place: usize) -> Option<Entry> {
+        if place < self.len { self.entries.get(place).copied() } else { None }
+    }
+
     fn set(&mut self, place: usize, entry: Entry) {
         self.entries[place] = entry;
-        self.places[entry.block as usize] = place as u32; // fits: less than MAX_BLOCKS
+        if let Some(slot) = self.places.get_mut(entry.block as usize) {
+            *slot = place as u32; // fits: less than MAX_BLOCKS
+        }
     }
 
     /// Takes every block out and forgets the ranks. O(blocks).
@@ -199,6 +208,31 @@ impl BlockHeap {
         Ok(())
     }
 
+    /// Whether one block is where it is noted, with a rank between those of its neighbours above and below. Of block 0: whether
+    /// it is out, and the count. O(1).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        const NAME: &str = "H1 (a block of a heap is where it is noted, none ranks below its parent)";
+        if block.index() >= self.places.len() {
+            return Ok(());
+        }
+        let place = self.place(block);
+        let sound = place.is_some_and(|place| {
+            let rank = |at: usize| self.within(at).map(|entry| entry.rank);
+            let own = rank(place);
+            let below = [2 * place + 1, 2 * place + 2].into_iter().filter_map(rank).min();
+            let above = place.checked_sub(1).and_then(|place| rank(place / 2));
+            self.len <= self.entries.len()
+                && (own.is_none() || (above <= own && below.is_none_or(|below| Some(below) >= own)))
+                && !(block.is_null() && own.is_some())
+        });
+        ensure(sound, NAME, || {
+            format!("{block:?} is noted at {:?}, {} in the heap", self.places.get(block.index()), self.len)
+        })
+    }
+
     /// Recounts the heap.
     ///
     /// # Errors
@@ -218,5 +252,22 @@ impl BlockHeap {
             })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+impl BlockHeap {
+    /// How many things [`Self::corrupt`] can change.
+    pub(crate) const FAULTS: usize = 2;
+
+    /// Changes what is noted of `block` behind the heap's back: 0 its place, 1 the block that is at its place. False if there is no such thing, or if it is so already.
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, self.place(block)) {
+            (0, Some(_)) => {
+                self.places.get_mut(block.index()).is_some_and(|slot| std::mem::replace(slot, to) != to)
+            }
+            (1, Some(place)) => std::mem::replace(&mut self.entries[place].block, to) != to,
+            _ => false,
+        }
     }
 }

@@ -76,10 +76,10 @@ impl LastAccessEvictor {
     }
 
     fn give_up(&mut self, block: BlockId) -> bool {
-        let Some(key) = self.key(block) else { return false };
-        self.depths[block.index()] = None;
-        self.times[block.index()] = NEVER;
-        self.order.remove(&key)
+        let Some(key) = self.key(block).filter(|key| self.order.remove(key)) else { return false };
+        self.depths[key.2.index()] = None;
+        self.times[key.2.index()] = NEVER;
+        true
     }
 }
 
@@ -113,8 +113,7 @@ impl Evictor for LastAccessEvictor {
 
     fn evict(&mut self) -> Option<BlockId> {
         let (_, _, victim) = *self.order.first()?;
-        self.give_up(victim);
-        Some(victim)
+        self.give_up(victim).then_some(victim)
     }
 
     fn mark_accessed(&mut self, block: BlockId, time: f64) {
@@ -149,6 +148,24 @@ impl Evictor for LastAccessEvictor {
             self.depths.resize(num_blocks, None);
         }
         Ok(())
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        let key = self.key(block);
+        ensure(
+            key.is_none_or(|key| self.order.contains(&key)),
+            "E1 (the order is that of the blocks held)",
+            || format!("{block:?} is held and not in the order"),
+        )
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, self.depths.get_mut(block.index())) {
+            (0, Some(depth @ Some(_))) => depth.replace(to) != Some(to),
+            (1, Some(depth)) => depth.take().is_some(),
+            _ => false,
+        }
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -91,6 +91,15 @@ impl Evictor for LruEvictor {
         self.list.grow(num_blocks)
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.list.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.list.corrupt(block, what, to)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.list.check_invariants()
     }

@@ -21,7 +21,7 @@ use std::fmt;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
-use crate::retention::Retain;
+use crate::retention::{EvictionCause, Retain};
 pub use closed::Closed;
 pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
@@ -120,6 +120,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MUST return a block whenever it holds one. MUST NOT allocate. MUST be O(1) or O(log n).
     fn evict(&mut self) -> Option<BlockId>;
 
+    /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
+    fn cause(&self) -> EvictionCause {
+        EvictionCause::Policy
+    }
+
     /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's.
     ///
     /// MUST NOT move an access back in time. MAY ignore it, as policies without times do.
@@ -144,6 +149,23 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
+
+    /// Checks what is known of one block against its neighbours; for the null block, the ends of its orders and what is counted.
+    /// The scrubber asks it of every block in turn ([`crate::BlockPool::scrub`]): MUST be O(1) or O(log n), MUST NOT allocate
+    /// unless something is broken.
+    ///
+    /// # Errors
+    /// The broken invariant.
+    fn check_block(&self, _block: BlockId) -> Result<(), InvariantViolation> {
+        Ok(())
+    }
+
+    /// Changes something that is noted of `block` behind the evictor's back: the `what`th thing, to `to`. False if there is no
+    /// such thing, or if it is so already. For tests of the scrubber.
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
+        false
+    }
 
     /// Recounts its own structures from scratch.
     ///

@@ -78,6 +78,22 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
+    /// Checks what is known of one block against its neighbours; for the null block, the ends of its orders and what is counted.
+    /// MUST be O(1) or O(log n).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    fn check_block(&self, _block: BlockId) -> Result<(), InvariantViolation> {
+        Ok(())
+    }
+
+    /// Changes something that is noted of `block` behind the policy's back: the `what`th thing, to `to`. False if there is no such
+    /// thing, or if it is so already. For tests of the scrubber.
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
+        false
+    }
+
     /// Recounts its own structures from scratch.
     ///
     /// # Errors

@@ -63,9 +63,19 @@ impl BlockHash {
 
     /// The first 8 bytes: the same content has the same key, and other contents have others, short of chance.
     #[inline]
-    pub(crate) fn key(&self) -> u64 {
+    #[must_use]
+    pub fn key(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// A digest with this key and zeros behind it: what a replay has instead of the digest that the key was taken of.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn from_key(key: u64) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&key.to_le_bytes());
+        Self(bytes)
     }
 
     /// The bytes that `algorithm` produced: the first [`HashAlgorithm::digest_len`].

@@ -88,7 +88,7 @@ impl HashChain {
     }
 
     /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide, which no chain of a
-    /// working hash function does. Only for tests.
+    /// working hash function does. Only for tests and replays.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn forged(

@@ -53,8 +53,16 @@ enum Method {
     Sha256,
     Blake3,
     Blake3Keyed(Box<[u8; 32]>),
-    Xxh3 { seed: u64 },
-    Vllm { method: vllm::Method, none_hash: BlockHash },
+    Xxh3 {
+        seed: u64,
+    },
+    Vllm {
+        method: vllm::Method,
+        none_hash: BlockHash,
+    },
+    /// The hash of a block is what was recorded under its last token.
+    #[cfg(feature = "testing")]
+    Recorded(super::RecordedHashes),
 }
 
 /// Hashes blocks. Immutable and shared by all sequences of a pool; cheap to clone.
@@ -106,6 +114,17 @@ impl BlockHasher {
         };
         let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
         Ok(Self { config, method, fingerprinter })
+    }
+
+    /// A hasher that looks digests up instead of computing them: for replays of journals, which hold no tokens.
+    ///
+    /// # Errors
+    /// [`HashError::BlockSize`].
+    #[cfg(feature = "testing")]
+    pub fn recorded(config: HasherConfig, hashes: super::RecordedHashes) -> Result<Self, HashError> {
+        HasherConfig { block_size: config.block_size, ..HasherConfig::default() }.check()?;
+        let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
+        Ok(Self { config, method: Method::Recorded(hashes), fingerprinter })
     }
 
     /// The configuration it was made from.
@@ -270,6 +289,8 @@ impl BlockHasher {
                         state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
                     }
                 }
+                #[cfg(feature = "testing")]
+                Method::Recorded(hashes) => state = hashes.state(block.last().copied()),
                 native => {
                     let mut message = BlockMessage::encode(
                         &mut scratch,
@@ -302,6 +323,8 @@ impl Method {
         match self {
             // vLLM's encodings have no native messages.
             Self::Sha256 | Self::Vllm { .. } => sha256(message),
+            #[cfg(feature = "testing")]
+            Self::Recorded(_) => sha256(message),
             Self::Blake3 => BlockHash::from_bytes(*blake3::hash(message).as_bytes()),
             Self::Blake3Keyed(key) => BlockHash::from_bytes(*blake3::keyed_hash(key, message).as_bytes()),
             Self::Xxh3 { seed } => {

@@ -68,6 +68,25 @@ impl ChainLink {
         })
     }
 
+    /// A link of any content, unchecked: see [`super::HashChain::forged`]. Only for tests and replays.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub const fn forged(
+        algorithm: HashAlgorithm,
+        epoch: u64,
+        hash: BlockHash,
+        fingerprint: Option<Fingerprint>,
+        parent: Option<BlockHash>,
+        depth: u32,
+        tokens: Box<[u32]>,
+    ) -> Self {
+        let (state, has_fingerprint) = match fingerprint {
+            None => (ChainState::new(hash, 0), false),
+            Some(fingerprint) => (ChainState::new(hash, fingerprint), true),
+        };
+        Self { algorithm, epoch, state, has_fingerprint, parent, depth, tokens }
+    }
+
     fn check_extendable(&self, hasher: &BlockHasher, epoch: u64) -> Result<(), HashError> {
         let mismatch = |what, chain: &dyn ToString, expected: &dyn ToString| {
             Err(HashError::ChainMismatch { what, chain: chain.to_string(), expected: expected.to_string() })

@@ -50,6 +50,8 @@ mod fingerprint;
 mod hasher;
 mod link;
 mod pickle;
+#[cfg(feature = "testing")]
+mod recorded;
 mod sha256;
 #[cfg(test)]
 mod tests;
@@ -66,3 +68,5 @@ pub use extra::{Adapter, ExtraKeys, MultimodalItem};
 pub use hasher::{BlockHasher, ChainState};
 pub use link::ChainLink;
 pub(crate) use link::LinkRef;
+#[cfg(feature = "testing")]
+pub use recorded::RecordedHashes;

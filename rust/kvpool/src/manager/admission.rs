@@ -1,12 +1,13 @@
 //! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
 
 use super::error::{ManagerError, Refused};
-use super::hints::Hints;
+use super::hints::{Hints, RequestHints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::{CacheManager, ManagerStats};
 use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::hash::HashCursor;
+use crate::journal::ManagerOperation;
 use crate::pool::PrefixMatch;
 use crate::sequence::Sequence;
 
@@ -41,7 +42,7 @@ impl CacheManager {
     /// the request can ever fit), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
     /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
-        self.admit_hinted(id.into(), cursor, None)
+        self.admit_with(id, cursor, &RequestHints::default())
     }
 
     pub(super) fn admit_hinted(
@@ -70,6 +71,7 @@ impl CacheManager {
 
     /// Checks that a request can be new and its prompt belongs here.
     pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if self.slots.contains_key(id) {
             return Err(ManagerError::DuplicateRequest { id: id.clone() });
         }
@@ -156,6 +158,7 @@ impl CacheManager {
             hints,
             own_from: cached_blocks,
         });
+        self.note_admission(slot, &staged.found, false);
         if hinted {
             // Fails only if the pool is poisoned, which the next call says, too.
             let _poisoned = self.apply_hints(slot, 0..cached_blocks);
@@ -191,8 +194,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let slot = self.slot(id.into())?;
-        self.release_slot(slot, after_step)
+        self.release_with(id, after_step, false).map(|_nothing_ended| ())
     }
 
     /// How many requests are in a state.
@@ -220,6 +222,7 @@ impl CacheManager {
         self.apply_ends(slot)?;
         self.give_up_blocks(slot, after_step)?;
         *self.gauge(state) -= 1;
+        self.note_release(slot);
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
@@ -237,7 +240,19 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let slot = self.preemptible(id.into())?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Preempt { request: manager.name(id), after_step },
+            |manager| manager.preempt_unrecorded(id, after_step),
+        )
+    }
+
+    fn preempt_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        after_step: Option<u64>,
+    ) -> Result<(), ManagerError> {
+        let slot = self.preemptible(id)?;
         self.preempt_slot(slot, after_step)
     }
 
@@ -280,7 +295,18 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Resume {
+                request: manager.name(id),
+                rehashed: manager.rehashed(id),
+            },
+            |manager| manager.resume_unrecorded(id),
+        )
+    }
+
+    fn resume_unrecorded(&mut self, id: RequestRef<'_>) -> Result<Admission, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
         let available = self.tiers.device().num_available();
@@ -327,6 +353,7 @@ impl CacheManager {
         *resumed_tokens += tokens;
         *resumed_hit_tokens += cached_tokens as u64;
         self.version += 1;
+        self.note_admission(slot, &staged.found, true);
         self.apply_hints(slot, 0..cached_blocks)?;
         Ok(admission)
     }

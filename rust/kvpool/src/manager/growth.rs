@@ -7,6 +7,7 @@ use super::error::ManagerError;
 use super::request::{RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
+use crate::journal::ManagerOperation;
 use crate::sequence::TableChange;
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
@@ -37,15 +38,12 @@ impl CacheManager {
         tokens: &[u32],
         commit_first: bool,
     ) -> Result<Vec<NewBlock>, ManagerError> {
-        if requests.len() != tokens.len() {
-            return Err(ManagerError::LengthMismatch {
-                requests: requests.len(),
-                values: tokens.len(),
-                what: "tokens",
-            });
-        }
+        let journal = self.journal.take();
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.append_rows(requests, tokens, commit_first, &mut rows);
+        if let Some(journal) = journal {
+            self.note_append(journal, (requests, &rows), tokens.len(), commit_first, &result);
+        }
         self.rows = rows;
         result
     }
@@ -57,6 +55,13 @@ impl CacheManager {
         commit_first: bool,
         rows: &mut Vec<usize>,
     ) -> Result<Vec<NewBlock>, ManagerError> {
+        if requests.len() != tokens.len() {
+            return Err(ManagerError::LengthMismatch {
+                requests: requests.len(),
+                values: tokens.len(),
+                what: "tokens",
+            });
+        }
         let needed = self.resolve_batch(requests, rows, "append to it")?;
         let available = self.tiers.device().num_available();
         if needed > available {
@@ -86,6 +91,7 @@ impl CacheManager {
         rows: &mut Vec<usize>,
         operation: &'static str,
     ) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.batch += 1;
         let batch = self.batch;
         let mut needed = 0;
@@ -126,7 +132,22 @@ impl CacheManager {
         tokens: &[u32],
         lookahead: usize,
     ) -> Result<Vec<TableChange>, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Running, "append to it")?;
+        let id = id.into();
+        let Some(journal) = self.journal.take() else {
+            return self.append_tokens_unrecorded(id, tokens, lookahead);
+        };
+        let result = self.append_tokens_unrecorded(id, tokens, lookahead);
+        self.note_append_tokens(journal, id, tokens.len(), lookahead, &result);
+        result
+    }
+
+    fn append_tokens_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        tokens: &[u32],
+        lookahead: usize,
+    ) -> Result<Vec<TableChange>, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Running, "append to it")?;
         let needed = self.growth(slot, tokens.len(), lookahead, &mut HashMap::new())?;
         let fits = self.fits_alone(slot, tokens.len().saturating_add(lookahead))?;
         self.check_growth(needed, self.tiers.device().num_available(), fits)?;
@@ -183,6 +204,9 @@ impl CacheManager {
         request.sequence.extend(&mut self.tiers, tokens, lookahead, &mut self.changes)?;
         self.stats.appended_tokens += tokens.len() as u64;
         self.version += 1;
+        if !self.changes.is_empty() {
+            self.note_changes(Some(slot));
+        }
         Ok(&self.changes)
     }
 
@@ -200,7 +224,19 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         computed_tokens: usize,
     ) -> Result<usize, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Running, "commit tokens of it")?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Commit { request: manager.name(id), computed_tokens },
+            |manager| manager.commit_unrecorded(id, computed_tokens),
+        )
+    }
+
+    fn commit_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        computed_tokens: usize,
+    ) -> Result<usize, ManagerError> {
+        let slot = self.slot_in(id, RequestState::Running, "commit tokens of it")?;
         let request = self.at(slot)?;
         let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
         if computed_tokens > tokens || computed_tokens < computed {
@@ -219,26 +255,36 @@ impl CacheManager {
         requests: &[RequestRef<'_>],
         computed_tokens: &[usize],
     ) -> Result<usize, ManagerError> {
+        let journal = self.journal.take();
+        let mut rows = std::mem::take(&mut self.rows);
+        let result = self.commit_rows(requests, computed_tokens, &mut rows);
+        if let Some(journal) = journal {
+            self.note_commit_batch(journal, (requests, &rows), computed_tokens, &result);
+        }
+        self.rows = rows;
+        result
+    }
+
+    fn commit_rows(
+        &mut self,
+        requests: &[RequestRef<'_>],
+        computed_tokens: &[usize],
+        rows: &mut Vec<usize>,
+    ) -> Result<usize, ManagerError> {
         if requests.len() != computed_tokens.len() {
             let values = computed_tokens.len();
             return Err(ManagerError::LengthMismatch { requests: requests.len(), values, what: "counts" });
         }
-        let mut rows = std::mem::take(&mut self.rows);
-        let checked = self.resolve_batch(requests, &mut rows, "commit tokens of it").and_then(|_| {
-            for (&slot, &asked) in rows.iter().zip(computed_tokens) {
-                let request = self.at(slot)?;
-                let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
-                if asked > tokens || asked < computed {
-                    let id = request.id.clone();
-                    return Err(ManagerError::BadComputedCount { id, asked, tokens, computed });
-                }
+        self.resolve_batch(requests, rows, "commit tokens of it")?;
+        for (&slot, &asked) in rows.iter().zip(computed_tokens) {
+            let request = self.at(slot)?;
+            let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
+            if asked > tokens || asked < computed {
+                let id = request.id.clone();
+                return Err(ManagerError::BadComputedCount { id, asked, tokens, computed });
             }
-            rows.iter()
-                .zip(computed_tokens)
-                .try_fold(0, |sum, (&slot, &n)| Ok(sum + self.commit_slot(slot, n)?))
-        });
-        self.rows = rows;
-        checked
+        }
+        rows.iter().zip(computed_tokens).try_fold(0, |sum, (&slot, &n)| Ok(sum + self.commit_slot(slot, n)?))
     }
 
     #[inline]
@@ -249,7 +295,10 @@ impl CacheManager {
         self.version += 1;
         let before = request.sequence.published;
         let registered = request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?;
-        if registered > 0 && request.hints.is_some() {
+        if registered > 0 {
+            self.note_published(slot, before..before + registered);
+        }
+        if registered > 0 && self.at(slot)?.hints.is_some() {
             self.apply_hints(slot, before..before + registered)?;
         }
         Ok(registered)

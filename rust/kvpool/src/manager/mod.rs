@@ -51,11 +51,15 @@
 
 mod admission;
 mod config;
+mod digest;
 mod error;
+pub mod explain;
 mod growth;
 mod hints;
+mod journal;
 mod request;
 mod retention;
+mod scrub;
 mod step;
 mod tables;
 
@@ -67,6 +71,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
+use crate::journal::{Check, Ids, Journal, ManagerOperation};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
 use crate::tiers::{Place, SwapId, TierError, Tiers};
@@ -74,6 +79,8 @@ use crate::tiers::{Place, SwapId, TierError, Tiers};
 pub use admission::Admission;
 pub use config::{ManagerConfig, ManagerStats};
 pub use error::{ManagerError, Refused};
+use explain::Explainer;
+pub use explain::{ExplainConfig, Explanation, MissReason, MissStats};
 pub use growth::NewBlock;
 pub use hints::{RequestHints, RetentionRange};
 use request::Request;
@@ -103,6 +110,12 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
+    journal: Option<Box<Journal>>,
+    scrubber: scrub::TableScrubber,
+    /// Blocks scrubbed when a step completes.
+    scrub_blocks: usize,
+    /// What explains misses, if that was asked for.
+    explainer: Option<Box<Explainer>>,
 }
 
 impl CacheManager {
@@ -140,12 +153,17 @@ impl CacheManager {
         let host_pool =
             || PoolConfig { num_blocks: config.host_blocks, retention: None, advisor: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
-        let tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
+        let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
         }
         let watermark_blocks = (config.watermark * tiers.device().num_usable() as f64) as usize;
+        let explainer = config.explain.as_ref().map(|explain| {
+            let device = tiers.device_mut();
+            device.log_departures();
+            Explainer::new(explain, device.num_usable(), device.block_size(), device.policy_name())
+        });
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
@@ -160,6 +178,10 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
+            journal: None,
+            scrubber: scrub::TableScrubber::default(),
+            scrub_blocks: config.scrub_blocks,
+            explainer: explainer.transpose()?.map(Box::new),
         })
     }
 
@@ -187,6 +209,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::Hash`]: extra keys that the algorithm cannot represent.
     pub fn prepare(&self, tokens: &[u32], extra: ExtraKeys) -> Result<HashCursor, ManagerError> {
+        self.check_poison()?;
         let mut cursor =
             HashCursor::new(self.hasher.clone(), ExtraKeys { epoch: self.tiers.device().epoch(), ..extra })?;
         cursor.append(tokens);
@@ -228,18 +251,31 @@ impl CacheManager {
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();
-        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
+        let misses = self.explainer.as_ref().map(|explainer| explainer.misses);
+        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), misses, ..self.stats }
     }
 
-    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
+    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`]; and scrubs, if
+    /// [`ManagerConfig::scrub_blocks`] says so.
     ///
     /// # Errors
-    /// Only if the pool is poisoned.
+    /// Only if a pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::CompleteStep { step },
+            |manager| manager.complete_step_unrecorded(step),
+        )
+    }
+
+    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.version += 1;
         let mut ended = 0;
         for tier in 0..self.tiers.len() {
             ended += self.tiers.pool_mut(tier)?.complete_step(step)?;
+        }
+        if self.scrub_blocks > 0 {
+            self.scrub(self.scrub_blocks)?;
         }
         Ok(ended)
     }
@@ -250,8 +286,14 @@ impl CacheManager {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
+        self.recorded(|_, _| ManagerOperation::BumpEpoch, Self::bump_epoch_unrecorded)
+    }
+
+    fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
-        Ok(self.tiers.bump_epoch()?)
+        let epoch = self.tiers.bump_epoch()?;
+        self.note_changes(None);
+        Ok(epoch)
     }
 
     /// Forgets all cached content: see [`BlockPool::reset`].
@@ -259,7 +301,13 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::InUse`] while requests hold blocks.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
+        self.recorded(|_, _| ManagerOperation::Reset, Self::reset_unrecorded)
+    }
+
+    fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         let forgotten = self.tiers.device_mut().reset()?;
+        self.note_changes(None);
         self.version += 1;
         Ok(forgotten)
     }
@@ -269,7 +317,16 @@ impl CacheManager {
     /// # Errors
     /// Unknown ids.
     pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
+            |manager| manager.evict_unrecorded(blocks),
+        )
+    }
+
+    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         let evicted = self.tiers.device_mut().evict(blocks)?;
+        self.note_changes(None);
         self.version += 1;
         Ok(evicted)
     }
@@ -279,6 +336,14 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::Resize { num_blocks },
+            |manager| manager.resize_unrecorded(num_blocks),
+        )
+    }
+
+    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
+        self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
         self.version += 1;
@@ -287,7 +352,11 @@ impl CacheManager {
 
     /// Events since the last call: see [`BlockPool::take_events`].
     pub fn take_events(&mut self) -> crate::events::EventBatch {
-        self.tiers.device_mut().take_events()
+        let events = self.tiers.device_mut().take_events();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &ManagerOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
@@ -328,9 +397,12 @@ impl CacheManager {
             format!("{live} live, {} by id, {counted} counted", self.slots.len())
         })?;
         let ManagerStats { prompt_tokens, hit_tokens, computed_tokens, .. } = self.stats;
-        ensure(hit_tokens + computed_tokens == prompt_tokens, "M4 (hits + computed == prompt tokens)", || {
-            format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}")
-        })
+        ensure(
+            hit_tokens + computed_tokens == prompt_tokens,
+            "M4 (hits + computed == prompt tokens)",
+            || format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}"),
+        )?;
+        self.check_explainer()
     }
 
     fn check_request(&self, request: &Request) -> Result<(), InvariantViolation> {
@@ -343,6 +415,12 @@ impl CacheManager {
             });
         }
         sequence.check_invariants(pool, &format!("request {id}"))?;
+        self.check_place(request)
+    }
+
+    /// M2: the blocks of a request are in the tier that its state says.
+    fn check_place(&self, request: &Request) -> Result<(), InvariantViolation> {
+        let (id, sequence) = (&request.id, &request.sequence);
         let tier = usize::from(request.state == RequestState::Swapped);
         let moving = request.state == RequestState::Moving;
         ensure(moving == sequence.swap.is_some(), "M2 (a moving request belongs to a swap)", || {
@@ -355,6 +433,7 @@ impl CacheManager {
 
     /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
         }
@@ -368,6 +447,7 @@ impl CacheManager {
 
     #[inline]
     fn slot(&self, id: RequestRef<'_>) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         self.slots.get(&id).copied().ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 

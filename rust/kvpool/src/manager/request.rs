@@ -9,7 +9,7 @@ use super::hints::Hints;
 use crate::sequence::Sequence;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum RequestId {
     /// A number.
     Int(i64),

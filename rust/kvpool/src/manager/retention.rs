@@ -23,6 +23,7 @@ use super::request::{RequestId, RequestRef, RequestState};
 use super::{Admission, CacheManager};
 use crate::error::PoolError;
 use crate::hash::HashCursor;
+use crate::journal::{ManagerOperation, RangeRecord};
 use crate::retention::{HintReport, Retention, RetentionStats, TenantId};
 
 impl CacheManager {
@@ -63,11 +64,25 @@ impl CacheManager {
         cursor: HashCursor,
         hints: &RequestHints,
     ) -> Result<Admission, Refused> {
+        let id = id.into();
+        let Some(journal) = self.journal.take() else { return self.admit_unrecorded(id, cursor, hints) };
+        let request = id.clone();
+        let result = self.admit_unrecorded(id, cursor, hints);
+        self.record_admission(journal, request, hints, &result);
+        result
+    }
+
+    fn admit_unrecorded(
+        &mut self,
+        id: RequestId,
+        cursor: HashCursor,
+        hints: &RequestHints,
+    ) -> Result<Admission, Refused> {
         let hints = match self.check_hints(hints) {
             Ok(hints) => hints,
             Err(error) => return Err(Refused { error, cursor: Box::new(cursor) }),
         };
-        self.admit_hinted(id.into(), cursor, hints)
+        self.admit_hinted(id, cursor, hints)
     }
 
     /// What is kept of hints that are sound.
@@ -86,6 +101,7 @@ impl CacheManager {
     }
 
     fn check_retention(&self, operation: &'static str) -> Result<(), ManagerError> {
+        self.check_poison()?;
         if !self.tiers.device().has_retention() {
             return Err(ManagerError::Pool(PoolError::NoRetention { operation }));
         }
@@ -145,8 +161,23 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         ranges: &[RetentionRange],
     ) -> Result<HintReport, ManagerError> {
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Retain {
+                request: manager.name(id),
+                ranges: ranges.iter().map(RangeRecord::from).collect(),
+            },
+            |manager| manager.retain_unrecorded(id, ranges),
+        )
+    }
+
+    fn retain_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        ranges: &[RetentionRange],
+    ) -> Result<HintReport, ManagerError> {
         self.check_retention("retain blocks")?;
-        let slot = self.slot(id.into())?;
+        let slot = self.slot(id)?;
         self.check_ranges(ranges)?;
         let new = Hints::of(ranges, self.now());
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
@@ -168,8 +199,16 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         tenant: TenantId,
     ) -> Result<(), ManagerError> {
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::SetTenant { request: manager.name(id), tenant: tenant.0 },
+            |manager| manager.set_tenant_unrecorded(id, tenant),
+        )
+    }
+
+    fn set_tenant_unrecorded(&mut self, id: RequestRef<'_>, tenant: TenantId) -> Result<(), ManagerError> {
         self.check_retention("assign tenants")?;
-        let slot = self.slot(id.into())?;
+        let slot = self.slot(id)?;
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
@@ -206,7 +245,20 @@ impl CacheManager {
         after_step: Option<u64>,
         end_of_life: bool,
     ) -> Result<HintReport, ManagerError> {
-        let slot = self.slot(id.into())?;
+        let id = id.into();
+        self.recorded(
+            |manager, _| ManagerOperation::Release { request: manager.name(id), after_step, end_of_life },
+            |manager| manager.release_with_unrecorded(id, after_step, end_of_life),
+        )
+    }
+
+    fn release_with_unrecorded(
+        &mut self,
+        id: RequestRef<'_>,
+        after_step: Option<u64>,
+        end_of_life: bool,
+    ) -> Result<HintReport, ManagerError> {
+        let slot = self.slot(id)?;
         let mut report = HintReport::default();
         if end_of_life {
             self.check_retention("end a session")?;
@@ -239,6 +291,17 @@ impl CacheManager {
         cursor: &HashCursor,
         ranges: &[RetentionRange],
     ) -> Result<HintReport, ManagerError> {
+        self.recorded(
+            |manager, journal| manager.retain_prefix_record(journal, cursor, ranges),
+            |manager| manager.retain_prefix_unrecorded(cursor, ranges),
+        )
+    }
+
+    fn retain_prefix_unrecorded(
+        &mut self,
+        cursor: &HashCursor,
+        ranges: &[RetentionRange],
+    ) -> Result<HintReport, ManagerError> {
         self.check_retention("retain blocks")?;
         self.check_cursor(cursor)?;
         self.check_ranges(ranges)?;
@@ -267,6 +330,14 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
+        self.recorded(
+            |_, _| ManagerOperation::AdvanceTime { now },
+            |manager| manager.advance_time_unrecorded(now),
+        )
+    }
+
+    fn advance_time_unrecorded(&mut self, now: f64) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         Ok(self.tiers.device_mut().advance_time(now)?)
     }
 
@@ -275,6 +346,7 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::NoRetention`].
     pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, ManagerError> {
+        self.check_poison()?;
         Ok(self.tiers.device().tenant_blocks(tenant)?)
     }
 

@@ -22,12 +22,32 @@ use crate::sequence::TableChange;
 
 /// One planned operation.
 #[derive(Debug)]
-enum Planned {
-    Admit { id: RequestId, cursor: Box<HashCursor>, staged: Staged, hints: Option<Box<Hints>> },
-    Resume { slot: usize, rebased: Option<Box<HashCursor>>, staged: Staged },
-    Append { slot: usize, tokens: Vec<u32> },
-    Preempt { slot: usize, after_step: Option<u64> },
-    Release { slot: usize, after_step: Option<u64> },
+pub(super) enum Planned {
+    Admit {
+        id: RequestId,
+        cursor: Box<HashCursor>,
+        staged: Staged,
+        hints: Option<Box<Hints>>,
+        /// What the hints are made of, for the journal.
+        said: Option<Box<RequestHints>>,
+    },
+    Resume {
+        slot: usize,
+        rebased: Option<Box<HashCursor>>,
+        staged: Staged,
+    },
+    Append {
+        slot: usize,
+        tokens: Vec<u32>,
+    },
+    Preempt {
+        slot: usize,
+        after_step: Option<u64>,
+    },
+    Release {
+        slot: usize,
+        after_step: Option<u64>,
+    },
 }
 
 /// What a committed operation did, in the order of planning.
@@ -66,7 +86,7 @@ pub struct StepPlan {
     /// Each manager has a hasher of its own: tells whose plan this is.
     hasher: Arc<BlockHasher>,
     version: u64,
-    operations: Vec<Planned>,
+    pub(super) operations: Vec<Planned>,
     named: HashSet<RequestId>,
     /// What the plan adds to the reference counts of blocks.
     added: HashMap<BlockId, i64>,
@@ -121,7 +141,8 @@ impl CacheManager {
     }
 
     /// Checks that `plan` is this manager's, and that nothing has changed since it was begun.
-    fn check_current(&self, plan: &StepPlan) -> Result<(), ManagerError> {
+    pub(super) fn check_current(&self, plan: &StepPlan) -> Result<(), ManagerError> {
+        self.check_poison()?;
         let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }
@@ -162,19 +183,20 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestId>,
         cursor: HashCursor,
-        hints: &RequestHints,
+        said: &RequestHints,
     ) -> Result<usize, Refused> {
         let id = id.into();
         let staged = self
             .check_plan(plan, id.as_ref())
             .and_then(|()| self.check_new(&id, &cursor))
-            .and_then(|()| Ok((self.check_hints(hints)?, self.stage_in(plan, &cursor)?)));
+            .and_then(|()| Ok((self.check_hints(said)?, self.stage_in(plan, &cursor)?)));
         match staged {
             Ok((hints, mut staged)) => {
                 staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
                 let cached = self.count_in(plan, &staged);
                 plan.named.insert(id.clone());
-                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged, hints });
+                let said = (self.journal.is_some() && hints.is_some()).then(|| Box::new(said.clone()));
+                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged, hints, said });
                 Ok(cached)
             }
             Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
@@ -316,6 +338,14 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.
     pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
+        let Some(mut journal) = self.journal.take() else { return self.commit_step_unrecorded(plan) };
+        let mut record = self.step_record(&mut journal, plan);
+        let result = self.commit_step_unrecorded(plan);
+        self.note_step(journal, &mut record, &result);
+        result
+    }
+
+    fn commit_step_unrecorded(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
         self.check_current(plan)?;
         let operations = std::mem::take(&mut plan.operations);
         // From here on nothing can fail, short of a broken invariant.
@@ -335,7 +365,7 @@ impl CacheManager {
         let mut outcomes = Vec::with_capacity(operations.len());
         for operation in operations {
             outcomes.push(match operation {
-                Planned::Admit { id, cursor, staged, hints } => {
+                Planned::Admit { id, cursor, staged, hints, .. } => {
                     let blocks = self.fill(&staged)?;
                     StepOutcome::Admitted(self.install(id, *cursor, &staged, blocks, hints))
                 }

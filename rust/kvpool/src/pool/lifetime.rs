@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{BlockPool, DuplicatePolicy};
+use super::{BlockPool, Cause, DuplicatePolicy};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::events::BlockEvent;
 use crate::evictor::Candidate;
 use crate::free_list::check_id;
+use crate::journal::{Check, Ids, PoolOperation};
 
 impl BlockPool {
     /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
@@ -25,19 +26,36 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        let (journal, before) = (self.journal.take(), out.len());
+        let result = self.allocate_unrecorded(n, out);
+        if let Some(journal) = journal {
+            let answer = result.as_ref().map(|()| &out[before..]);
+            self.note(journal, &PoolOperation::Allocate { blocks: n }, Check::of(&answer));
+        }
+        result
+    }
+
+    fn allocate_unrecorded(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         self.check_poison()?;
         if n > self.num_available() {
             let can_ever_fit = n <= self.num_usable();
             let refusal = Refusal::new(n, self.num_available(), self.num_fenced(), can_ever_fit);
             return Err(PoolError::OutOfBlocks(refusal));
         }
+        self.check_sums_of_lists()?;
         let free = n.min(self.allocator.num_free());
-        self.allocator.allocate_into(free, out)?;
+        let first = out.len();
+        // Enough are free and cached: whatever fails from here on is an invariant that broke.
+        if let Err(error) = self.allocator.allocate_into(free, out) {
+            return Err(self.broken(error.to_string()));
+        }
+        self.touch_new(&out[first..])?;
         for _ in free..n {
             let Some(victim) = self.evictor.evict() else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             self.check_victim(victim)?;
+            self.note_evicted();
             self.unregister(victim);
             self.allocator.hold_parked(victim);
             out.push(victim);
@@ -50,7 +68,7 @@ impl BlockPool {
     /// Poisons the pool if the evictor gave up what it cannot have held.
     fn check_victim(&mut self, victim: BlockId) -> Result<(), PoolError> {
         if self.allocator.ref_count(victim) == Some(0) && self.index.is_computed(victim) {
-            return Ok(());
+            return self.touch(&[victim]);
         }
         Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")))
     }
@@ -61,7 +79,15 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Acquire { blocks: Ids::pack(blocks) },
+            |inner| inner.acquire_unrecorded(blocks),
+        )
+    }
+
+    fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         self.allocator.acquire(blocks)?;
         if !self.fences.is_idle() {
             let mut added = BTreeMap::<BlockId, u32>::new();
@@ -70,7 +96,7 @@ impl BlockPool {
             }
             for (block, added) in added {
                 let now = self.allocator.ref_count(block).unwrap_or(added);
-                self.fences.on_acquire(block, now - added);
+                self.fences.on_acquire(block, now.saturating_sub(added));
             }
         }
         Ok(())
@@ -84,7 +110,15 @@ impl BlockPool {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
     /// ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Release { blocks: Ids::pack(blocks) },
+            |inner| inner.release_unrecorded(blocks),
+        )
+    }
+
+    fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         let mut shared = BTreeMap::<BlockId, u32>::new();
         if !self.fences.is_idle() {
             self.check_releasable(blocks, &mut shared)?;
@@ -103,6 +137,13 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::ReleaseTable { blocks: Ids::pack(table) },
+            |inner| inner.release_table_unrecorded(table),
+        )
+    }
+
+    fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
         let tail_first: Vec<_> = table.iter().rev().copied().collect();
         self.release(&tail_first)
     }
@@ -117,7 +158,11 @@ impl BlockPool {
             check_id(block, self.num_blocks(), "released")?;
             let count = named.entry(block).or_default();
             *count += 1;
-            let held = self.allocator.ref_count(block).unwrap_or(0) - self.fences.references(block);
+            let references = self.allocator.ref_count(block).unwrap_or(0);
+            let Some(held) = references.checked_sub(self.fences.references(block)) else {
+                return Err(self
+                    .condemn(|| format!("F1: fences have more references of block {block} than there are")));
+            };
             if *count > held {
                 return Err(PoolError::NotHeld { block, held, operation: "release it", position });
             }
@@ -148,12 +193,33 @@ impl BlockPool {
                 self.unregister(block);
             }
             self.evictor.remove(block);
-            self.allocator.free_parked(block)?;
+            self.free_parked(block)?;
         }
         self.relink_candidates();
+        let held = self.evictor.len();
         self.evictor.insert(&mut self.candidates);
+        if self.evictor.len() != held + self.candidates.len() {
+            return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
+        }
         self.idle = idle;
         Ok(())
+    }
+
+    /// Puts a parked block on the free list.
+    fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
+        // It is on no list: a list that has it is broken.
+        self.allocator.free_parked(block).map_err(|error| self.broken(error.to_string()))
+    }
+
+    /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
+    #[inline]
+    fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
+        let sum = self.num_available().saturating_add(self.allocator.num_held());
+        if sum == self.num_usable() {
+            Ok(())
+        } else {
+            self.check_sums().map_err(|broken| self.broken(broken.to_string()))
+        }
     }
 
     /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give
@@ -180,10 +246,18 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_after(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::ReleaseAfter { blocks: Ids::pack(blocks), step },
+            |inner| inner.release_after_unrecorded(blocks, step),
+        )
+    }
+
+    fn release_after_unrecorded(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
         if self.fences.is_completed(step) {
             return self.release(blocks);
         }
         self.check_poison()?;
+        self.touch(blocks)?;
         self.check_releasable(blocks, &mut BTreeMap::new())?;
         let allocator = &self.allocator;
         self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
@@ -195,6 +269,13 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::CompleteStep { step },
+            |inner| inner.complete_step_unrecorded(step),
+        )
+    }
+
+    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
         self.end_fences(&ended)?;
@@ -203,9 +284,13 @@ impl BlockPool {
 
     fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
         self.idle.clear();
+        self.touch(ended)?;
         for &block in ended {
             let references = self.allocator.ref_count(block).unwrap_or(0);
-            self.fences.end_one(block, references);
+            if !self.fences.end_one(block, references) {
+                let reason = format!("F1: a fence of block {block} ends, which has {references} references");
+                return Err(self.broken(reason));
+            }
             self.allocator.drop_references(&[block], &mut self.idle)?;
         }
         self.settle_idle()
@@ -235,6 +320,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::MarkAccessed { blocks: Ids::pack(blocks), time },
+            |inner| inner.mark_accessed_unrecorded(blocks, time),
+        )
+    }
+
+    fn mark_accessed_unrecorded(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
             return Err(PoolError::InvalidConfig {
@@ -245,6 +337,7 @@ impl BlockPool {
         }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "accessed")?;
+            self.check_untampered(block)?;
             if self.allocator.ref_count(block) == Some(0) && !self.evictor.contains(block) {
                 let operation = "mark it as accessed";
                 return Err(PoolError::NotHeld { block, held: 0, operation, position });
@@ -262,11 +355,19 @@ impl BlockPool {
     /// # Errors
     /// Unknown ids.
     pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Evict { blocks: Ids::pack(blocks) },
+            |inner| inner.evict_unrecorded(blocks),
+        )
+    }
+
+    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "evicted")?;
         }
-        let before = self.index.num_registered();
+        self.touch(blocks)?;
+        let mut dropped = 0;
         for &block in blocks {
             if !self.index.contains(block) {
                 continue;
@@ -277,11 +378,12 @@ impl BlockPool {
                 return Err(self.broken(reason));
             }
             self.unregister(block);
+            dropped += 1;
             if idle {
-                self.allocator.free_parked(block)?;
+                self.free_parked(block)?;
             }
         }
-        Ok(before - self.index.num_registered())
+        Ok(dropped)
     }
 
     /// Forgets all cached content. Returns how many blocks were registered. O(usable blocks).
@@ -289,11 +391,16 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::Reset, Self::reset_unrecorded)
+    }
+
+    fn reset_unrecorded(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         let stats = self.stats();
         if stats.active + stats.fenced > 0 {
             return Err(PoolError::InUse { active: stats.active, fenced: stats.fenced });
         }
+        self.note_cleared(Cause::Reset);
         self.forget()
     }
 
@@ -304,7 +411,12 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::BumpEpoch, Self::bump_epoch_unrecorded)
+    }
+
+    fn bump_epoch_unrecorded(&mut self) -> Result<u64, PoolError> {
         self.check_poison()?;
+        self.note_cleared(Cause::Epoch(self.epoch));
         self.epoch += 1;
         self.forget()?;
         Ok(self.epoch)
@@ -312,10 +424,11 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
+        self.touch_all()?;
         while let Some(block) = self.evictor.evict() {
             self.check_victim(block)?;
             self.index.remove(block);
-            self.allocator.free_parked(block)?;
+            self.free_parked(block)?;
         }
         if !self.evictor.is_empty() {
             return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
@@ -335,6 +448,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Resize { num_blocks },
+            |inner| inner.resize_unrecorded(num_blocks),
+        )
+    }
+
+    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         let from = self.num_blocks();
         if num_blocks < from || num_blocks > MAX_BLOCKS {
@@ -345,6 +465,7 @@ impl BlockPool {
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         self.index.grow(num_blocks)?;
         self.evictor.grow(num_blocks)?;
+        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.allocator.grow(num_blocks)?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);

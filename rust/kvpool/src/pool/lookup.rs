@@ -7,6 +7,7 @@ use crate::error::PoolError;
 use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
+use crate::journal::{Ids, PoolOperation};
 use crate::prefix_index::{Inserted, Visibility};
 use crate::retention::TenantId;
 
@@ -37,8 +38,8 @@ pub(crate) struct PrefixMatch {
     /// Blocks of the match without references.
     pub(crate) idle: usize,
     /// Blocks asked for.
-    pub(super) asked: usize,
-    collided: bool,
+    pub(crate) asked: usize,
+    pub(crate) collided: bool,
     /// Whose lookup it is, for the advisor; the caller fills it in.
     pub(crate) tenant: Option<TenantId>,
     /// What the advisor wants to know of the blocks asked for.
@@ -76,6 +77,7 @@ impl BlockPool {
         for position in 0..asked {
             match self.index.find_or_collision(chain, position) {
                 Ok(Some(block)) => {
+                    self.check_untampered(block)?;
                     let references = self.allocator.ref_count(block).unwrap_or(u32::MAX);
                     if references == u32::MAX {
                         break; // no further reference can be counted: as good as a miss
@@ -95,6 +97,7 @@ impl BlockPool {
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
+        self.touch(&found.blocks)?;
         for &block in &found.blocks {
             let before = self.allocator.ref_count(block).unwrap_or(0);
             if before > 0 {
@@ -136,9 +139,18 @@ impl BlockPool {
         max_blocks: usize,
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let found = PrefixMatch { tenant, ..self.match_prefix(chain, max_blocks)? };
-        self.acquire_match(&found)?;
-        Ok(found.blocks)
+        self.recorded(
+            |pool, journal, found| PoolOperation::Match {
+                chain: pool.chain_record(journal, chain, found.as_ref().map_or(0, Vec::len)),
+                max_blocks,
+                tenant: tenant.map(|tenant| tenant.0),
+            },
+            |pool| {
+                let found = PrefixMatch { tenant, ..pool.match_prefix(chain, max_blocks)? };
+                pool.acquire_match(&found)?;
+                Ok(found.blocks)
+            },
+        )
     }
 
     /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
@@ -165,12 +177,29 @@ impl BlockPool {
         chain: &HashChain,
         start: usize,
     ) -> Result<Registered, PoolError> {
+        self.recorded(
+            |pool, journal, _| PoolOperation::Register {
+                blocks: Ids::pack(blocks),
+                chain: pool.chain_record(journal, chain, start),
+                start,
+            },
+            |inner| inner.register_unrecorded(blocks, chain, start),
+        )
+    }
+
+    fn register_unrecorded(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Registered, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
         let too_short = PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() };
         if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
             return Err(too_short);
         }
+        self.touch(blocks)?;
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "registered")?;
             if self.allocator.ref_count(block) == Some(0) {
@@ -216,7 +245,15 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.
     pub fn mark_computed(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::MarkComputed { blocks: Ids::pack(blocks) },
+            |inner| inner.mark_computed_unrecorded(blocks),
+        )
+    }
+
+    fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.touch(blocks)?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "marked computed")?;
             if !self.index.contains(block) {
@@ -225,6 +262,9 @@ impl BlockPool {
         }
         for &block in blocks {
             let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
+            if appeared {
+                self.note_appeared(block);
+            }
             if appeared
                 && self.events.is_enabled()
                 && let (Some(hash), Some(depth)) = (self.index.hash_of(block), self.index.depth_of(block))

@@ -35,12 +35,19 @@
 //! ```
 
 mod advice;
+mod departures;
+pub(crate) mod digest;
+#[cfg(feature = "fault-injection")]
+mod faults;
+mod journal;
 mod lifetime;
 mod lookup;
 mod promote;
 mod retention;
+mod scrub;
 
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::BlockAllocator;
@@ -50,12 +57,17 @@ use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::FenceSet;
 use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
 
+pub(crate) use departures::{Cause, Change};
+#[cfg(feature = "fault-injection")]
+pub use faults::Fault;
 pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
+pub use scrub::ScrubReport;
 
 /// What happens to a released block whose content another cached block holds too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -117,6 +129,9 @@ pub struct PoolConfig {
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more.
     pub event_capacity: usize,
+    /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
+    /// with one. Off costs nothing; on, 24 bytes per block.
+    pub digest: bool,
 }
 
 impl Default for PoolConfig {
@@ -130,6 +145,7 @@ impl Default for PoolConfig {
             retention: None,
             advisor: None,
             event_capacity: 0,
+            digest: false,
         }
     }
 }
@@ -156,10 +172,16 @@ pub struct BlockPool {
     fences: FenceSet,
     events: EventLog,
     advisor: Option<Box<Advisor>>,
+    /// What the manager wants to know of contents that come and go.
+    departures: Option<Box<departures::Departures>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    poison: Option<Box<str>>,
+    digest: Option<digest::StateDigest>,
+    scrubber: scrub::Scrubber,
+    /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
+    poison: OnceLock<Box<str>>,
+    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -220,10 +242,14 @@ impl BlockPool {
             fences: FenceSet::default(),
             events,
             advisor: advisor.transpose()?.map(Box::new),
+            departures: None,
             duplicates: config.duplicates,
             epoch: 0,
             counters: Counters::default(),
-            poison: None,
+            digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
+            scrubber: scrub::Scrubber::default(),
+            poison: OnceLock::new(),
+            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })
@@ -244,13 +270,25 @@ impl BlockPool {
     /// Blocks that an allocation can take now: free and cached-free.
     #[must_use]
     pub fn num_available(&self) -> usize {
-        self.allocator.num_free() + self.evictor.len()
+        self.allocator.num_free().saturating_add(self.evictor.len())
     }
 
     /// Blocks that no request holds but a running step may still touch.
     #[must_use]
     pub const fn num_fenced(&self) -> usize {
         self.fences.num_fenced()
+    }
+
+    /// References of all blocks, those of fences and pins included.
+    #[must_use]
+    pub const fn num_references(&self) -> u64 {
+        self.allocator.num_references()
+    }
+
+    /// Of those, references that fences and pins hold.
+    #[must_use]
+    pub const fn num_fence_references(&self) -> u64 {
+        self.fences.num_references()
     }
 
     /// References of `block` that fences hold: part of [`Self::ref_count`].
@@ -262,14 +300,15 @@ impl BlockPool {
     /// References of `block` outside of fences and pins: block tables and other holders.
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
-        self.ref_count(block).unwrap_or(0) - self.fences.references(block)
+        // More fences than references: the scrubber's to find.
+        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.references(block))
     }
 
     /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
     /// Pins do not: a planned copy is made before anything of the step is written.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
-        self.ref_count(block).unwrap_or(0) - self.fences.pins(block)
+        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.pins(block))
     }
 
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
@@ -317,7 +356,7 @@ impl BlockPool {
     /// Why the pool refuses work, if it does.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
-        self.poison.as_deref()
+        self.poison.get().map(AsRef::as_ref)
     }
 
     /// References of `block`, those of fences included; `None` for ids outside the pool.
@@ -365,7 +404,11 @@ impl BlockPool {
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
     pub fn take_events(&mut self) -> EventBatch {
-        self.events.take()
+        let events = self.events.take();
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
+        }
+        events
     }
 
     /// Gauges and counters. O(1).
@@ -376,7 +419,7 @@ impl BlockPool {
             usable: self.num_usable(),
             free: self.allocator.num_free(),
             cached_free: self.evictor.len(),
-            active: self.allocator.num_held() - self.num_fenced(),
+            active: self.allocator.num_held().saturating_sub(self.num_fenced()),
             fenced: self.num_fenced(),
             registered: self.index.num_registered(),
             block_size: self.block_size(),
@@ -403,25 +446,11 @@ impl BlockPool {
         self.evictor.check_invariants()?;
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
+        self.check_digest()?;
+        self.check_block(BlockId::new(0))?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
         for block in (1..self.num_blocks() as u32).map(BlockId::new) {
-            let references = self.allocator.ref_count(block).unwrap_or(0);
-            let on_free_list = self.allocator.free_list().contains(block);
-            let evictable = self.evictor.contains(block);
-            let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(references > 0);
-            ensure(places == 1, "B1 (a block is in exactly one place)", || {
-                format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
-            })?;
-            ensure(
-                !evictable || self.index.is_computed(block),
-                "B2 (evictable blocks are computed)",
-                || format!("{block:?}"),
-            )?;
-            ensure(
-                !on_free_list || !self.index.contains(block),
-                "B3 (free blocks are not registered)",
-                || format!("{block:?}"),
-            )?;
+            self.check_block(block)?;
             match self.state(block) {
                 Some(BlockState::Free) => free += 1,
                 Some(BlockState::CachedFree) => cached_free += 1,
@@ -434,21 +463,6 @@ impl BlockPool {
         ensure(counted == (free, cached_free, active, fenced), "B1 (the sums hold)", || {
             format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
         })
-    }
-
-    /// Refuses work if an invariant broke before.
-    fn check_poison(&self) -> Result<(), PoolError> {
-        match &self.poison {
-            None => Ok(()),
-            Some(reason) => Err(PoolError::Poisoned { reason: reason.to_string() }),
-        }
-    }
-
-    /// Poisons the pool: an internal invariant broke during an operation.
-    #[cold]
-    fn broken(&mut self, reason: String) -> PoolError {
-        self.poison = Some(reason.clone().into_boxed_str());
-        PoolError::Poisoned { reason }
     }
 
     /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
@@ -470,10 +484,12 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with its event.
     fn unregister(&mut self, block: BlockId) {
-        let hash = if self.events.is_enabled() { self.index.hash_of(block) } else { None };
+        let wanted = self.events.is_enabled() || self.departures.is_some();
+        let hash = if wanted { self.index.hash_of(block) } else { None };
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {
             self.events.push(BlockEvent::Removed { hash, block });
         }
+        self.note_unregistered(hash.filter(|_| vanished));
     }
 }

@@ -6,6 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
+use crate::journal::{LinkRecord, PoolOperation};
 use crate::prefix_index::Inserted;
 
 /// Positions that an index can note.
@@ -39,8 +40,16 @@ impl BlockPool {
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
     pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Promote { block: block.get(), link: LinkRecord::new(link) },
+            |inner| inner.promote_unrecorded(block, link),
+        )
+    }
+
+    fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
+        self.touch(&[block])?;
         if self.num_holders(block) == 0 {
             return Err(PoolError::NotHeld { block, held: 0, operation: "promote it", position: 0 });
         }
@@ -64,6 +73,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
     pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::AcquireRegistered { link: LinkRecord::new(link) },
+            |inner| inner.acquire_registered_unrecorded(link),
+        )
+    }
+
+    fn acquire_registered_unrecorded(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
         self.counters.collisions +=
@@ -90,6 +106,7 @@ impl BlockPool {
             self.note_shared_hit(block);
             return Ok(());
         }
+        self.touch(&[block])?;
         if !self.evictor.hit(block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
@@ -105,7 +122,7 @@ impl BlockPool {
 
     /// The computed block with a content of another tier's pool.
     pub(crate) fn find_content(&self, content: &LinkRef<'_>) -> Option<BlockId> {
-        let found = self.index.find_link(content).ok().flatten()?;
+        let found = self.index.find_link(content).ok().flatten().filter(|&found| !self.is_tampered(found))?;
         // A block that nobody can hold once more is as good as none.
         let usable = self.allocator.ref_count(found).is_some_and(|held| held < u32::MAX / 2);
         (usable && self.index.is_computed(found)).then_some(found)
@@ -117,6 +134,7 @@ impl BlockPool {
         if self.index.contains(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
+        self.touch(&[block])?;
         if self.index.insert_checked(block, content) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());

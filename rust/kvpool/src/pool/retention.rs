@@ -4,6 +4,7 @@ use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
+use crate::journal::{Ids, PoolOperation};
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 impl BlockPool {
@@ -26,9 +27,21 @@ impl BlockPool {
     /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is not a number of
     /// seconds, or that is given before any [`Self::advance_time`].
     pub fn retain(&mut self, blocks: &[BlockId], retention: Retention) -> Result<HintReport, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::Retain { blocks: Ids::pack(blocks), retention: retention.into() },
+            |inner| inner.retain_unrecorded(blocks, retention),
+        )
+    }
+
+    fn retain_unrecorded(
+        &mut self,
+        blocks: &[BlockId],
+        retention: Retention,
+    ) -> Result<HintReport, PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "retained")?;
+            self.check_untampered(block)?;
         }
         let Some(retainer) = self.evictor.retention_mut() else {
             return Err(PoolError::NoRetention { operation: "retain blocks" });
@@ -37,7 +50,7 @@ impl BlockPool {
         for &block in blocks {
             // A fence is no holder: whoever released the block has no say any more.
             let references = self.allocator.ref_count(block).unwrap_or(0);
-            let shared = references - self.fences.references(block) > 1;
+            let shared = references.saturating_sub(self.fences.references(block)) > 1;
             report.count(if retention.keep == Keep::Demoted && shared {
                 Hint::Ignored
             } else {
@@ -53,6 +66,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
     pub fn assign_tenant(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::AssignTenant { blocks: Ids::pack(blocks), tenant: tenant.0 },
+            |inner| inner.assign_tenant_unrecorded(blocks, tenant),
+        )
+    }
+
+    fn assign_tenant_unrecorded(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "assigned to a tenant")?;
@@ -70,6 +90,13 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::AdvanceTime { now },
+            |inner| inner.advance_time_unrecorded(now),
+        )
+    }
+
+    fn advance_time_unrecorded(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.retainer("keep time")?.advance_time(now)
     }
@@ -79,6 +106,7 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`].
     pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, PoolError> {
+        self.check_poison()?;
         let refused = PoolError::NoRetention { operation: "count a tenant's blocks" };
         Ok(self.evictor.retention().ok_or(refused)?.tenant_blocks(tenant))
     }

@@ -33,6 +33,7 @@
 
 mod rings;
 
+use std::fmt;
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
@@ -66,7 +67,7 @@ const COMPUTED: u32 = 1 << 30;
 const HEAD: u32 = 1 << 29;
 const DEPTH: u32 = HEAD - 1;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Entry {
     hash: BlockHash,
     /// Ring of the blocks with this hash.
@@ -78,13 +79,23 @@ struct Entry {
 const EMPTY: Entry = Entry { hash: BlockHash::from_bytes([0; 32]), prev: 0, next: 0, depth_and_flags: 0 };
 
 impl Entry {
+    /// See [`PrefixIndex::content_check`]. A bit more or less of the hash or of `depth_and_flags` changes it.
+    #[inline]
+    fn check(&self, depth_and_flags: u32) -> u64 {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = std::array::from_fn(|i| self.hash.as_bytes()[at + i]);
+            u64::from_le_bytes(bytes)
+        };
+        (word(0) ^ word(8) ^ word(16) ^ word(24)).wrapping_add(u64::from(depth_and_flags & !HEAD))
+    }
+
     fn is(&self, flag: u32) -> bool {
         self.depth_and_flags & flag != 0
     }
 }
 
 /// Block hash -> blocks, for the blocks of one pool.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PrefixIndex {
     table: HashTable<u32>,
     table_key: TableKey,
@@ -101,11 +112,18 @@ pub struct PrefixIndex {
     keep_parents: bool,
     parents: Vec<BlockHash>,
     registered: usize,
+    /// The checks of all contents, summed up modulo 2^64 as they came and went: see [`Self::content_check`].
+    content_sum: u64,
+    /// Rings: entries of the table.
+    heads: usize,
+    /// A change met links that do not mirror each other, or a table that does not lead to a ring's head: the content that it
+    /// met is not found any more, and the index can no longer be trusted.
+    torn: bool,
 }
 
 /// Where a digest goes in the table. Digests of ours are uniform, but chains made elsewhere may carry anything, so it is
 /// keyed: nobody can choose digests that meet. Nothing depends on the order that this gives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct TableKey(u64, u64);
 
 impl TableKey {
@@ -162,6 +180,9 @@ impl PrefixIndex {
             keep_parents,
             parents: Vec::new(),
             registered: 0,
+            content_sum: 0,
+            heads: 0,
+            torn: false,
         };
         index.grow(num_blocks)?;
         Ok(index)
@@ -172,7 +193,8 @@ impl PrefixIndex {
         let entries = &self.entries;
         let more = (num_blocks - 1).saturating_sub(self.table.len());
         let key = self.table_key;
-        let reserved = self.table.try_reserve(more, |&head| key.hash(&entries[head as usize].hash));
+        let rehash = |&head: &u32| entries.get(head as usize).map_or(0, |entry| key.hash(&entry.hash));
+        let reserved = self.table.try_reserve(more, rehash);
         reserved.map_err(|_| no_memory(num_blocks))?;
         try_reserve(&mut self.entries, num_blocks)?;
         if self.verify >= Verify::Fingerprint {
@@ -205,10 +227,28 @@ impl PrefixIndex {
         }
     }
 
+    /// Whether a change met broken links: see [`Self::check_block`].
+    #[must_use]
+    pub const fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// Blocks that are registered, computed or not.
     #[must_use]
     pub const fn num_registered(&self) -> usize {
         self.registered
+    }
+
+    /// A number that another hash, depth or computed bit of a block would change; 0 without a content.
+    #[inline]
+    pub(crate) fn content_check(&self, block: BlockId) -> u64 {
+        let entry = self.entries.get(block.index()).filter(|entry| entry.is(REGISTERED));
+        entry.map_or(0, |entry| entry.check(entry.depth_and_flags))
+    }
+
+    /// The checks of all contents, summed up modulo 2^64 as they came and went.
+    pub(crate) const fn content_sum(&self) -> u64 {
+        self.content_sum
     }
 
     /// Distinct hashes among them.
@@ -253,6 +293,16 @@ impl PrefixIndex {
         self.contains(block).then(|| self.entries[block.index()].hash)
     }
 
+    /// What a digest of the state takes in of a registered block: its depth and bits, and the first 8 bytes of its hash.
+    /// Zeros without a content.
+    #[inline]
+    pub(crate) fn content_word(&self, block: BlockId) -> (u32, u64) {
+        match self.entries.get(block.index()) {
+            Some(entry) if entry.is(REGISTERED) => (entry.depth_and_flags & !HEAD, entry.hash.key()),
+            _ => (0, 0),
+        }
+    }
+
     /// The position of a registered block in its chain: 0 for the first block of a prompt.
     #[must_use]
     pub fn depth_of(&self, block: BlockId) -> Option<u32> {
@@ -274,8 +324,11 @@ impl PrefixIndex {
         let mut at = self.entries[head as usize].next;
         // Never longer than the pool: a broken ring ends, it does not hang.
         while at != head && out.len() < self.entries.len() {
+            let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.hash == *hash) else {
+                break;
+            };
             out.push(BlockId::new(at));
-            at = self.entries[at as usize].next;
+            at = entry.next;
         }
         out
     }
@@ -291,13 +344,15 @@ impl PrefixIndex {
         let entry = self.entries.get(block.index()).filter(|entry| entry.is(REGISTERED))?;
         // Computed copies come first: if another one exists it is the head, or the head is this block and it is next.
         let other = if entry.is(HEAD) { entry.next } else { self.head_of(&entry.hash)? };
-        let computed = other != block.get() && self.entries[other as usize].is(COMPUTED);
+        let copy = self.entries.get(other as usize).filter(|copy| copy.hash == entry.hash);
+        let computed = other != block.get() && copy.is_some_and(|copy| copy.is(COMPUTED));
         computed.then_some(BlockId::new(other))
     }
 
     #[inline]
     fn head_of(&self, hash: &BlockHash) -> Option<u32> {
-        self.table.find(self.table_key.hash(hash), |&head| self.entries[head as usize].hash == *hash).copied()
+        let leads = |&head: &u32| self.entries.get(head as usize).is_some_and(|entry| entry.hash == *hash);
+        self.table.find(self.table_key.hash(hash), leads).copied()
     }
 
     /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.
@@ -405,5 +460,18 @@ impl PrefixIndex {
     pub fn is_registered(&self, chain: &HashChain, position: usize) -> bool {
         let head = chain.hashes().get(position).and_then(|hash| self.head_of(hash));
         head.is_some_and(|head| self.verifies(head, chain, position))
+    }
+}
+
+/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's key is a secret.
+impl fmt::Debug for PrefixIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefixIndex")
+            .field("num_blocks", &self.num_blocks)
+            .field("block_size", &self.block_size)
+            .field("verify", &self.verify)
+            .field("algorithm", &self.algorithm)
+            .field("registered", &self.registered)
+            .finish_non_exhaustive()
     }
 }

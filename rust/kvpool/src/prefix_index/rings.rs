@@ -42,13 +42,18 @@ impl PrefixIndex {
             }
             // Uncomputed: at the end of the ring.
             let tail = self.entries[head as usize].prev;
+            if !self.mirrors(tail, head) {
+                return Inserted::Collision; // not over what cannot be trusted
+            }
             self.entries[tail as usize].next = id;
             self.entries[head as usize].prev = id;
             (tail, head)
         } else {
             let (entries, key) = (&self.entries, self.table_key);
             let at = key.hash(&link.hash);
-            self.table.insert_unique(at, id, |&head| key.hash(&entries[head as usize].hash));
+            let rehash = |&head: &u32| entries.get(head as usize).map_or(0, |entry| key.hash(&entry.hash));
+            self.table.insert_unique(at, id, rehash);
+            self.heads += 1;
             flags |= HEAD;
             (id, id)
         };
@@ -69,7 +74,8 @@ impl PrefixIndex {
         if let (Some(slot), Some(parent)) = (self.parents.get_mut(block.index()), link.parent) {
             *slot = parent;
         }
-        self.registered += 1;
+        self.registered = self.registered.wrapping_add(1);
+        self.content_sum = self.content_sum.wrapping_add(self.content_check(block));
         Inserted::Registered
     }
 
@@ -92,13 +98,19 @@ impl PrefixIndex {
             return Visibility::Unchanged;
         }
         self.entries[block.index()].depth_and_flags |= COMPUTED;
+        self.content_sum = self.content_sum.wrapping_add(u64::from(COMPUTED));
         if self.entries[block.index()].is(HEAD) {
             return Visibility::Appeared;
         }
         // Move it to where computed copies are: behind a computed head, or before an uncomputed one.
         let hash = self.entries[block.index()].hash;
-        let Some(head) = self.head_of(&hash) else { return Visibility::Unchanged };
-        self.unlink(id);
+        let Some(head) = self.head_of(&hash) else {
+            self.torn = true;
+            return Visibility::Unchanged;
+        };
+        if !self.unlink(id) {
+            return Visibility::Unchanged;
+        }
         if self.entries[head as usize].is(COMPUTED) {
             self.link_after(id, head);
             return Visibility::Unchanged;
@@ -109,14 +121,36 @@ impl PrefixIndex {
         Visibility::Appeared
     }
 
-    fn unlink(&mut self, id: u32) {
+    /// Whether `prev` and `next` are neighbours in a ring that say so of each other. Tears the index if they do not.
+    fn mirrors(&mut self, prev: u32, next: u32) -> bool {
+        let forward = self.entries.get(prev as usize).filter(|entry| entry.next == next);
+        let backward = self.entries.get(next as usize).filter(|entry| entry.prev == prev);
+        let sound = match (forward, backward) {
+            (Some(before), Some(behind)) => before.hash == behind.hash,
+            _ => false,
+        };
+        self.torn |= !sound;
+        sound
+    }
+
+    fn unlink(&mut self, id: u32) -> bool {
         let (prev, next) = (self.entries[id as usize].prev, self.entries[id as usize].next);
+        if !self.mirrors(prev, id) || !self.mirrors(id, next) {
+            return false;
+        }
         self.entries[prev as usize].next = next;
         self.entries[next as usize].prev = prev;
+        true
     }
 
     fn link_after(&mut self, id: u32, prev: u32) {
-        let next = self.entries[prev as usize].next;
+        let Some(next) = self.entries.get(prev as usize).map(|entry| entry.next) else {
+            self.torn = true;
+            return;
+        };
+        if !self.mirrors(prev, next) {
+            return;
+        }
         self.entries[id as usize].prev = prev;
         self.entries[id as usize].next = next;
         self.entries[prev as usize].next = id;
@@ -124,11 +158,24 @@ impl PrefixIndex {
     }
 
     fn move_head(&mut self, hash: &BlockHash, from: u32, to: u32) {
-        if let Some(slot) = self.table.find_mut(self.table_key.hash(hash), |&head| head == from) {
-            *slot = to;
+        match self.table.find_mut(self.table_key.hash(hash), |&head| head == from) {
+            Some(slot) => *slot = to,
+            None => self.torn = true,
         }
         self.entries[from as usize].depth_and_flags &= !HEAD;
         self.entries[to as usize].depth_and_flags |= HEAD;
+    }
+
+    /// Takes the entry of the ring that `id` heads out of the table.
+    fn remove_head(&mut self, id: u32) {
+        let at = self.table_key.hash(&self.entries[id as usize].hash);
+        match self.table.find_entry(at, |&head| head == id) {
+            Ok(slot) => {
+                slot.remove();
+            }
+            Err(_) => self.torn = true,
+        }
+        self.heads = self.heads.wrapping_sub(1);
     }
 
     /// Takes `block` out of the index: no lookup finds it any more. Returns whether it was registered. O(1).
@@ -144,24 +191,26 @@ impl PrefixIndex {
         let id = block.get();
         let Entry { next: heir, depth_and_flags: flags, .. } = self.entries[block.index()];
         let mut visibility = Visibility::Unchanged;
+        let sound = self.unlink(id);
         if flags & HEAD != 0 {
-            let at = self.table_key.hash(&self.entries[block.index()].hash);
-            if heir == id {
-                if let Ok(slot) = self.table.find_entry(at, |&head| head == id) {
-                    slot.remove();
+            // What hangs on broken links is not found any more, rather than somebody else's content.
+            let heir = Some(heir).filter(|&heir| sound && heir != id);
+            match heir {
+                None => self.remove_head(id),
+                Some(heir) => {
+                    let hash = self.entries[block.index()].hash;
+                    self.move_head(&hash, id, heir);
                 }
-            } else {
-                let hash = self.entries[block.index()].hash;
-                self.move_head(&hash, id, heir);
             }
-            let heir_is_visible = heir != id && self.entries[heir as usize].is(COMPUTED);
+            let heir_is_visible = heir.is_some_and(|heir| self.entries[heir as usize].is(COMPUTED));
             if flags & COMPUTED != 0 && !heir_is_visible {
                 visibility = Visibility::Vanished;
             }
         }
-        self.unlink(id);
         self.entries[block.index()].depth_and_flags = 0;
-        self.registered -= 1;
+        let gone = self.entries[block.index()].check(flags);
+        self.content_sum = self.content_sum.wrapping_sub(gone);
+        self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
         visibility
     }
 
@@ -172,6 +221,48 @@ impl PrefixIndex {
             entry.depth_and_flags = 0;
         }
         self.registered = 0;
+        self.content_sum = 0;
+        self.heads = 0;
+    }
+
+    /// Whether one block is found by the hash that it is registered under, and its links and bits agree with those of its
+    /// neighbours; or has none, if it is not registered. Of block 0: what is counted. O(1).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        ensure(!self.torn, "P1 (ring links mirror each other)", || "a change met links that do not".into())?;
+        if block.is_null() {
+            let counted = self.heads == self.table.len() && self.heads <= self.registered;
+            ensure(counted && self.registered <= self.num_blocks, "P3 (rings are counted)", || {
+                format!("{} in the table, {} rings, {} blocks", self.table.len(), self.heads, self.registered)
+            })?;
+        }
+        let Some(entry) = self.entries.get(block.index()) else { return Ok(()) };
+        if !entry.is(REGISTERED) || block.is_null() {
+            return ensure(entry.depth_and_flags == 0, "P1 (what is not registered has no content)", || {
+                format!("{block:?}: {:x}", entry.depth_and_flags)
+            });
+        }
+        let head = self.head_of(&entry.hash);
+        let leads = head.is_some_and(|head| self.entries[head as usize].is(HEAD))
+            && entry.is(HEAD) == (head == Some(block.get()));
+        ensure(leads, "P1 (the table leads to the head of a block's ring)", || {
+            format!("{block:?}, a head: {}, is found by {head:?}", entry.is(HEAD))
+        })?;
+        let neighbour = |id: u32| {
+            let other = self.entries.get(id as usize);
+            other.filter(|other| other.is(REGISTERED) && other.hash == entry.hash)
+        };
+        let (before, behind) = (neighbour(entry.prev), neighbour(entry.next));
+        let mirrored = before.is_some_and(|before| before.next == block.get())
+            && behind.is_some_and(|behind| behind.prev == block.get());
+        ensure(mirrored, "P1 (ring links mirror each other)", || {
+            format!("{block:?}: {} before, {} behind", entry.prev, entry.next)
+        })?;
+        let sorted =
+            entry.is(COMPUTED) || behind.is_none_or(|behind| behind.is(HEAD) || !behind.is(COMPUTED));
+        ensure(sorted, "P2 (computed copies come first)", || format!("{block:?}, before {}", entry.next))
     }
 
     /// Recounts rings, flags and table from scratch.
@@ -180,9 +271,14 @@ impl PrefixIndex {
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         let mut in_rings = 0;
+        self.check_block(BlockId::new(0))?;
         for &head in &self.table {
-            let entry = &self.entries[head as usize];
-            ensure(entry.is(HEAD), "P1 (a table entry is the head of its ring)", || format!("#{head}"))?;
+            let Some(entry) = self.entries.get(head as usize).filter(|entry| entry.is(HEAD)) else {
+                return Err(InvariantViolation::new(
+                    "P1 (a table entry is the head of its ring)",
+                    format!("#{head}"),
+                ));
+            };
             let mut uncomputed_seen = false;
             for copy in self.copies(&entry.hash) {
                 let member = &self.entries[copy.index()];
@@ -200,7 +296,7 @@ impl PrefixIndex {
                 })?;
                 uncomputed_seen |= !member.is(COMPUTED);
                 ensure(
-                    self.entries[member.next as usize].prev == copy.get(),
+                    self.entries.get(member.next as usize).is_some_and(|next| next.prev == copy.get()),
                     "P1 (ring links mirror each other)",
                     || format!("{copy:?}"),
                 )?;
@@ -212,5 +308,53 @@ impl PrefixIndex {
             "P1 (every registered block is in a ring)",
             || format!("{in_rings} in rings, {flagged} flagged, {} counted", self.registered),
         )
+    }
+}
+
+#[cfg(feature = "fault-injection")]
+impl PrefixIndex {
+    /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its link forward, 2 a byte of
+    /// its hash, 3 its computed bit, 4 its depth, 5 where the table leads that leads to it, 6 whether the table leads to it, 7 (of
+    /// any block) the number of registered blocks, 8 (of one that is not registered) that it is. False if there is no such thing,
+    /// or if it is so already.
+    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        if what == 7 {
+            return std::mem::replace(&mut self.registered, to as usize) != to as usize;
+        }
+        let at = self.entries.get(block.index()).map_or(0, |entry| self.table_key.hash(&entry.hash));
+        let Some(entry) = self.entries.get_mut(block.index()) else { return false };
+        let registered = entry.is(REGISTERED);
+        let replace = |slot: &mut u32, to: u32| std::mem::replace(slot, to) != to;
+        match what {
+            0 if registered => replace(&mut entry.prev, to),
+            1 if registered => replace(&mut entry.next, to),
+            2 if registered => {
+                let mut bytes = *entry.hash.as_bytes();
+                bytes[to as usize % 32] ^= 1 << (to / 32 % 8);
+                entry.hash = BlockHash::from_bytes(bytes);
+                true
+            }
+            3 if registered => {
+                entry.depth_and_flags ^= COMPUTED;
+                true
+            }
+            4 if registered => {
+                let changed = (entry.depth_and_flags & !DEPTH) | (to & DEPTH);
+                replace(&mut entry.depth_and_flags, changed)
+            }
+            5 if registered && to != block.get() => {
+                let found = self.table.find_mut(at, |&head| head == block.get());
+                found.map(|slot| *slot = to).is_some()
+            }
+            6 if registered => {
+                let found = self.table.find_entry(at, |&head| head == block.get());
+                found.map(hashbrown::hash_table::OccupiedEntry::remove).is_ok()
+            }
+            8 if !registered && !block.is_null() => {
+                entry.depth_and_flags |= REGISTERED;
+                true
+            }
+            _ => false,
+        }
     }
 }

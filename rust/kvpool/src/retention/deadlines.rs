@@ -43,6 +43,12 @@ impl Deadlines {
         self.places.get(block.index()).is_some_and(|&place| place != OUT)
     }
 
+    /// The place of `block`, if it is there.
+    fn place(&self, block: BlockId) -> Option<usize> {
+        let place = *self.places.get(block.index())? as usize;
+        self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
+    }
+
     /// Sets the deadline of `block`, which is one of the pool's, in place of any that it had.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
         let key = key_of(deadline);
@@ -53,25 +59,35 @@ impl Deadlines {
                 self.heap.push((key, block.get()));
                 self.sift_up(self.heap.len() - 1);
             }
-            Some(&place) => {
-                self.heap[place as usize].0 = key;
-                self.sift_up(place as usize);
-                self.sift_down(place as usize);
+            Some(_) => {
+                let Some(place) = self.place(block) else { return };
+                self.heap[place].0 = key;
+                self.sift_up(place);
+                self.sift_down(place);
             }
         }
     }
 
-    /// Ends the deadline of `block`.
-    pub(super) fn end(&mut self, block: BlockId) {
-        let Some(&place) = self.places.get(block.index()).filter(|&&place| place != OUT) else { return };
+    /// Ends the deadline of `block`. Returns whether it had one.
+    pub(super) fn end(&mut self, block: BlockId) -> bool {
+        let Some(place) = self.place(block) else { return false };
         self.places[block.index()] = OUT;
         let last = self.heap.len() - 1;
-        self.heap.swap(place as usize, last);
+        self.heap.swap(place, last);
         self.heap.pop();
-        if (place as usize) < last {
-            self.places[self.heap[place as usize].1 as usize] = place;
-            self.sift_up(place as usize);
-            self.sift_down(place as usize);
+        if place < last {
+            self.note(place);
+            self.sift_up(place);
+            self.sift_down(place);
+        }
+        true
+    }
+
+    /// Notes the place of the block that is there.
+    fn note(&mut self, place: usize) {
+        let block = self.heap[place].1;
+        if let Some(slot) = self.places.get_mut(block as usize) {
+            *slot = place as u32;
         }
     }
 
@@ -79,8 +95,7 @@ impl Deadlines {
     pub(super) fn pop_due(&mut self, now: f64) -> Option<BlockId> {
         let now = key_of(now);
         let &(_, block) = self.heap.first().filter(|(key, _)| *key <= now)?;
-        self.end(BlockId::new(block));
-        Some(BlockId::new(block))
+        self.end(BlockId::new(block)).then_some(BlockId::new(block))
     }
 
     pub(super) fn clear(&mut self) {
@@ -109,8 +124,38 @@ impl Deadlines {
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.places[self.heap[a].1 as usize] = a as u32;
-        self.places[self.heap[b].1 as usize] = b as u32;
+        self.note(a);
+        self.note(b);
+    }
+
+    /// R3 for one block. O(1).
+    pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        let Some(&noted) = self.places.get(block.index()) else { return Ok(()) };
+        let sound = match self.place(block) {
+            None => noted == OUT,
+            Some(place) => {
+                let parent = place.saturating_sub(1) / 2;
+                let children = [2 * place + 1, 2 * place + 2];
+                self.heap[parent] <= self.heap[place]
+                    && children
+                        .iter()
+                        .filter_map(|&at| self.heap.get(at))
+                        .all(|child| self.heap[place] <= *child)
+            }
+        };
+        // Of the null block: what is on top knows its place.
+        let top = self.heap.first().is_none_or(|&(_, top)| self.place(BlockId::new(top)) == Some(0));
+        ensure(sound && top, "R3 (deadlines are a heap, and know their places)", || {
+            format!("{block:?} is noted at {noted}, the top {:?}", self.heap.first())
+        })
+    }
+
+    /// Changes the place of a block behind the heap's back.
+    #[cfg(feature = "fault-injection")]
+    pub(super) fn corrupt(&mut self, block: BlockId, to: u32) -> bool {
+        let noted = self.contains(block);
+        let slot = self.places.get_mut(block.index()).filter(|_| noted);
+        slot.is_some_and(|slot| std::mem::replace(slot, to) != to)
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -156,11 +156,11 @@ impl Retention {
 }
 
 /// A tenant: whoever's blocks are counted together. The number is the caller's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct TenantId(pub u32);
 
 /// What a tenant may count on, and what it may take while others need blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TenantLimits {
     /// Whose.
     pub tenant: TenantId,
@@ -171,7 +171,7 @@ pub struct TenantLimits {
 }
 
 /// Settings of retention.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RetentionConfig {
     /// The most blocks that are pinned at once; pins beyond it are clipped to [`Priority::MAX`].
     pub pin_budget: usize,
@@ -248,6 +248,23 @@ impl HintReport {
         self.clipped += more.clipped;
         self.ignored += more.ignored;
     }
+}
+
+/// Why a block was evicted, as far as retention has a say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EvictionCause {
+    /// The policy chose it.
+    #[default]
+    Policy,
+    /// A priority of its own, or a pin, put it where its turn came.
+    Priority,
+    /// It was demoted: the end of a session, `no_cache`.
+    EndOfLife,
+    /// Its time to live had run out, and it was not used since.
+    Expired,
+    /// Its tenant was above its ceiling.
+    TenantCeiling,
 }
 
 /// How many blocks are retained how, now; and how many retentions have run out so far.

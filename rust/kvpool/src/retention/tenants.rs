@@ -105,13 +105,13 @@ impl Tenants {
     /// Whether `block` was set aside; it is not any more.
     pub(super) fn unshelter(&mut self, block: BlockId) -> bool {
         let was = self.sheltered.remove(block).is_some();
-        self.num_sheltered -= usize::from(was);
+        self.num_sheltered = self.num_sheltered.wrapping_sub(usize::from(was));
         was
     }
 
     fn unshelter_next(&mut self, tenant: usize) -> Option<BlockId> {
         let block = self.sheltered.pop_front(tenant)?;
-        self.num_sheltered -= 1;
+        self.num_sheltered = self.num_sheltered.wrapping_sub(1);
         Some(block)
     }
 
@@ -129,6 +129,22 @@ impl Tenants {
         self.sheltered.clear();
         self.num_sheltered = 0;
         self.num_above = 0;
+    }
+
+    /// R2 for one block, and for the null block what is counted. O(1), O(tenants) for the null block.
+    pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.idle.check_block(block)?;
+        self.sheltered.check_block(block)?;
+        let aside = self.sheltered.list_of(block);
+        let sheltered: usize = if block.is_null() {
+            (0..self.limits.len()).map(|at| self.sheltered.len(at)).sum()
+        } else {
+            self.num_sheltered
+        };
+        let sound = sheltered == self.num_sheltered && (aside.is_none() || aside == self.idle.list_of(block));
+        ensure(sound, "R2 (what is set aside is idle and counted)", || {
+            format!("{block:?} is set aside for {aside:?}; {sheltered} of {} are", self.num_sheltered)
+        })
     }
 
     pub(super) fn check_invariants(

@@ -156,6 +156,7 @@ impl Sequences {
     }
 
     fn at(&self, id: SequenceId) -> Result<&Sequence, SequenceError> {
+        self.tiers.check_poison()?;
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         slot.and_then(|slot| slot.sequence.as_ref()).ok_or(SequenceError::Stale { handle: id })
     }
@@ -190,6 +191,7 @@ impl Sequences {
     /// [`SequenceError::OutOfBlocks`], [`SequenceError::Empty`], [`SequenceError::ForeignCursor`],
     /// [`crate::PoolError::StaleEpoch`], [`crate::TierError::UnknownTier`].
     pub fn admit(&mut self, prompt: HashCursor, tier: usize) -> Result<SequenceId, SequenceError> {
+        self.tiers.check_poison()?;
         if prompt.num_tokens() == 0 {
             return Err(SequenceError::Empty);
         }
@@ -218,6 +220,7 @@ impl Sequences {
     /// # Errors
     /// [`crate::TierError::UnknownTier`].
     pub fn fit(&self, tokens: usize, tier: usize, reserve: usize) -> Result<Fit, SequenceError> {
+        self.tiers.check_poison()?;
         let pool = self.tiers.pool(tier)?;
         let needed = tokens.div_ceil(pool.block_size());
         Ok(Fit::of(needed, pool.num_available(), pool.num_usable(), reserve))
@@ -407,6 +410,7 @@ impl Sequences {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, SequenceError> {
+        self.tiers.check_poison()?;
         let mut ended = 0;
         for tier in 0..self.tiers.len() {
             ended += self.tiers.pool_mut(tier)?.complete_step(step)?;

@@ -312,21 +312,28 @@ impl Sequence {
         self.swap = None;
     }
 
-    /// Recounts the sequence by itself.
-    pub(crate) fn check_invariants(&self, pool: &BlockPool, name: &str) -> Result<(), InvariantViolation> {
+    /// S1 and S3. O(1).
+    pub(crate) fn check_counts(&self, name: &dyn std::fmt::Display) -> Result<(), InvariantViolation> {
         let enough = self.blocks.len() * self.block_size() >= self.num_tokens();
-        ensure(enough, "S1 (a table has a block for all its tokens)", || {
-            format!("{name} has {} blocks for {} tokens", self.blocks.len(), self.num_tokens())
-        })?;
-        let null_prefix = self.blocks.iter().take_while(|block| block.is_null()).count();
-        let nulls = self.blocks.iter().filter(|block| block.is_null()).count();
-        ensure(null_prefix == nulls && nulls == self.trimmed, "S2 (trimmed blocks are null)", || {
-            format!("{name}: {nulls} null blocks, {} trimmed", self.trimmed)
-        })?;
+        ensure(
+            enough && self.trimmed <= self.blocks.len(),
+            "S1 (a table has a block for all its tokens)",
+            || format!("{name} has {} blocks for {} tokens", self.blocks.len(), self.num_tokens()),
+        )?;
         let sound = self.computed_tokens <= self.num_tokens()
             && self.published * self.block_size() <= self.computed_tokens;
         ensure(sound, "S3 (published blocks are computed)", || {
             format!("{name}: {} published, {} computed", self.published, self.computed_tokens)
+        })
+    }
+
+    /// Recounts the sequence by itself.
+    pub(crate) fn check_invariants(&self, pool: &BlockPool, name: &str) -> Result<(), InvariantViolation> {
+        self.check_counts(&name)?;
+        let null_prefix = self.blocks.iter().take_while(|block| block.is_null()).count();
+        let nulls = self.blocks.iter().filter(|block| block.is_null()).count();
+        ensure(null_prefix == nulls && nulls == self.trimmed, "S2 (trimmed blocks are null)", || {
+            format!("{name}: {nulls} null blocks, {} trimmed", self.trimmed)
         })?;
         if self.cursor.epoch() != pool.epoch() {
             return Ok(());

@@ -36,6 +36,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
+use crate::journal::Journal;
 use crate::pool::{BlockPool, PoolConfig};
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;
@@ -126,6 +127,14 @@ impl Tiers {
         Ok(Self::of(pools))
     }
 
+    /// One pool, whose operations `journal` records. Copies and swaps are not its operations, so a journal is of one tier.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_journal(config: PoolConfig, journal: Journal) -> Result<Self, TierError> {
+        Ok(Self::of(vec![BlockPool::with_journal(config, journal)?]))
+    }
+
     fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
         let refuse = |field, value: String, expected: &str| {
             Err(TierError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
@@ -166,6 +175,23 @@ impl Tiers {
         self.pools.is_empty()
     }
 
+    /// Whether a pool of any tier refuses work.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.pools.iter().any(|pool| pool.poison_reason().is_some())
+    }
+
+    /// Why a pool refuses work, if one does: then nothing is done with any of them.
+    #[must_use]
+    pub fn poison_reason(&self) -> Option<&str> {
+        self.pools.iter().find_map(BlockPool::poison_reason)
+    }
+
+    /// Refuses work if a pool of any tier does.
+    #[inline]
+    pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
+        self.pools.iter().try_for_each(BlockPool::check_poison)
+    }
+
     /// The pool of a tier.
     ///
     /// # Errors
@@ -173,6 +199,16 @@ impl Tiers {
     pub fn pool(&self, tier: usize) -> Result<&BlockPool, TierError> {
         let tiers = self.pools.len();
         self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
+    }
+
+    /// The pools in order of their tiers.
+    pub(crate) fn pools(&self) -> &[BlockPool] {
+        &self.pools
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
+        &mut self.pools
     }
 
     /// The pool of tier 0.
@@ -205,7 +241,9 @@ impl Tiers {
 
     /// As [`Self::is_writable`], but fences do not count.
     fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+        self.check_poison()?;
         let pool = self.pool(tier)?;
+        pool.check_untampered(block)?;
         match pool.num_holders(block) {
             0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
             holders => Ok(holders == 1 && !pool.is_registered(block)),
@@ -274,6 +312,7 @@ impl Tiers {
     /// # Errors
     /// [`PoolError::Poisoned`] only.
     pub fn take_plan(&mut self) -> Result<TransferPlan, TierError> {
+        self.check_poison()?;
         if self.order.is_empty() {
             return Ok(TransferPlan::default());
         }
@@ -300,11 +339,18 @@ impl Tiers {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, TierError> {
+        self.check_poison()?;
         let mut epoch = 0;
         for pool in &mut self.pools {
             epoch = pool.bump_epoch()?;
         }
         Ok(epoch)
+    }
+
+    /// References that swaps hold in a tier, as their destinations. O(blocks of the swaps).
+    pub(crate) fn num_swap_references(&self, tier: usize) -> u64 {
+        let held = self.swaps.values().flat_map(Swap::destinations);
+        held.filter(|(place, _)| place.tier == tier).map(|(_, references)| u64::from(references)).sum()
     }
 
     /// References that swaps hold as their destinations.

@@ -110,13 +110,11 @@ impl Swap {
         references: impl Iterator<Item = (Place, u32)>,
         operation: &'static str,
     ) -> Result<(), TierError> {
-        if let Some(reason) = pool.poison_reason() {
-            return Err(PoolError::Poisoned { reason: reason.to_owned() }.into());
-        }
         let mut needed: HashMap<BlockId, u32> = HashMap::new();
         for (position, (Place { block, .. }, references)) in references.enumerate() {
             let needed = needed.entry(block).or_default();
             *needed += references;
+            pool.check_untampered(block)?;
             let held = pool.num_holders(block);
             if held < *needed {
                 return Err(PoolError::NotHeld { block, held, operation, position }.into());
@@ -162,6 +160,7 @@ struct Staged {
 impl Tiers {
     /// Checks the source references and looks the contents up in the destination tier.
     fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<Staged, TierError> {
+        self.check_poison()?;
         let (source, target) = (self.pool(from)?, self.pool(to)?);
         if from == to {
             return Err(TierError::SameTier { tier: from });
@@ -175,6 +174,7 @@ impl Tiers {
                 continue;
             }
             check_id(block, source.num_blocks(), "swapped")?;
+            source.check_untampered(block)?;
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
@@ -216,6 +216,16 @@ impl Tiers {
         let target = self.pool(to)?;
         let available = target.num_available() - staged.idle;
         Ok(Fit::of(staged.fresh, available, target.num_usable() - staged.found, reserve))
+    }
+
+    /// Blocks that a swap of these references would take: content that the destination caches takes none.
+    pub(crate) fn blocks_taken(
+        &self,
+        blocks: &[BlockId],
+        from: usize,
+        to: usize,
+    ) -> Result<usize, TierError> {
+        Ok(self.stage_swap(blocks, from, to)?.fresh)
     }
 
     /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so a block that two
@@ -304,6 +314,7 @@ impl Tiers {
     /// # Errors
     /// [`TierError::UnknownSwap`].
     pub fn swap_mapping(&self, id: SwapId) -> Result<Vec<(BlockId, BlockId, bool)>, TierError> {
+        self.check_poison()?;
         Ok(self.swap(id)?.moved.iter().map(|moved| (moved.src, moved.dst, moved.copied)).collect())
     }
 
@@ -314,6 +325,7 @@ impl Tiers {
     /// # Errors
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
     pub fn complete_swap(&mut self, id: SwapId) -> Result<Vec<(BlockId, BlockId)>, TierError> {
+        self.check_poison()?;
         let swap = self.swap(id)?;
         Swap::check_held(self.pool(swap.from)?, swap.sources(), "complete its swap")?;
         Swap::check_held(self.pool(swap.to)?, swap.destinations(), "complete its swap")?;
@@ -345,6 +357,7 @@ impl Tiers {
     /// # Errors
     /// [`TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, id: SwapId) -> Result<(), TierError> {
+        self.check_poison()?;
         let swap = self.swap(id)?;
         Swap::check_held(self.pool(swap.to)?, swap.destinations(), "abort its swap")?;
         let Swap { to, moved, planned, .. } = self.end_swap(id)?;

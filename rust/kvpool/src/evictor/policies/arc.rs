@@ -161,6 +161,25 @@ impl Policy for AdaptiveReplacement {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)?;
+        self.ghosts.check_block(block, self.again.len())?;
+        let list = self.lists.list_of(block);
+        ensure(
+            list.is_none_or(|list| list == self.list_of(block)),
+            "ARC (a block is on the list that it belongs to)",
+            || format!("{block:?} is on list {list:?}"),
+        )
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what.checked_sub(BlockLists::FAULTS) {
+            None => self.lists.corrupt(block, what, to),
+            Some(what) => self.ghosts.corrupt(block, what, to),
+        }
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str =
             "ARC (a block is on the list that it belongs to, B1 + B2 are the capacity at most)";

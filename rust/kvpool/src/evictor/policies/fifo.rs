@@ -65,6 +65,15 @@ impl Policy for Fifo {
         self.queue.grow(num_blocks)
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.queue.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.queue.corrupt(block, what, to)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.queue.check_invariants()
     }

@@ -126,6 +126,15 @@ impl Policy for Gdsf {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.ranked.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.ranked.corrupt(block, what, to)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.ranked.check_invariants()
     }

@@ -75,6 +75,15 @@ impl Policy for Lfu {
         self.ranked.grow(num_blocks)
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.ranked.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.ranked.corrupt(block, what, to)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.ranked.check_invariants()
     }
@@ -143,6 +152,15 @@ impl Policy for LfuDa {
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         self.ranked.grow(num_blocks)
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.ranked.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.ranked.corrupt(block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -191,6 +191,19 @@ impl Policy for Lrfu {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.heap.check_block(block)?;
+        self.ghosts.check_block(block, self.uses.len())
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what.checked_sub(BlockHeap::FAULTS) {
+            None => self.heap.corrupt(block, what, to),
+            Some(what) => self.ghosts.corrupt(block, what, to),
+        }
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.heap.check_invariants()?;
         self.ghosts.check_invariants()

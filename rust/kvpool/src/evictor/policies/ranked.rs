@@ -82,6 +82,15 @@ impl Ranked {
         Ok(())
     }
 
+    pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.heap.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(super) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.heap.corrupt(block, what, to)
+    }
+
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.heap.check_invariants()?;
         let late = (0..self.uses.len()).map(|block| BlockId::new(block as u32)).find(|&block| {

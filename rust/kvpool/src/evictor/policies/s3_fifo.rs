@@ -88,7 +88,7 @@ impl Policy for S3Fifo {
         loop {
             let from_small = self.lists.len(SMALL) >= self.small || self.lists.is_empty(MAIN);
             let block = self.lists.pop_front(if from_small { SMALL } else { MAIN })?;
-            let state = &mut self.states[block.index()];
+            let state = self.states.get_mut(block.index())?;
             if state.hits == 0 {
                 return Some(block);
             }
@@ -134,6 +134,25 @@ impl Policy for S3Fifo {
         self.states.resize(num_blocks, State::default());
         self.small = (capacity / 10).max(1);
         Ok(())
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)?;
+        self.ghosts.check_block(block, self.states.len())?;
+        let list = self.lists.list_of(block);
+        ensure(
+            list.is_none_or(|list| list == self.queue_of(block)),
+            "S3 (a block is on the queue that it belongs to)",
+            || format!("{block:?} is on list {list:?}"),
+        )
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what.checked_sub(BlockLists::FAULTS) {
+            None => self.lists.corrupt(block, what, to),
+            Some(what) => self.ghosts.corrupt(block, what, to),
+        }
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -76,7 +76,7 @@ impl Policy for Sieve {
         loop {
             self.wrap();
             let block = self.lists.pop_front(self.ahead)?;
-            if !std::mem::replace(&mut self.visited[block.index()], false) {
+            if !std::mem::replace(self.visited.get_mut(block.index())?, false) {
                 self.wrap();
                 return Some(block);
             }
@@ -108,6 +108,15 @@ impl Policy for Sieve {
         self.lists.grow(num_blocks)?;
         self.visited.resize(num_blocks.max(self.visited.len()), false);
         Ok(())
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.lists.corrupt(block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {

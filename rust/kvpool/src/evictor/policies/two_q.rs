@@ -125,6 +125,25 @@ impl Policy for TwoQ {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)?;
+        self.ghosts.check_block(block, self.proven.len())?;
+        let list = self.lists.list_of(block);
+        ensure(
+            list.is_none_or(|list| list == self.list_of(block)),
+            "2Q (a block is on the list that it belongs to)",
+            || format!("{block:?} is on list {list:?}"),
+        )
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what.checked_sub(BlockLists::FAULTS) {
+            None => self.lists.corrupt(block, what, to),
+            Some(what) => self.ghosts.corrupt(block, what, to),
+        }
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "2Q (a block is on the list that it belongs to)";
         self.lists.check_invariants()?;

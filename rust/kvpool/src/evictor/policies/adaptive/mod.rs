@@ -215,6 +215,15 @@ impl Policy for Adaptive {
         Ok(())
     }
 
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.order.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.order.corrupt(block, what, to)
+    }
+
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "AD6 (the order is in the mode that was chosen)";
         self.order.check_invariants()?;

@@ -162,7 +162,7 @@ impl Order {
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let fronts = (0..LISTS).filter_map(|list| {
             let front = self.lists.front(list)?;
-            Some((self.stamps[front.index()].saturating_add(self.bonuses[list]), list))
+            Some((self.stamps.get(front.index())?.saturating_add(self.bonuses[list]), list))
         });
         let (_, list) = fronts.min()?;
         self.lists.pop_front(list)
@@ -237,6 +237,22 @@ impl Order {
     /// Whether the eviction of `key` is remembered.
     pub(super) fn remembers(&self, key: u64) -> bool {
         self.evictions.contains(key)
+    }
+
+    pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)?;
+        let list = self.lists.list_of(block);
+        let belongs = self.counts.get(block.index()).map(|_| self.list_of(block.index()));
+        ensure(
+            list.is_none() || list == belongs,
+            "AD2 (a block in the order is on the list of its class)",
+            || format!("{block:?}, on list {list:?}, is of {belongs:?}"),
+        )
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(super) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.lists.corrupt(block, what, to)
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {

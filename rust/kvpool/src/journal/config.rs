@@ -1,0 +1,137 @@
+//! The header: what was recorded, and the settings that a replay needs.
+//!
+//! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are not in it: a replay
+//! computes no digest. An eviction policy of a caller's own has no name, so a pool with one has no journal.
+
+use serde::{Deserialize, Serialize};
+
+use super::{JournalConfig, JournalError};
+use crate::advisor::AdvisorConfig;
+use crate::evictor::EvictionPolicy;
+use crate::manager::ManagerConfig;
+use crate::pool::PoolConfig;
+use crate::retention::RetentionConfig;
+
+/// What a journal is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Subject {
+    /// A [`crate::BlockPool`].
+    Pool,
+    /// A [`crate::CacheManager`].
+    Manager,
+    /// The pool of the crate `kvpool-vllm`.
+    VllmPool,
+}
+
+/// The settings of what was recorded, and of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JournalHeader {
+    /// What was recorded.
+    pub subject: Subject,
+    /// The version of the crate that wrote it.
+    pub crate_version: String,
+    /// Operations from one digest to the next; 0 for none.
+    pub digest_every: u32,
+    num_blocks: usize,
+    block_size: usize,
+    verify: String,
+    duplicates: String,
+    eviction: String,
+    retention: Option<RetentionConfig>,
+    advisor: Option<AdvisorConfig>,
+    event_capacity: usize,
+    algorithm: String,
+    watermark: f64,
+    host_blocks: usize,
+    block_bytes: u64,
+    /// Whether vLLM's pool keeps hashes; true of the others.
+    pub caching: bool,
+}
+
+impl JournalHeader {
+    pub(crate) fn of_pool(config: &PoolConfig, journal: JournalConfig) -> Self {
+        let manager = ManagerConfig {
+            num_blocks: config.num_blocks,
+            block_size: config.block_size,
+            verify: config.verify,
+            duplicates: config.duplicates,
+            eviction: config.eviction,
+            retention: config.retention.clone(),
+            advisor: config.advisor.clone(),
+            event_capacity: config.event_capacity,
+            ..ManagerConfig::default()
+        };
+        Self { subject: Subject::Pool, ..Self::of_manager(&manager, journal) }
+    }
+
+    pub(crate) fn of_manager(config: &ManagerConfig, journal: JournalConfig) -> Self {
+        Self {
+            subject: Subject::Manager,
+            crate_version: env!("CARGO_PKG_VERSION").into(),
+            digest_every: journal.digest_every,
+            num_blocks: config.num_blocks,
+            block_size: config.block_size,
+            verify: config.verify.name().into(),
+            duplicates: config.duplicates.name().into(),
+            eviction: config.eviction.name().into(),
+            retention: config.retention.clone(),
+            advisor: config.advisor.clone(),
+            event_capacity: config.event_capacity,
+            algorithm: config.algorithm.name().into(),
+            watermark: config.watermark,
+            host_blocks: config.host_blocks,
+            block_bytes: config.block_bytes,
+            caching: true,
+        }
+    }
+
+    /// The header of a pool of `kvpool-vllm`, whose keys vLLM hashed.
+    #[must_use]
+    pub fn of_vllm_pool(
+        num_blocks: usize,
+        eviction: EvictionPolicy,
+        caching: bool,
+        journal: JournalConfig,
+    ) -> Self {
+        let manager = ManagerConfig { num_blocks, eviction, ..ManagerConfig::default() };
+        Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, journal) }
+    }
+
+    /// Whether hits are verified.
+    pub(super) fn verified(&self) -> bool {
+        self.verify != crate::hash::Verify::None.name()
+    }
+
+    /// The pool's settings; a manager's device pool has the same.
+    ///
+    /// # Errors
+    /// [`JournalError::UnknownSetting`].
+    pub fn pool_config(&self) -> Result<PoolConfig, JournalError> {
+        Ok(self.manager_config()?.pool())
+    }
+
+    /// The manager's settings, without key and seed.
+    ///
+    /// # Errors
+    /// [`JournalError::UnknownSetting`].
+    pub fn manager_config(&self) -> Result<ManagerConfig, JournalError> {
+        fn known<T: std::str::FromStr>(field: &'static str, value: &str) -> Result<T, JournalError> {
+            value.parse().map_err(|_| JournalError::UnknownSetting { field, value: value.into() })
+        }
+        Ok(ManagerConfig {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            algorithm: known("algorithm", &self.algorithm)?,
+            verify: known("verify", &self.verify)?,
+            duplicates: known("duplicates", &self.duplicates)?,
+            eviction: known("eviction", &self.eviction)?,
+            retention: self.retention.clone(),
+            advisor: self.advisor.clone(),
+            event_capacity: self.event_capacity,
+            watermark: self.watermark,
+            host_blocks: self.host_blocks,
+            block_bytes: self.block_bytes,
+            ..ManagerConfig::default()
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! What a journal cannot be, and what a file is not.
+
+/// A journal that cannot be kept or read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// A setting outside its range.
+    #[error("{field} is {value}: must be {expected}")]
+    InvalidConfig {
+        /// The name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: usize,
+        /// What is allowed.
+        expected: String,
+    },
+    /// The operating system refused.
+    #[error("{0}")]
+    Io(String),
+    /// Other bytes than a journal's.
+    #[error("not a journal: it begins with {found:02x?} instead of {expected:02x?}")]
+    NotAJournal {
+        /// The first bytes.
+        found: Vec<u8>,
+        /// What a journal begins with.
+        expected: [u8; 8],
+    },
+    /// A version of the format that this version of the crate does not read.
+    #[error("the journal has format version {found:?}: this version of kvpool reads {expected:?}")]
+    Version {
+        /// The digits of the journal.
+        found: String,
+        /// The digits that can be read.
+        expected: String,
+    },
+    /// The first frame is damaged or missing: nothing can be made of the rest.
+    #[error("the journal's header is damaged or cut off: nothing of it can be replayed")]
+    NoHeader,
+    /// A record that cannot be read although its frame is whole.
+    #[error("the record at operation {operation} cannot be read: {reason}")]
+    BadRecord {
+        /// The number of the operation.
+        operation: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A setting in the header that this version of the crate does not know.
+    #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
+    UnknownSetting {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        value: String,
+    },
+}

@@ -1,0 +1,253 @@
+//! Frames: how records lie in a file, and how they are read back from one that may be cut or damaged.
+//!
+//! ```text
+//! file    = magic frame(header) frame(records)*
+//! frame   = length of payload: u32 LE, XXH3-64 of payload: u64 LE, payload
+//! payload = number of its first operation: u64 LE, operations: u32 LE, then the header or records in postcard's encoding
+//! ```
+//!
+//! A reader stops at the first frame that is incomplete or whose checksum differs, and says where.
+
+use std::marker::PhantomData;
+
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Entry, JournalError, JournalHeader, MAGIC};
+
+/// Bytes before a payload.
+const HEAD: usize = 12;
+/// Bytes of a payload before its records, and what is before that.
+pub(super) const PREFIX: usize = HEAD + 12;
+
+/// Bytes at the end of a list, for postcard.
+struct Push<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Push<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Begins a frame.
+pub(super) fn open(frame: &mut Vec<u8>, first: u64) {
+    frame.extend_from_slice(&[0; HEAD]);
+    frame.extend_from_slice(&first.to_le_bytes());
+    frame.extend_from_slice(&[0; 4]);
+}
+
+/// Adds a value to a frame.
+pub(super) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
+    let before = frame.len();
+    if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
+        // No type of ours refuses to be serialized. If one did, half a record must not stay.
+        frame.truncate(before);
+    }
+}
+
+/// Ends a frame: its length and checksum, and how many operations it has, are filled in.
+pub(super) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
+    frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());
+    let (head, payload) = frame.split_at_mut(HEAD);
+    let (length, checksum) = head.split_at_mut(4);
+    length.copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    checksum.copy_from_slice(&xxh3_64(payload).to_le_bytes());
+    frame
+}
+
+/// Where reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tail {
+    /// At the end of the last frame.
+    Complete,
+    /// Behind the last whole frame: so many bytes are left of one that was cut, or whose checksum differs.
+    Cut {
+        /// Where it begins.
+        at: usize,
+        /// How many bytes there are.
+        bytes: usize,
+    },
+}
+
+/// A whole frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame<'a> {
+    /// The number of its first operation.
+    first: u64,
+    operations: u32,
+    records: &'a [u8],
+}
+
+/// The whole frames of a journal, one after the other.
+#[derive(Clone, Debug)]
+struct Frames<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Frames<'a> {
+    /// What is behind the frames so far.
+    fn tail(&self) -> Tail {
+        match self.bytes.len() - self.at {
+            0 => Tail::Complete,
+            bytes => Tail::Cut { at: self.at, bytes },
+        }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.bytes.get(self.at..)?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (checksum, rest) = rest.split_first_chunk()?;
+        let payload = rest.get(..u32::from_le_bytes(*length) as usize)?;
+        if xxh3_64(payload) != u64::from_le_bytes(*checksum) {
+            return None;
+        }
+        let (first, records) = payload.split_first_chunk()?;
+        let (operations, records) = records.split_first_chunk()?;
+        self.at += HEAD + payload.len();
+        Some(Frame {
+            first: u64::from_le_bytes(*first),
+            operations: u32::from_le_bytes(*operations),
+            records,
+        })
+    }
+}
+
+/// A journal that was written.
+///
+/// ```
+/// use kvpool::journal::{Journal, JournalConfig, JournalReader};
+/// use kvpool::{BlockPool, PoolConfig};
+/// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
+/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let blocks = pool.allocate(3)?;
+/// pool.release(&blocks)?;
+///
+/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+/// let journal = JournalReader::new(&image)?;
+/// assert_eq!(journal.operations(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct JournalReader<'a> {
+    header: JournalHeader,
+    frames: Frames<'a>,
+    first: u64,
+    operations: u64,
+    tail: Tail,
+}
+
+impl<'a> JournalReader<'a> {
+    /// Reads the header, and checks every frame. O(bytes).
+    ///
+    /// # Errors
+    /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`], [`JournalError::BadRecord`].
+    pub fn new(bytes: &'a [u8]) -> Result<Self, JournalError> {
+        let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
+        if magic != MAGIC {
+            let text = |version: &[u8]| String::from_utf8_lossy(version).into_owned();
+            if magic.len() == MAGIC.len() && magic[..6] == MAGIC[..6] {
+                let (found, expected) = (text(&magic[6..]), text(&MAGIC[6..]));
+                return Err(JournalError::Version { found, expected });
+            }
+            return Err(JournalError::NotAJournal { found: magic.to_vec(), expected: MAGIC });
+        }
+        let mut frames = Frames { bytes, at: MAGIC.len() };
+        let header = frames.next().ok_or(JournalError::NoHeader)?;
+        let header: JournalHeader =
+            postcard::from_bytes(header.records).map_err(|_| JournalError::NoHeader)?;
+        let mut walk = frames.clone();
+        let (mut first, mut last) = (None, None);
+        for frame in walk.by_ref() {
+            first = first.or(Some(frame.first));
+            last = Some(frame);
+        }
+        let operations =
+            last.map_or(0, |frame: Frame<'_>| frame.first.saturating_add(frame.operations.into()));
+        let first = first.unwrap_or(0);
+        Ok(Self { header, frames, first, operations, tail: walk.tail() })
+    }
+
+    /// What was recorded, and with which settings.
+    #[must_use]
+    pub const fn header(&self) -> &JournalHeader {
+        &self.header
+    }
+
+    /// The number of the first operation that it holds: 0, unless a ring dropped what was before.
+    #[must_use]
+    pub const fn first_operation(&self) -> u64 {
+        self.first
+    }
+
+    /// The number of the operation behind the last: all that were recorded and not lost at the end.
+    #[must_use]
+    pub const fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Whether the last frame is whole.
+    #[must_use]
+    pub const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// The operations and digests, first to last: [`crate::journal::PoolOperation`] or
+    /// [`crate::journal::ManagerOperation`], whichever the header says.
+    #[must_use]
+    pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
+        Records { frames: self.frames.clone(), records: &[], number: self.first, kind: PhantomData }
+    }
+}
+
+/// Operations and digests of a journal, with their numbers: a digest has the number of the operation that comes next.
+#[derive(Clone, Debug)]
+pub struct Records<'a, O> {
+    frames: Frames<'a>,
+    records: &'a [u8],
+    number: u64,
+    kind: PhantomData<O>,
+}
+
+impl<O: DeserializeOwned> Iterator for Records<'_, O> {
+    type Item = Result<(u64, Entry<O>), JournalError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.records.is_empty() {
+            let frame = self.frames.next()?;
+            (self.number, self.records) = (frame.first, frame.records);
+        }
+        let number = self.number;
+        Some(match postcard::take_from_bytes::<Entry<O>>(self.records) {
+            Ok((entry, rest)) => {
+                self.records = rest;
+                self.number += u64::from(matches!(entry, Entry::Operation(..)));
+                Ok((number, entry))
+            }
+            Err(error) => {
+                // Nothing behind it can be read, either.
+                (self.records, self.frames.at) = (&[], self.frames.bytes.len());
+                Err(JournalError::BadRecord { operation: number, reason: error.to_string() })
+            }
+        })
+    }
+}

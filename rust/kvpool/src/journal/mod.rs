@@ -1,0 +1,284 @@
+//! The operation journal: every call that changes a pool or a manager, written down so that it can be replayed bit by bit.
+//!
+//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`]), a check of what was answered, and where both
+//! go: a bounded ring in memory or a file. A journal begins with its pool or manager
+//! ([`crate::BlockPool::with_journal`], [`crate::CacheManager::with_journal`]), so what it holds leads from nothing to now. The
+//! crate `kvpool-journal` replays, bisects, shrinks and exports it.
+//!
+//! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
+//!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
+//!   first eight bytes, and nobody reads a prompt out of it. Request ids are in it as they are.
+//! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
+//!   [`JournalConfig::digest_every`] operations ([`crate::BlockPool::state_digest`]).
+//! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a payload: the header, then
+//!   records in postcard's encoding ([`frame`]). A file that was cut at any byte holds all frames before the cut.
+//! - *A journal never fails an operation*: if it cannot be written it stops, and says so ([`Journal::error`]).
+//! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to its first operation is gone.
+//!
+//! Costs: nothing without a journal but a branch per call. With one, a few bytes per operation (a steady decode step of any
+//! batch: 8 bytes, and 8 per block that it fills), 8 bytes per new block of a prompt, 4 per block id that a caller of a pool
+//! names; the digest costs 8 bytes of memory per block.
+
+mod chain;
+mod config;
+mod error;
+mod frame;
+mod operation;
+mod outcome;
+mod packed;
+mod sink;
+
+pub use chain::{ChainRecord, ContentKey, LinkRecord};
+pub use config::{JournalHeader, Subject};
+pub use error::JournalError;
+pub use frame::{JournalReader, Records, Tail};
+pub use operation::{
+    Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
+    RetentionRecord, Rows,
+};
+pub use outcome::{Check, Outcome};
+pub use packed::{Ids, Keys};
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use crate::hash::HashChain;
+use sink::Sink;
+
+/// The bytes that a journal begins with; the last two digits are the version of the format.
+pub const MAGIC: [u8; 8] = *b"KVPJRN01";
+
+/// How a journal is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// Operations from one digest of the state to the next; 0 for none.
+    pub digest_every: u32,
+    /// Bytes that are collected before they are written as one frame, 64 to 2^24: what a crash of the process loses at most.
+    pub frame_bytes: usize,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { digest_every: 256, frame_bytes: 32 * 1024 }
+    }
+}
+
+/// Chain ends that are remembered, so that a prompt which comes again is not written again.
+const KNOWN_ENDS: usize = 1024;
+
+/// A journal that is being written.
+pub struct Journal {
+    config: JournalConfig,
+    sink: Sink,
+    /// Whether hits are verified: then fingerprints are written, too.
+    verified: bool,
+    /// The payload of the frame that is being filled.
+    payload: Vec<u8>,
+    /// The number of its first operation.
+    first: u64,
+    /// Operations recorded.
+    operations: u64,
+    /// Operations since the last digest.
+    since_digest: u32,
+    /// Ends of recorded chains and their lengths, the oldest first.
+    ends: VecDeque<ContentKey>,
+    known: HashMap<ContentKey, usize>,
+    /// The slots of the batch that was recorded last.
+    rows: Vec<usize>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("operations", &self.operations)
+            .field("bytes", &self.bytes())
+            .field("error", &self.error())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// A journal in memory that keeps the latest `capacity` bytes or so, whole frames of them.
+    ///
+    /// # Errors
+    /// [`JournalError::InvalidConfig`] for a ring of less than four frames.
+    pub fn ring(capacity: usize, config: JournalConfig) -> Result<Self, JournalError> {
+        if capacity < 4 * config.frame_bytes {
+            return Err(JournalError::InvalidConfig {
+                field: "capacity",
+                value: capacity,
+                expected: format!("four frames at least: {}", 4usize.saturating_mul(config.frame_bytes)),
+            });
+        }
+        Self::over(Sink::ring(capacity), config)
+    }
+
+    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that.
+    ///
+    /// # Errors
+    /// [`JournalError::InvalidConfig`].
+    pub fn to_writer(writer: Box<dyn Write + Send>, config: JournalConfig) -> Result<Self, JournalError> {
+        Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
+    }
+
+    /// A journal in a new file, which only its owner reads; one that exists is not overwritten.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`], [`JournalError::InvalidConfig`].
+    pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
+        let mut options = std::fs::File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path);
+        let file = file.map_err(|error| JournalError::Io(format!("{}: {error}", path.display())))?;
+        Self::to_writer(Box::new(file), config)
+    }
+
+    fn over(sink: Sink, config: JournalConfig) -> Result<Self, JournalError> {
+        if !(64..=1 << 24).contains(&config.frame_bytes) {
+            return Err(JournalError::InvalidConfig {
+                field: "frame_bytes",
+                value: config.frame_bytes,
+                expected: "64 to 2^24".into(),
+            });
+        }
+        Ok(Self {
+            config,
+            sink,
+            verified: false,
+            payload: Vec::new(),
+            first: 0,
+            operations: 0,
+            since_digest: 0,
+            ends: VecDeque::new(),
+            known: HashMap::new(),
+            rows: Vec::new(),
+        })
+    }
+
+    /// How it is kept.
+    #[must_use]
+    pub const fn config(&self) -> JournalConfig {
+        self.config
+    }
+
+    /// Operations recorded.
+    #[must_use]
+    pub const fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Bytes written, or kept in the ring; what is collected for the next frame is not counted.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sink.bytes()
+    }
+
+    /// Why it stopped recording, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.sink.error()
+    }
+
+    /// Writes what has been collected. Failures are told by [`Self::error`].
+    pub fn flush(&mut self) {
+        if self.payload.len() > frame::PREFIX {
+            self.write_frame();
+        }
+        self.sink.flush();
+    }
+
+    /// What a ring holds, flushed, as the bytes of a file; `None` for a journal that goes elsewhere.
+    pub fn image(&mut self) -> Option<Vec<u8>> {
+        self.flush();
+        self.sink.image()
+    }
+
+    /// Writes the header: the first frame of a new journal.
+    pub fn begin(&mut self, header: &JournalHeader) {
+        self.verified = header.verified();
+        frame::open(&mut self.payload, 0);
+        frame::push(&mut self.payload, header);
+        self.sink.header(frame::seal(&mut self.payload, 0));
+        self.payload.clear();
+    }
+
+    /// Writes one operation. Returns whether a digest of the state is due.
+    pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
+        if self.sink.error().is_some() {
+            return false;
+        }
+        self.open();
+        frame::push(&mut self.payload, &Entry::Operation(operation, check));
+        self.operations += 1;
+        self.since_digest += 1;
+        self.close();
+        self.config.digest_every > 0 && self.since_digest >= self.config.digest_every
+    }
+
+    /// Writes a digest of the state as it is after the operations so far.
+    pub(crate) fn digest(&mut self, digest: u64) {
+        self.since_digest = 0;
+        self.open();
+        frame::push(&mut self.payload, &Entry::<()>::Digest(digest));
+        self.close();
+    }
+
+    fn open(&mut self) {
+        if self.payload.is_empty() {
+            self.first = self.operations;
+            frame::open(&mut self.payload, self.first);
+        }
+    }
+
+    fn close(&mut self) {
+        if self.payload.len() >= self.config.frame_bytes {
+            self.write_frame();
+        }
+    }
+
+    fn write_frame(&mut self) {
+        self.sink.frame(frame::seal(&mut self.payload, (self.operations - self.first) as u32));
+        self.payload.clear();
+    }
+
+    /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
+    pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
+        let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
+        let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
+        let known = if whole { chain.len() } else { indexed.min(chain.len()) };
+        if let Some(end) = end.filter(|_| !whole) {
+            if self.ends.len() == KNOWN_ENDS
+                && let Some(oldest) = self.ends.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+            if self.known.insert(end, chain.len()).is_none() {
+                self.ends.push_back(end);
+            }
+        }
+        ChainRecord::new(chain, num_tokens, known, self.verified)
+    }
+
+    /// What is written of a batch: nothing but that it is the one before, if it is.
+    pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
+        if self.rows == slots {
+            return Rows::Same;
+        }
+        self.rows.clear();
+        self.rows.extend_from_slice(slots);
+        Rows::Slots(slots.iter().map(|&slot| slot as u32).collect())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

@@ -1,0 +1,280 @@
+//! Checks of results: a number that two runs have in common if they answered the same.
+
+use super::super::{
+    Admission, BlockId, EventBatch, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId,
+    TableChange, TierError, TransferPlan,
+};
+use crate::error::Refusal;
+use crate::events::BlockEvent;
+use crate::hash::HashError;
+use crate::retention::HintReport;
+use crate::tiers::Transfer;
+
+/// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
+#[derive(Clone, Copy, Debug)]
+pub struct Check(u64);
+
+impl Check {
+    /// The check of an answer.
+    #[must_use]
+    pub fn of(outcome: &impl Outcome) -> u32 {
+        let mut check = Self(0);
+        outcome.add_to(&mut check);
+        check.finish()
+    }
+
+    /// Mixes in a number.
+    pub fn add(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    const fn finish(self) -> u32 {
+        (self.0 ^ (self.0 >> 32)) as u32
+    }
+}
+
+/// What an operation answers.
+pub trait Outcome {
+    /// Adds what two equal answers have in common.
+    fn add_to(&self, check: &mut Check);
+}
+
+impl<T: Outcome + ?Sized> Outcome for &T {
+    fn add_to(&self, check: &mut Check) {
+        (**self).add_to(check);
+    }
+}
+
+impl<T: Outcome, E: Outcome> Outcome for Result<T, E> {
+    fn add_to(&self, check: &mut Check) {
+        match self {
+            Ok(outcome) => {
+                check.add(1);
+                outcome.add_to(check);
+            }
+            Err(error) => {
+                check.add(2);
+                error.add_to(check);
+            }
+        }
+    }
+}
+
+impl<T: Outcome> Outcome for Option<T> {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(self.is_some()));
+        if let Some(outcome) = self {
+            outcome.add_to(check);
+        }
+    }
+}
+
+impl<T: Outcome> Outcome for [T] {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.len() as u64);
+        self.iter().for_each(|outcome| outcome.add_to(check));
+    }
+}
+
+impl<T: Outcome> Outcome for Vec<T> {
+    fn add_to(&self, check: &mut Check) {
+        self.as_slice().add_to(check);
+    }
+}
+
+impl<T: Outcome, U: Outcome> Outcome for (T, U) {
+    fn add_to(&self, check: &mut Check) {
+        self.0.add_to(check);
+        self.1.add_to(check);
+    }
+}
+
+impl Outcome for () {
+    fn add_to(&self, _: &mut Check) {}
+}
+
+impl Outcome for bool {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(*self));
+    }
+}
+
+impl Outcome for usize {
+    fn add_to(&self, check: &mut Check) {
+        check.add(*self as u64);
+    }
+}
+
+impl Outcome for u64 {
+    fn add_to(&self, check: &mut Check) {
+        check.add(*self);
+    }
+}
+
+impl Outcome for BlockId {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(self.get()));
+    }
+}
+
+impl Outcome for SwapId {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.get());
+    }
+}
+
+impl Outcome for Registered {
+    fn add_to(&self, check: &mut Check) {
+        check.add((self.blocks as u64) << 1 | u64::from(self.collided));
+    }
+}
+
+impl Outcome for HintReport {
+    fn add_to(&self, check: &mut Check) {
+        [self.accepted, self.clipped, self.ignored].as_slice().add_to(check);
+    }
+}
+
+impl Outcome for Admission {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.cached_tokens as u64);
+        self.block_ids.add_to(check);
+    }
+}
+
+impl Outcome for NewBlock {
+    fn add_to(&self, check: &mut Check) {
+        check.add((self.row as u64) << 32 | self.index as u64);
+        self.block.add_to(check);
+    }
+}
+
+impl Outcome for TableChange {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.index as u64);
+        self.block.add_to(check);
+    }
+}
+
+impl Outcome for StepOutcome {
+    fn add_to(&self, check: &mut Check) {
+        match self {
+            Self::Admitted(admission) => admission.add_to(check),
+            Self::Appended(changes) => changes.add_to(check),
+            Self::Preempted => check.add(3),
+            Self::Released => check.add(4),
+        }
+    }
+}
+
+impl Outcome for Transfer {
+    fn add_to(&self, check: &mut Check) {
+        for place in [self.src, self.dst] {
+            check.add((place.tier as u64) << 32 | u64::from(place.block.get()));
+        }
+    }
+}
+
+impl Outcome for TransferPlan {
+    fn add_to(&self, check: &mut Check) {
+        self.transfers().add_to(check);
+    }
+}
+
+impl Outcome for EventBatch {
+    fn add_to(&self, check: &mut Check) {
+        self.events.add_to(check);
+    }
+}
+
+impl Outcome for BlockEvent {
+    fn add_to(&self, check: &mut Check) {
+        match self {
+            Self::Stored { hash, block, .. } => {
+                check.add(hash.key());
+                block.add_to(check);
+            }
+            Self::Removed { hash, block } => {
+                check.add(!hash.key());
+                block.add_to(check);
+            }
+            Self::Cleared { epoch } => check.add(*epoch),
+        }
+    }
+}
+
+impl Outcome for Refusal {
+    fn add_to(&self, check: &mut Check) {
+        [self.needed, self.available, self.fenced].as_slice().add_to(check);
+        check.add(u64::from(self.can_ever_fit));
+    }
+}
+
+// Errors by kind. The numbers are part of the format: new kinds get new ones.
+
+impl Outcome for PoolError {
+    fn add_to(&self, check: &mut Check) {
+        check.add(match self {
+            Self::OutOfBlocks(refusal) => return refusal.add_to(check),
+            Self::InvalidConfig { .. } => 101,
+            Self::UnknownBlock { .. } => 102,
+            Self::NullBlock { .. } => 103,
+            Self::NotHeld { .. } => 104,
+            Self::RefCountOverflow { .. } => 105,
+            Self::WrongState { .. } => 106,
+            Self::AlreadyRegistered { .. } => 107,
+            Self::NotRegistered { .. } => 108,
+            Self::ChainTooShort { .. } => 109,
+            Self::BlockSizeMismatch { .. } => 110,
+            Self::AlgorithmMismatch { .. } => 111,
+            Self::UnverifiedAlgorithm { .. } => 112,
+            Self::MissingVerification { .. } => 113,
+            Self::StaleEpoch { .. } => 114,
+            Self::InUse { .. } => 115,
+            Self::Shrink { .. } => 116,
+            Self::NoRetention { .. } => 117,
+            Self::TimeBackwards { .. } => 118,
+            Self::Hash(error) => return error.add_to(check),
+            Self::Poisoned { .. } => 119,
+        });
+    }
+}
+
+impl Outcome for HashError {
+    fn add_to(&self, check: &mut Check) {
+        check.add(201);
+    }
+}
+
+impl Outcome for TierError {
+    fn add_to(&self, check: &mut Check) {
+        match self {
+            Self::Pool(error) => error.add_to(check),
+            _ => check.add(301),
+        }
+    }
+}
+
+impl Outcome for ManagerError {
+    fn add_to(&self, check: &mut Check) {
+        check.add(match self {
+            Self::Tier(error) => return error.add_to(check),
+            Self::OutOfBlocks(refusal) => return refusal.add_to(check),
+            Self::Pool(error) => return error.add_to(check),
+            Self::Hash(error) => return error.add_to(check),
+            Self::BadLength { .. } => 401,
+            Self::EmptyGroup => 402,
+            Self::NoHostTier => 403,
+            Self::UnknownRequest { .. } => 404,
+            Self::DuplicateRequest { .. } => 405,
+            Self::NamedTwice { .. } => 406,
+            Self::WrongState { .. } => 407,
+            Self::EmptyPrompt { .. } => 408,
+            Self::LengthMismatch { .. } => 409,
+            Self::BadComputedCount { .. } => 410,
+            Self::StaleStep => 411,
+            Self::ForeignCursor => 412,
+            Self::NotExplaining => 413,
+        });
+    }
+}

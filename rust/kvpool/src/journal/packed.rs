@@ -1,0 +1,104 @@
+//! Lists of numbers as byte strings: copied in one go, and read back without trust.
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
+
+use crate::block::BlockId;
+use crate::hash::{BlockHash, Fingerprint};
+
+/// Items of `N` bytes each, little endian.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Packed<const N: usize>(Vec<u8>);
+
+/// Block ids.
+pub type Ids = Packed<4>;
+/// The first eight bytes of digests or fingerprints.
+pub type Keys = Packed<8>;
+
+impl<const N: usize> Packed<N> {
+    fn of(items: impl ExactSizeIterator<Item = [u8; N]>) -> Self {
+        let mut bytes = vec![0; items.len() * N];
+        for (place, item) in bytes.chunks_exact_mut(N).zip(items) {
+            place.copy_from_slice(&item);
+        }
+        Self(bytes)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len() / N
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn items(&self) -> impl Iterator<Item = [u8; N]> + '_ {
+        self.0.chunks_exact(N).filter_map(|item| item.try_into().ok())
+    }
+}
+
+impl Ids {
+    /// Packs ids.
+    #[must_use]
+    pub fn pack(blocks: &[BlockId]) -> Self {
+        Self::of(blocks.iter().map(|block| block.get().to_le_bytes()))
+    }
+
+    /// The ids.
+    #[must_use]
+    pub fn unpack(&self) -> Vec<BlockId> {
+        self.items().map(|item| BlockId::new(u32::from_le_bytes(item))).collect()
+    }
+}
+
+impl Keys {
+    /// Packs the keys of digests.
+    #[must_use]
+    pub fn of_hashes(hashes: &[BlockHash]) -> Self {
+        Self::of(hashes.iter().map(|hash| hash.key().to_le_bytes()))
+    }
+
+    /// Packs the first eight bytes of fingerprints.
+    #[must_use]
+    pub fn of_fingerprints(fingerprints: &[Fingerprint]) -> Self {
+        Self::of(fingerprints.iter().map(|&fingerprint| (fingerprint as u64).to_le_bytes()))
+    }
+
+    /// Packs numbers.
+    #[must_use]
+    pub fn pack(keys: &[u64]) -> Self {
+        Self::of(keys.iter().map(|key| key.to_le_bytes()))
+    }
+
+    /// The numbers.
+    pub fn unpack(&self) -> impl Iterator<Item = u64> + '_ {
+        self.items().map(u64::from_le_bytes)
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Packed<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let number = |item: &[u8]| item.iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
+        f.debug_list().entries(self.0.chunks_exact(N).map(number)).finish()
+    }
+}
+
+impl<const N: usize> Serialize for Packed<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Packed<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = serde_bytes::ByteBuf::deserialize(deserializer)?.into_vec();
+        if !bytes.len().is_multiple_of(N) {
+            return Err(D::Error::invalid_length(bytes.len(), &"whole items"));
+        }
+        Ok(Self(bytes))
+    }
+}

@@ -1,0 +1,280 @@
+//! What a poisoned pool, and whatever is above it, does: the list of all public calls. Every operation is refused with the
+//! reason, and so is every reading of ids or counts that somebody would act on; what helps to find out what happened answers.
+
+use std::sync::Arc;
+
+use kvpool::retention::{Retention, RetentionConfig, TenantId};
+use kvpool::{
+    BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, Fault, HashCursor, HasherConfig,
+    ManagerConfig, ManagerError, PoolConfig, PoolError, RequestHints, RequestRef, SequenceError, Sequences,
+    TierError, Tiers,
+};
+
+const BLOCK_SIZE: usize = 4;
+
+fn prompt(tokens: u32) -> Vec<u32> {
+    (0..tokens).collect()
+}
+
+fn hasher() -> Arc<BlockHasher> {
+    Arc::new(BlockHasher::new(HasherConfig { block_size: BLOCK_SIZE, ..Default::default() }).unwrap())
+}
+
+fn cursor(hasher: &Arc<BlockHasher>, tokens: u32) -> HashCursor {
+    let mut cursor = HashCursor::new(Arc::clone(hasher), ExtraKeys::default()).unwrap();
+    cursor.append(&prompt(tokens));
+    cursor
+}
+
+fn config(num_blocks: usize) -> PoolConfig {
+    let retention = Some(RetentionConfig::default());
+    PoolConfig { num_blocks, block_size: BLOCK_SIZE, retention, digest: true, ..PoolConfig::default() }
+}
+
+type PoolCall = (&'static str, fn(&mut BlockPool, &[BlockId], &HashCursor) -> Result<(), PoolError>);
+
+const POOL_CALLS: &[PoolCall] = &[
+    ("allocate", |pool, _, _| pool.allocate(1).map(drop)),
+    ("allocate_into", |pool, _, _| pool.allocate_into(1, &mut Vec::new())),
+    ("acquire", |pool, blocks, _| pool.acquire(blocks)),
+    ("release", |pool, blocks, _| pool.release(blocks)),
+    ("release_table", |pool, blocks, _| pool.release_table(blocks)),
+    ("release_after", |pool, blocks, _| pool.release_after(blocks, 9)),
+    ("release_after, over", |pool, blocks, _| pool.release_after(blocks, 0)),
+    ("complete_step", |pool, _, _| pool.complete_step(9).map(drop)),
+    ("match_and_acquire", |pool, _, cursor| pool.match_and_acquire(cursor.chain(), 9).map(drop)),
+    ("match_and_acquire_for", |pool, _, cursor| {
+        pool.match_and_acquire_for(cursor.chain(), 9, TenantId(1)).map(drop)
+    }),
+    ("probe", |pool, _, cursor| pool.probe(cursor.chain(), 9).map(drop)),
+    ("register", |pool, blocks, cursor| pool.register(&blocks[2..], cursor.chain(), 2).map(drop)),
+    ("mark_computed", |pool, blocks, _| pool.mark_computed(&blocks[..2])),
+    ("promote", |pool, blocks, cursor| pool.promote(blocks[2], &link(cursor)).map(drop)),
+    ("acquire_registered", |pool, _, cursor| pool.acquire_registered(&link(cursor)).map(drop)),
+    ("mark_accessed", |pool, blocks, _| pool.mark_accessed(blocks, 1.0)),
+    ("evict", |pool, blocks, _| pool.evict(blocks).map(drop)),
+    ("reset", |pool, _, _| pool.reset().map(drop)),
+    ("bump_epoch", |pool, _, _| pool.bump_epoch().map(drop)),
+    ("resize", |pool, _, _| pool.resize(64)),
+    ("retain", |pool, blocks, _| pool.retain(blocks, Retention::PINNED).map(drop)),
+    ("assign_tenant", |pool, blocks, _| pool.assign_tenant(blocks, TenantId(1))),
+    ("advance_time", |pool, _, _| pool.advance_time(1.0).map(drop)),
+    ("tenant_blocks", |pool, _, _| pool.tenant_blocks(TenantId(1)).map(drop)),
+    ("scrub", |pool, _, _| pool.scrub(1).map(drop)),
+];
+
+fn link(cursor: &HashCursor) -> ChainLink {
+    ChainLink::new(cursor.hasher(), None, &prompt(4), &ExtraKeys::default()).unwrap()
+}
+
+#[test]
+fn a_poisoned_pool_refuses_every_operation() {
+    let cursor = cursor(&hasher(), 12);
+    for &(name, call) in POOL_CALLS {
+        let mut pool = BlockPool::new(config(16)).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
+        pool.mark_computed(&blocks[..2]).unwrap();
+        pool.complete_step(0).unwrap();
+        // Some calls ask for what cannot be: they must not say that instead.
+        assert!(
+            !matches!(call(&mut pool, &blocks, &cursor), Err(PoolError::Poisoned { .. })),
+            "{name} before"
+        );
+
+        let mut pool = BlockPool::new(config(16)).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        assert!(pool.inject(Fault::NumHeld(9)));
+        let error = pool.scrub(1).unwrap_err();
+        for _ in 0..2 {
+            assert_eq!(call(&mut pool, &blocks, &cursor), Err(error.clone()), "{name}");
+        }
+    }
+}
+
+/// These say what is there, for whoever has to find out what happened. None of them hands anything out.
+#[test]
+fn a_poisoned_pool_can_be_looked_at() {
+    let cursor = cursor(&hasher(), 12);
+    let mut pool = BlockPool::new(PoolConfig { event_capacity: 9, ..config(16) }).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
+    pool.mark_computed(&blocks[..2]).unwrap();
+    assert!(pool.inject(Fault::References(blocks[2], 5)));
+    assert!(pool.scrub(16).is_err());
+
+    assert!(pool.poison_reason().unwrap().contains("D"), "{:?}", pool.poison_reason());
+    assert!(pool.check_invariants().unwrap_err().to_string().contains("B0"));
+    assert_eq!((pool.num_blocks(), pool.num_usable(), pool.block_size(), pool.epoch()), (16, 15, 4, 0));
+    assert_eq!((pool.num_available(), pool.num_fenced(), pool.num_references()), (12, 0, 3));
+    assert_eq!((pool.ref_count(blocks[2]), pool.num_holders(blocks[2])), (Some(5), 5));
+    assert_eq!((pool.fence_references(blocks[2]), pool.num_fence_references()), (0, 0));
+    assert!(pool.state(blocks[0]).is_some() && pool.hash_of(blocks[0]).is_some());
+    assert!(pool.is_registered(blocks[0]) && pool.is_computed(blocks[0]) && !pool.is_completed(0));
+    assert_eq!(pool.copies(&cursor.chain().hashes()[0]), [blocks[0]]);
+    assert_eq!((pool.free_order().len(), pool.eviction_order().len()), (12, 0));
+    assert_eq!(pool.stats().active, 3);
+    assert!(pool.algorithm().is_some() && pool.retention_time().is_none() && pool.has_retention());
+    assert!(pool.retention_stats().is_some() && pool.advice().is_none());
+    assert_eq!(pool.take_events().events.len(), 2);
+    assert_eq!(pool.state_digest(), Some(pool.state_digest_from_scratch()));
+}
+
+type ManagerCall = (&'static str, fn(&mut CacheManager, &HashCursor) -> Result<(), ManagerError>);
+
+fn ids(ids: &[&'static str]) -> Vec<RequestRef<'static>> {
+    ids.iter().map(|&id| RequestRef::Str(id)).collect()
+}
+
+const MANAGER_CALLS: &[ManagerCall] = &[
+    ("prepare", |manager, _| manager.prepare(&[1], ExtraKeys::default()).map(drop)),
+    ("probe", |manager, cursor| manager.probe(cursor).map(drop)),
+    ("request", |manager, _| manager.request("a").map(drop)),
+    ("block_table", |manager, _| manager.block_table("a").map(drop)),
+    ("cursor", |manager, _| manager.cursor("a").map(drop)),
+    ("admit", |manager, cursor| Ok(manager.admit("new", cursor.clone()).map(drop)?)),
+    ("admit_with", |manager, cursor| {
+        Ok(manager.admit_with("new", cursor.clone(), &RequestHints::default()).map(drop)?)
+    }),
+    ("append", |manager, _| manager.append(&ids(&["a"]), &[7], false).map(drop)),
+    ("append, none", |manager, _| manager.append(&[], &[], false).map(drop)),
+    ("append_tokens", |manager, _| manager.append_tokens("a", &[7], 0).map(drop)),
+    ("commit", |manager, _| manager.commit("a", 5).map(drop)),
+    ("commit_batch", |manager, _| manager.commit_batch(&ids(&["a"]), &[5]).map(drop)),
+    ("fork", |manager, _| manager.fork("a", "child")),
+    ("truncate", |manager, _| manager.truncate("a", 6)),
+    ("trim_window", |manager, _| manager.trim_window("a", 99).map(drop)),
+    ("take_plan", |manager, _| manager.take_plan().map(drop)),
+    ("fit_swap_out", |manager, _| manager.fit_swap_out(&ids(&["a"])).map(drop)),
+    ("fit_swap_in", |manager, _| manager.fit_swap_in(&ids(&["out"])).map(drop)),
+    ("begin_swap_out", |manager, _| manager.begin_swap_out(&ids(&["a"])).map(drop)),
+    ("begin_swap_in", |manager, _| manager.begin_swap_in(&ids(&["out"])).map(drop)),
+    ("complete_swap", |manager, _| manager.complete_swap(kvpool::SwapId::from_number(1)).map(drop)),
+    ("abort_swap", |manager, _| manager.abort_swap(kvpool::SwapId::from_number(1))),
+    ("preempt", |manager, _| manager.preempt("a", None)),
+    ("resume", |manager, _| manager.resume("waiting").map(drop)),
+    ("release", |manager, _| manager.release("a", None)),
+    ("release_with", |manager, _| manager.release_with("a", None, true).map(drop)),
+    ("retain", |manager, _| manager.retain("a", &[]).map(drop)),
+    ("set_tenant", |manager, _| manager.set_tenant("a", TenantId(1))),
+    ("end_of_life", |manager, _| manager.end_of_life("a", 0).map(drop)),
+    ("retain_prefix", |manager, cursor| manager.retain_prefix(cursor, &[]).map(drop)),
+    ("end_of_life_of", |manager, cursor| manager.end_of_life_of(cursor, 0).map(drop)),
+    ("advance_time", |manager, _| manager.advance_time(1.0).map(drop)),
+    ("tenant_blocks", |manager, _| manager.tenant_blocks(TenantId(1)).map(drop)),
+    ("complete_step", |manager, _| manager.complete_step(1).map(drop)),
+    ("bump_epoch", |manager, _| manager.bump_epoch().map(drop)),
+    ("reset", |manager, _| manager.reset().map(drop)),
+    ("evict", |manager, _| manager.evict(&[]).map(drop)),
+    ("resize", |manager, _| manager.resize(64)),
+    ("plan_admit", |manager, cursor| {
+        Ok(manager.plan_admit(&mut manager.begin_step(), "new", cursor.clone()).map(drop)?)
+    }),
+    ("plan_resume", |manager, _| manager.plan_resume(&mut manager.begin_step(), "waiting").map(drop)),
+    ("plan_append", |manager, _| manager.plan_append(&mut manager.begin_step(), "a", &[7]).map(drop)),
+    ("plan_preempt", |manager, _| manager.plan_preempt(&mut manager.begin_step(), "a", None).map(drop)),
+    ("plan_release", |manager, _| manager.plan_release(&mut manager.begin_step(), "a", None).map(drop)),
+    ("commit_step", |manager, _| {
+        let mut plan = manager.begin_step();
+        manager.commit_step(&mut plan).map(drop)
+    }),
+    ("scrub", |manager, _| manager.scrub(1).map(drop)),
+];
+
+/// A running request, one that waits, one in the host tier, one on its way out.
+fn manager() -> CacheManager {
+    let retention = Some(RetentionConfig::default());
+    let config = ManagerConfig {
+        num_blocks: 32,
+        host_blocks: 16,
+        block_size: BLOCK_SIZE,
+        retention,
+        digest: true,
+        ..Default::default()
+    };
+    let mut manager = CacheManager::new(config).unwrap();
+    for (id, first) in [("a", 0), ("waiting", 100), ("out", 200), ("moving", 300)] {
+        let tokens: Vec<u32> = (first..first + 6).collect();
+        manager.admit(id, manager.prepare(&tokens, ExtraKeys::default()).unwrap()).unwrap();
+        manager.commit(id, 4).unwrap();
+    }
+    manager.preempt("waiting", None).unwrap();
+    let swap = manager.begin_swap_out(&ids(&["out"])).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(swap).unwrap();
+    manager.begin_swap_out(&ids(&["moving"])).unwrap();
+    manager.take_plan().unwrap();
+    manager
+}
+
+/// Whichever tier's pool is poisoned: the device's, or the host's, which most of these calls never look at.
+#[test]
+fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
+    for &(name, call) in MANAGER_CALLS {
+        let mut healthy = manager();
+        let cursor = healthy.prepare(&prompt(9), ExtraKeys::default()).unwrap();
+        let before = call(&mut healthy, &cursor);
+        assert!(!matches!(before, Err(ManagerError::Pool(PoolError::Poisoned { .. }))), "{name} before");
+        for tier in 0..2 {
+            let mut manager = manager();
+            let cursor = manager.prepare(&prompt(9), ExtraKeys::default()).unwrap();
+            assert!(manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(31)));
+            let error = manager.scrub(1).unwrap_err();
+            assert!(manager.poison_reason().unwrap().contains("B1"));
+            for _ in 0..2 {
+                assert_eq!(call(&mut manager, &cursor), Err(error.clone()), "{name}, tier {tier}");
+            }
+            // These help to find out what happened.
+            assert!(
+                manager.contains("a") && manager.stats().running > 0 && manager.hasher().block_size() == 4
+            );
+            assert!(manager.retention_stats().is_some() && manager.tiers().num_planned() == 0);
+            assert!(manager.check_invariants().is_err() && manager.take_events().events.is_empty());
+            assert!(manager.begin_step().is_empty() && manager.state_digest().is_some());
+        }
+    }
+}
+
+#[test]
+fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
+    type Call = (&'static str, fn(&mut Tiers, BlockId) -> Result<(), TierError>);
+    const CALLS: &[Call] = &[
+        ("is_writable", |tiers, block| tiers.is_writable(0, block).map(drop)),
+        ("copy_on_write", |tiers, block| tiers.copy_on_write(0, block).map(drop)),
+        ("copy_if_shared", |tiers, block| tiers.copy_if_shared(0, block).map(drop)),
+        ("take_plan", |tiers, _| tiers.take_plan().map(drop)),
+        ("bump_epoch", |tiers, _| tiers.bump_epoch().map(drop)),
+        ("fit_swap", |tiers, block| tiers.fit_swap(&[block], 0, 1, 0).map(drop)),
+        ("begin_swap", |tiers, block| tiers.begin_swap(&[block], 0, 1).map(drop)),
+        ("swap_mapping", |tiers, _| tiers.swap_mapping(kvpool::SwapId::from_number(0)).map(drop)),
+        ("complete_swap", |tiers, _| tiers.complete_swap(kvpool::SwapId::from_number(0)).map(drop)),
+        ("abort_swap", |tiers, _| tiers.abort_swap(kvpool::SwapId::from_number(0))),
+    ];
+    let poisoned = || {
+        let mut tiers = Tiers::new(vec![config(16), config(16)]).unwrap();
+        let table = tiers.pool_mut(0).unwrap().allocate(1).unwrap();
+        assert!(tiers.pool_mut(1).unwrap().inject(Fault::NumHeld(3)));
+        let error = tiers.pool_mut(1).unwrap().scrub(1).unwrap_err();
+        (tiers, table[0], error)
+    };
+    for &(name, call) in CALLS {
+        let (mut tiers, block, error) = poisoned();
+        assert_eq!(call(&mut tiers, block), Err(TierError::Pool(error)), "{name}");
+    }
+
+    type SequenceCall = (&'static str, fn(&mut Sequences, HashCursor) -> Result<(), SequenceError>);
+    const SEQUENCE_CALLS: &[SequenceCall] = &[
+        ("admit", |sequences, prompt| sequences.admit(prompt, 0).map(drop)),
+        ("fit", |sequences, _| sequences.fit(4, 0, 0).map(drop)),
+        ("take_plan", |sequences, _| sequences.take_plan().map(drop)),
+        ("complete_step", |sequences, _| sequences.complete_step(1).map(drop)),
+        ("bump_epoch", |sequences, _| sequences.bump_epoch().map(drop)),
+    ];
+    let hasher = hasher();
+    for &(name, call) in SEQUENCE_CALLS {
+        let (tiers, _, error) = poisoned();
+        let mut sequences = Sequences::new(tiers, Arc::clone(&hasher)).unwrap();
+        let refused = call(&mut sequences, cursor(&hasher, 5));
+        assert_eq!(refused, Err(SequenceError::Tier(TierError::Pool(error))), "{name}");
+    }
+}
