@@ -547,7 +547,7 @@ impl PyCacheManager {
 
     /// Returns how far the journal has come, or None without one.
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.enter(py, 0, |manager| manager.journal().map(Into::into))
+        self.look(py, 0, |manager| manager.journal().map(Into::into))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
@@ -556,17 +556,17 @@ impl PyCacheManager {
             one.flush_journal();
             one.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
-        journal::check_flushed(py, self.enter(py, LONG, flush)?)
+        journal::check_flushed(py, self.look(py, LONG, flush)?)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.enter(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.look(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.enter(py, LONG, CacheManager::journal_image)?, &path)
+        journal::save(py, self.look(py, LONG, CacheManager::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.
@@ -605,12 +605,12 @@ impl PyCacheManager {
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.enter(py, LONG, CacheManager::state_digest)
+        self.look(py, LONG, CacheManager::state_digest)
     }
 
     /// Returns what state_digest gives, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
+        self.look(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
     /// Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
@@ -622,7 +622,7 @@ impl PyCacheManager {
     /// Why the manager refuses all work, if it does.
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
+        self.look(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.

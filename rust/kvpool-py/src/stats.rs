@@ -323,7 +323,7 @@ impl PyRequestInfo {
 /// What `take_events` returns: the events, and how many were lost before them.
 pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 
-/// Events after which other threads may have the interpreter: some 100 us.
+/// Events after which other threads may have the interpreter: some 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
 /// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.
