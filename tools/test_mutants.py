@@ -82,11 +82,6 @@ DEFECTS: Final = (
             Replacement("allocator.rs", "*count -= 1;", "*count = count.saturating_sub(1);"),
             Replacement(
                 "allocator.rs",
-                "self.held -= idle.len() - first_idle;",
-                "self.held = self.held.saturating_sub(idle.len() - first_idle);",
-            ),
-            Replacement(
-                "allocator.rs",
                 "self.free.push_front(block)\n",
                 "let _queued_already = self.free.push_front(block);\n        Ok(())\n",
             ),
