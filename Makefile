@@ -18,10 +18,16 @@ VLLM_LEVELS ?= stock pool manager
 # A free-threaded interpreter.
 FREE_THREADED ?= python3.14t
 
+# Which targets make fuzz runs, all without one, and for how long each.
+TARGET ?=
+SECONDS ?= 60
+# The same in test-slow.
+FUZZ_SECONDS ?= 60
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow test-torch journal-check lint lineage-report engine engine-check \
-	gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
-	bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
+.PHONY: help demo test test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage journal-check lint \
+	lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift \
+	vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -82,17 +88,30 @@ test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
-test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, and the slow Python tests
+test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
 	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
+	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
 
 journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
 	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }
 	$(BIN)/python tools/journal_check.py $(TRACE)
+
+test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
+	$(BIN)/python tools/test_mutants.py
+
+fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each; without a C++ compiler unguided
+	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --seconds $(SECONDS)
+
+fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as few inputs as cover it
+	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --merge
+
+coverage: $(VENV)/.built ## Lines of the core that its tests run, by file; fails below 95 %
+	$(BIN)/python tools/coverage.py --missing
 
 # Torch alone differs: the other packages are those of the tests.
 test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"

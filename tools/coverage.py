@@ -6,9 +6,9 @@
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
 Counts every line of rust/kvpool/src that has code, over the tests of kvpool (cargo test -p kvpool; examples in docs
-cannot be counted on stable Rust), the reference model in testing and tests within src apart. rustc counts; llvm-profdata
-and llvm-cov of the same LLVM read the counts: those of LLVM_PROFDATA and LLVM_COV, of rustup's component llvm-tools,
-which is added if it is missing, or, where there is no rustup, the programs of llvm_profparser from crates.io.
+cannot be counted on stable Rust), the reference model in testing and tests within src apart. rustc counts. What reads
+the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if
+it is missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
 
 Exit code 0: enough lines are run. 1: too few, or a test failed. 2: bad usage, or nothing to read the counts with. 130:
 Ctrl-C.

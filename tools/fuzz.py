@@ -98,17 +98,20 @@ def cargo(arguments: list[str], tree: Path, environment: dict[str, str] | None =
         raise FuzzError(f"cargo {' '.join(arguments)} failed:\n{done.stdout[-4000:]}")
 
 
-def build(targets: list[str], tree: Path, target_dir: Path, *, driver: bool) -> dict[str, list[str]]:
+def build(
+    targets: list[str], tree: Path, target_dir: Path, *, driver: bool, environment: dict[str, str] | None = None
+) -> dict[str, list[str]]:
     """Builds targets of a tree, or the driver: commands that run them."""
     common = ["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "kvpool-fuzz", "--target-dir", str(target_dir)]
     if driver:
-        cargo([*common, "--bin", "kvpool-fuzz"], tree)
+        cargo([*common, "--bin", "kvpool-fuzz"], tree, environment)
         program = str(target_dir / "fuzz" / "kvpool-fuzz")
         return {target: [program, "random", target] for target in targets}
     # With --target the flags are not those of build scripts and macros, which no coverage is wanted of.
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
-    cargo([*common, "--target", triple, "--features", "libfuzzer", *bins], tree, {"RUSTFLAGS": flags})
+    environment = {**(environment or {}), "RUSTFLAGS": flags}
+    cargo([*common, "--target", triple, "--features", "libfuzzer", *bins], tree, environment)
     return {target: [str(target_dir / triple / "fuzz" / target)] for target in targets}
 
 

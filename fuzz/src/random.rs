@@ -2,8 +2,8 @@
 //!
 //! Deterministic: the same seed and the same corpus give the same inputs.
 
-use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Bytes of a new input, at most.
 const LONGEST: usize = 400;

@@ -400,6 +400,9 @@ impl Manager {
 
     fn compare(&mut self) -> Result<(), Failure> {
         self.manager.check_invariants()?;
+        let digest = self.manager.state_digest();
+        same("digest of the state", &digest, &Some(self.manager.state_digest_from_scratch()))?;
+        same("scrub", &self.manager.scrub(2).map(|_| ()), &Ok(()))?;
         if let Some(model) = &self.model {
             for (tier, expected) in model.pools.iter().enumerate() {
                 let Ok(pool) = self.manager.tiers().pool(tier) else { continue };
@@ -493,6 +496,7 @@ impl Machine for Manager {
             duplicates,
             eviction,
             event_capacity: 1000,
+            digest: true,
             ..Default::default()
         };
         let manager =

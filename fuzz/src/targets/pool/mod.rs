@@ -381,6 +381,9 @@ impl Pool {
 
     fn compare(&mut self) -> Result<(), Failure> {
         self.pool.check_invariants()?;
+        let digest = self.pool.state_digest();
+        same("digest of the state", &digest, &Some(self.pool.state_digest_from_scratch()))?;
+        same("scrub", &self.pool.scrub(2).map(|_| ()), &Ok(()))?;
         same("free order", &indices(&self.pool.free_order()), &self.model.free)?;
         if self.setting.is_lru() {
             same("eviction order", &indices(&self.pool.eviction_order()), &self.model.evictable)?;
@@ -445,6 +448,7 @@ impl Machine for Pool {
             eviction,
             retention,
             event_capacity: 1000,
+            digest: true,
             ..Default::default()
         };
         let drop = duplicates == DuplicatePolicy::DropOnRelease;
