@@ -32,6 +32,8 @@ from kvpool._core import (
     BlockPool,
     CacheManager,
     ChainLink,
+    ExplainConfig,
+    Explanation,
     ExtraKeys,
     FreeBlockList,
     HashChain,
@@ -39,6 +41,7 @@ from kvpool._core import (
     HintReport,
     LruEvictor,
     ManagerStats,
+    MissSpan,
     PoolStats,
     PrefixIndex,
     Probe,
@@ -118,6 +121,10 @@ __all__ = [
     "Policy",
     # What a pool's own traffic says of other sizes and policies.
     "AdvisorConfig",
+    # Why a prompt missed.
+    "ExplainConfig",
+    "Explanation",
+    "MissSpan",
     # Block tables by handle, and what moves between tiers.
     "Sequences",
     "TieredPool",

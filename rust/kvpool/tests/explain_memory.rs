@@ -53,8 +53,7 @@ fn nothing_grows() {
         let shared = (which / 10) * 1000;
         let own = 1_000_000 + which * 1000;
         let blocks = 4 + (which % 4) as usize;
-        let prompt: Vec<u32> =
-            (shared..).take(2 * BLOCK).chain((own..).take((blocks - 2) * BLOCK)).collect();
+        let prompt: Vec<u32> = (shared..).take(2 * BLOCK).chain((own..).take((blocks - 2) * BLOCK)).collect();
         let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
         manager.admit(1, cursor).unwrap();
         manager.commit(1, prompt.len()).unwrap();
