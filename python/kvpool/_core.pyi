@@ -1335,8 +1335,8 @@ class ExplainConfig:
     """Settings of what is remembered to explain misses.
 
     Args:
-        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is twice
-            the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
+            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
         requests: Released requests that can still be explained, at most ``2**20``.
 
     Raises:
