@@ -13,6 +13,7 @@ use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
+use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
@@ -112,9 +113,9 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
         journal=None, digest=false, scrub_blocks=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -128,6 +129,7 @@ impl PyCacheManager {
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
+        explain: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         watermark: f64,
         host_blocks: i128,
@@ -147,9 +149,9 @@ impl PyCacheManager {
             eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
+            explain: explain::config(explain)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
-            explain: None,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
@@ -450,6 +452,12 @@ impl PyCacheManager {
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.look(py, LONG, |manager| manager.pool().advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
+    }
+
+    /// Says why a request had to compute what it did when it was admitted or resumed last.
+    fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
+        let id = request_ref(request_id)?;
+        Ok(PyExplanation(self.run(py, 0, |manager| manager.explain(id))?))
     }
 
     /// Raises what ended the manager's policy, if that is one written in Python and has failed.

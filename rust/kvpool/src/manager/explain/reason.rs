@@ -195,6 +195,24 @@ impl MissReason {
         }
     }
 
+    /// The first token that differs, if that is the reason.
+    #[must_use]
+    pub const fn token(&self) -> Option<usize> {
+        if let Self::Diverged { token } = self { Some(*token) } else { None }
+    }
+
+    /// The epoch that it was seen in, if that is the reason.
+    #[must_use]
+    pub const fn epoch(&self) -> Option<u64> {
+        if let Self::OtherEpoch { epoch } = self { Some(*epoch) } else { None }
+    }
+
+    /// What evicted it, if that is the reason.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&'static str> {
+        if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
+    }
+
     /// The same reason but for the time.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
