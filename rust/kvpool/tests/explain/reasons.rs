@@ -235,6 +235,24 @@ fn dropped_by_id_and_what_is_behind_it_is_not_reached() {
     assert_eq!(at(reason), (1, None));
 }
 
+/// Of two copies one is evicted and the other dropped by id: the content is gone for the second reason.
+#[test]
+fn the_last_copy_counts() {
+    let mut manager = manager(3);
+    for id in ["a", "b"] {
+        admit(&mut manager, id, &tokens(0, 1));
+    }
+    manager.commit_batch(&["a".into(), "b".into()], &[4, 4]).unwrap();
+    manager.release("a", None).unwrap();
+    manager.release("b", None).unwrap();
+    admit(&mut manager, "c", &tokens(100, 2));
+    manager.release("c", None).unwrap();
+    assert_eq!(manager.stats().pool.evicted, 1);
+    assert_eq!(manager.evict(&[1, 2, 3].map(kvpool::BlockId::new)).unwrap(), 1);
+    admit(&mut manager, "d", &tokens(0, 1));
+    assert_eq!(names(&manager, "d"), [(0, 0, "dropped-by-id")]);
+}
+
 /// Its own blocks may push out what stood behind its first missed block: at the lookup that was still there.
 #[test]
 fn what_an_admission_evicts_was_there_when_it_looked() {
@@ -406,6 +424,10 @@ fn not_remembered() {
     run(&mut manager, "c", &tokens(99_000, 1));
     admit(&mut manager, "d", &tokens(1000, 1));
     // It is known that this one's first tokens were seen with the same keys.
+    assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
+    manager.release("d", None).unwrap();
+    // That it was asked for since, and not computed, does not mean that it never was.
+    admit(&mut manager, "d", &tokens(1000, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
     manager.release("d", None).unwrap();
     // What never came cannot be told from what was forgotten.
