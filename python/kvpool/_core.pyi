@@ -943,11 +943,12 @@ class CacheManager:
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
-        """Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+        """Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
 
         For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
-        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all references are
-        those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and O(requests) once a pass.
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all
+        references are those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and
+        O(requests) once a pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
@@ -1972,9 +1973,9 @@ class BlockPool:
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
 
-        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are mirrored
-        by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its references and
-        content are what the last operation left. O(``blocks``).
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are
+        mirrored by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its
+        references and content are what the last operation left. O(``blocks``).
 
         Args:
             blocks: How many, the null block included; never a block twice in one call.
