@@ -5,16 +5,29 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 MODEL_OPERATIONS ?= 10000000
+# Schedules of each kind that test-slow runs of every model of what threads share.
+SCHEDULES ?= 100000
+# Minutes that soak runs.
+MINUTES ?= 10
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
 TORCH ?= 2.11.0 2.13.0
 
 # Levels of KVPOOL_VLLM that vllm-conformance compares with stock.
 VLLM_LEVELS ?= stock pool manager
 
+# A free-threaded interpreter.
+FREE_THREADED ?= python3.14t
+
+# Which targets make fuzz runs, all without one, and for how long each.
+TARGET ?=
+SECONDS ?= 60
+# The same in test-slow.
+FUZZ_SECONDS ?= 60
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow test-torch lint lineage-report engine engine-check gpu-check fatbin \
-	fatbin-check vllm-env vllm-conformance vllm-check vllm-drift vllm-offload-conformance vllm-bench bench \
-	bench-rust bench-python bench-report vectors stubs-check wheel clean
+.PHONY: help demo test test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage journal-check lint \
+	lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift \
+	vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -53,6 +66,10 @@ $(VENV)/.cuda: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group cuda
 	@touch $@
 
+$(VENV)/.supply-chain: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group supply-chain
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	@touch $@
@@ -71,11 +88,30 @@ test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
-test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n, and the slow Python tests
+test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
+	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
+	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
+	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
+
+journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
+	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }
+	$(BIN)/python tools/journal_check.py $(TRACE)
+
+test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
+	$(BIN)/python tools/test_mutants.py
+
+fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each; without a C++ compiler unguided
+	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --seconds $(SECONDS)
+
+fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as few inputs as cover it
+	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --merge
+
+coverage: $(VENV)/.built ## Lines of the core that its tests run, by file; fails below 95 %
+	$(BIN)/python tools/coverage.py --missing
 
 # Torch alone differs: the other packages are those of the tests.
 test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"
@@ -131,6 +167,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/mypy
 	$(MAKE) --no-print-directory stubs-check fatbin-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/manifests.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
@@ -151,8 +188,31 @@ bench-report: bench ## All benches, and a dated table of them in benches/results
 	$(CARGO) bench --quiet --locked -p kvpool-benches --bench memory > target/memory-bench.txt
 	$(BIN)/python benches/summarize.py --python target/python-benches.json --memory target/memory-bench.txt
 
+soak: ## Full pools under load for MINUTES=10: sums, KV and memory checked all the time, latencies into benches/results
+	$(CARGO) run --release --locked --quiet -p kvpool-benches --bin soak -- --minutes $(MINUTES) --out benches/results
+
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
+supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
+	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+
+# maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
+wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t
+	if command -v $(FREE_THREADED) > /dev/null; then \
+		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) && \
+		$(FREE_THREADED) -m venv $(VENV)-free-threaded && \
+		$(VENV)-free-threaded/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis && \
+		$(VENV)-free-threaded/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+			--find-links dist --force-reinstall kvpool && \
+		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
+		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
+			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/properties; \
+	else \
+		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
+			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \
+		echo "make: NOT TESTED: there is no $(FREE_THREADED) here, so the wheel was built and nothing was run" >&2; \
+	fi
+
 clean: ## Remove everything that was built
-	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-vllm target dist
+	rm -rf $(VENV) $(VENV)-torch-* $(VENV)-free-threaded $(VENV)-vllm target dist

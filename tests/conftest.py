@@ -1,10 +1,16 @@
-"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow)."""
+"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow). Threads."""
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A loaded machine is no reason to fail: what is slow shows in the duration of the suite.
 _PATIENT = [HealthCheck.too_slow]
@@ -28,3 +34,12 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Threads take turns after a few microseconds instead of 5 ms, so that short calls really meet."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

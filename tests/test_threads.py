@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import pytest
 
 import kvpool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.together import check_sums, together, watched
 
 WORKERS = 8
 ROUNDS = 200
 
 
-@pytest.fixture(autouse=True)
-def _frequent_switches() -> Iterator[None]:
-    """Threads take turns after a few microseconds instead of 5 ms, so that short calls really meet."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Runs each task on a thread of its own, all let go at once; raises what a task raises."""
-    barrier = threading.Barrier(len(tasks))
-
-    def run(task: Callable[[], Any]) -> Any:
-        barrier.wait()
-        return task()
-
-    with ThreadPoolExecutor(len(tasks)) as executor:
-        return [future.result() for future in [executor.submit(run, task) for task in tasks]]
-
-
-def watched(reader: Callable[[], None], writers: list[Callable[[], Any]]) -> list[Any]:
-    """Runs the writers, and the reader again and again until all of them are done."""
-    left = [len(writers)]
-    lock, done = threading.Lock(), threading.Event()
-
-    def writing(writer: Callable[[], Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            try:
-                return writer()
-            finally:
-                with lock:
-                    left[0] -= 1
-                    if left[0] == 0:
-                        done.set()
-
-        return run
-
-    def reading() -> int:
-        reads = 0
-        while not done.is_set() or reads == 0:
-            reader()
-            reads += 1
-        return reads
-
-    *results, reads = together(*map(writing, writers), reading)
-    assert reads > 0
-    return results
-
-
-def check_sums(stats: kvpool.PoolStats) -> None:
-    assert stats.free + stats.cached_free + stats.active + stats.fenced == stats.usable
-    assert stats.available == stats.free + stats.cached_free
+pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
 def test_requests_of_many_threads() -> None:
@@ -108,7 +52,7 @@ def test_requests_of_many_threads() -> None:
         assert manager.probe(shared).cached_blocks <= 3
         manager.check_invariants()
 
-    results = watched(read, [lambda worker=worker: work(worker) for worker in range(WORKERS)])  # type: ignore[misc]
+    results = watched(read, [partial(work, worker) for worker in range(WORKERS)])
     manager.complete_step(ROUNDS)
     manager.check_invariants()
     stats = manager.stats()
@@ -163,7 +107,7 @@ def test_a_pool_of_many_threads() -> None:
         assert pool.probe(chain).cached_blocks <= 3
         pool.check_invariants()
 
-    taken = sum(watched(read, [lambda worker=worker: work(worker) for worker in range(WORKERS)]))  # type: ignore[misc]
+    taken = sum(watched(read, [partial(work, worker) for worker in range(WORKERS)]))
     pool.check_invariants()
     stats = pool.stats()
     assert (stats.active, stats.fenced, stats.available) == (0, 0, WORKERS * 6)

@@ -43,8 +43,17 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 MODELS: Final = Path(__file__).resolve().parent / "vllm" / "models"
 VLLM: Final = "0.32.0"
 TORCH: Final = "2.13.0"
-TOOLS: Final = ("pip>=25.1", "pypi-simple>=1.6", "maturin>=1.9,<2")
-TEST_TOOLS: Final = ("pytest>=8.4", "pytest-asyncio>=1.0", "pytest-timeout>=2.4", "tblib>=3.0")
+TOOLS: Final = (
+    "pip>=25.1",  # installs the rest
+    "pypi-simple>=1.6",  # finds vLLM's source distribution, which has its tests
+    "maturin>=1.9,<2",  # builds kvpool
+)
+TEST_TOOLS: Final = (
+    "pytest>=8.4",  # runs vLLM's tests
+    "pytest-asyncio>=1.0",  # some of them are coroutines
+    "pytest-timeout>=2.4",  # a hang is a failure
+    "tblib>=3.0",  # vLLM's tests send exceptions between processes
+)
 # Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (

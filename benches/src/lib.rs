@@ -1,4 +1,6 @@
-//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up.
+//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up; and the soak.
+
+pub mod soak;
 
 use std::time::{Duration, Instant};
 

@@ -17,6 +17,7 @@ Conventions of every class here:
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 from types import ModuleType
 from typing import (
     Any,
@@ -44,14 +45,22 @@ __all__ = [
     "BlockStore",
     "CacheManager",
     "ChainLink",
+    "ExplainConfig",
+    "Explanation",
     "ExtraKeys",
     "FreeBlockList",
     "HashChain",
     "HashCursor",
     "HintReport",
     "HitCurve",
+    "Journal",
+    "JournalDifference",
+    "JournalInfo",
+    "JournalReport",
+    "JournalStats",
     "LruEvictor",
     "ManagerStats",
+    "MissSpan",
     "PolicyRun",
     "PoolStats",
     "PrefixIndex",
@@ -63,6 +72,7 @@ __all__ = [
     "RetentionConfig",
     "RetentionStats",
     "Sequences",
+    "ShrunkJournal",
     "Step",
     "Swap",
     "TenantLimits",
@@ -77,12 +87,18 @@ __all__ = [
     "VllmPool",
     "VllmSlots",
     "__version__",
+    "bisect_journal",
+    "compare_journals",
     "copy_by_handle",
     "cuda_driver_version",
     "debug_build",
     "eviction_policies",
+    "export_journal",
     "hash_algorithms",
+    "read_journal",
+    "replay_journal",
     "sampled_lru",
+    "shrink_journal",
     "trace_formats",
     "verify_modes",
     "vllm_block_ids",
@@ -278,6 +294,296 @@ def trace_formats() -> list[str]:
     """
 
 @final
+class Journal:
+    """How the operations of a pool or a manager are recorded.
+
+    A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest
+    operations in memory; while it has dropped nothing it can be replayed, and shown ever after. What is in it and
+    what it costs: ``docs/journal.md``.
+
+    Args:
+        path: A new file. One that exists is refused when the pool or manager is made.
+        ring_bytes: Instead of a file: bytes of memory, at least four frames.
+        digest_every: Operations from one digest of the whole state to the next; 0 for none. Narrows down a
+            difference that no answer shows.
+        frame_bytes: Bytes that are collected before they are written, 64 to 2**24: what a crash of the process
+            loses at most.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes`` are given.
+
+    >>> manager = kvpool.CacheManager(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> manager.admit("a", range(10)).num_blocks
+    3
+    >>> manager.release("a")
+    >>> image = manager.journal_image()
+    >>> kvpool.replay_journal(image)
+    JournalReport(operations=2, digests=0, difference=None)
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str] | None = None,
+        *,
+        ring_bytes: int | None = None,
+        digest_every: int = 256,
+        frame_bytes: int = 32768,
+    ) -> Self: ...
+    @property
+    def path(self) -> Path | None:
+        """The file that it goes to; None for a ring."""
+    @property
+    def ring_bytes(self) -> int | None:
+        """Bytes that the ring keeps, or so; None for a file."""
+    @property
+    def digest_every(self) -> int:
+        """Operations from one digest of the state to the next; 0 for none."""
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes that are collected before they are written."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalStats:
+    """How far a journal has come."""
+
+    @property
+    def operations(self) -> int:
+        """Operations recorded."""
+    @property
+    def bytes(self) -> int:
+        """Bytes written, or kept in the ring; what is collected for the next frame is not counted."""
+    @property
+    def error(self) -> str | None:
+        """Why it stopped recording, or None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalInfo:
+    """What is in a journal, without running it."""
+
+    @property
+    def subject(self) -> str:
+        """What was recorded: pool, manager or vllm-pool."""
+    @property
+    def version(self) -> str:
+        """The version of kvpool that wrote it."""
+    @property
+    def bytes(self) -> int:
+        """Its bytes, those of a cut end included."""
+    @property
+    def first_operation(self) -> int:
+        """The number of the first operation that it holds: 0, unless a ring dropped what was before."""
+    @property
+    def operations(self) -> int:
+        """The number of the operation behind the last."""
+    @property
+    def digest_every(self) -> int:
+        """Operations from one digest of the state to the next; 0 for none."""
+    @property
+    def digests(self) -> int:
+        """Digests of the state that it holds."""
+    @property
+    def calls(self) -> dict[str, int]:
+        """Operations by call."""
+    @property
+    def cut_at(self) -> int | None:
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes that are left behind it."""
+    @property
+    def lines(self) -> list[tuple[int, str, str]]:
+        """The operations that were asked for, and the digests between them: number, call, what it was asked."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the pool or manager, by name."""
+
+@final
+class JournalDifference:
+    """Where a replay and its journal differ first."""
+
+    @property
+    def kind(self) -> str:
+        """What differs: answer, digest or invariant."""
+    @property
+    def operation(self) -> int:
+        """The number of the operation; of a digest, how many operations are before it."""
+    @property
+    def since(self) -> int | None:
+        """Of a digest: the operations until the last one that was the same. The cause lies between the two."""
+    @property
+    def asked(self) -> str | None:
+        """What was asked."""
+    @property
+    def found(self) -> str | None:
+        """What this build answers, or which invariant is broken."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JournalReport:
+    """What the replay of a journal found."""
+
+    @property
+    def operations(self) -> int:
+        """Operations run."""
+    @property
+    def digests(self) -> int:
+        """Digests of the state that were the same."""
+    @property
+    def difference(self) -> JournalDifference | None:
+        """The first difference, behind which nothing was run; None if there is none."""
+    @property
+    def cut_at(self) -> int | None:
+        """The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete."""
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes that are left behind it."""
+    @property
+    def is_exact(self) -> bool:
+        """Whether every answer and every digest was the same."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+def read_journal(journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0) -> JournalInfo:
+    """Says what is in a journal, without running it.
+
+    O(bytes); other threads go on.
+
+    Args:
+        journal: Its file, or its bytes.
+        start: The number of the first operation to be told in ``lines``; by default the last ones are.
+        count: How many.
+
+    Raises:
+        JournalError: It is no journal, or one that this version does not read.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``start`` or ``count`` is negative.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> kvpool.read_journal(pool.journal_image(), count=2).lines
+    [(0, 'allocate', '3 blocks'), (1, 'release', '3 blocks: 1 2 3')]
+    """
+
+def replay_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    until: int | None = None,
+    check_every: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> JournalReport:
+    """Runs the operations of a journal again and compares every answer and every digest of the state.
+
+    On a new pool or manager with the journal's settings. A difference is no error: the report has the first one. At the
+    end all invariants are recounted. Other threads go on.
+
+    Args:
+        journal: Its file, or its bytes. One that was cut is replayed up to the cut.
+        until: The operation to stop before; by default the end.
+        check_every: Operations from one recount of all invariants to the next, O(blocks) each; 0 recounts at the end
+            alone.
+        progress: Called every few thousand operations with how many were run; what it raises stops the replay.
+
+    Raises:
+        JournalError: It is no journal, or one that cannot be replayed: a ring that has dropped its beginning, for
+            instance.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``until`` or ``check_every`` is negative.
+    """
+
+def bisect_journal(
+    journal: bytes | str | PathLike[str], *, progress: Callable[[int], object] | None = None
+) -> JournalReport:
+    """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+
+    Where a replay stops at a digest, or at the recount at the end, this goes through the operations before it. A
+    difference that only digests show is known as closely as they were written. O(operations), or
+    O(operations log operations) for an invariant.
+
+    Args:
+        journal: Its file, or its bytes.
+        progress: As in ``replay_journal``; counts from the start again for each run.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+    """
+
+def compare_journals(
+    first: bytes | str | PathLike[str], second: bytes | str | PathLike[str]
+) -> tuple[int, str | None, str | None] | None:
+    """Returns the first record in which two journals differ, or None if one is a beginning of the other.
+
+    The number of the operation, and what each holds there, with the check of the answer. Nothing is run. O(bytes).
+
+    Raises:
+        JournalError: One is no journal, or they are of different settings.
+        JournalFileError: A file cannot be read.
+    """
+
+@final
+class ShrunkJournal:
+    """A journal made smaller."""
+
+    @property
+    def before(self) -> int:
+        """Operations before."""
+    @property
+    def operations(self) -> list[str]:
+        """Operations that are left, and what each was answered, as text."""
+    @property
+    def failure(self) -> str:
+        """What goes wrong."""
+    @property
+    def journal(self) -> bytes:
+        """The journal of them, as the bytes of a file."""
+    @property
+    def runs(self) -> int:
+        """Runs that it took."""
+
+def shrink_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    operation: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> ShrunkJournal | None:
+    """Leaves out what is not needed to make a journal go wrong.
+
+    Delta debugging: operations are left out, halves first, as long as it still goes wrong. Returns None if nothing
+    does.
+
+    Args:
+        journal: Its file, or its bytes.
+        operation: Keep what this build answers to the operation with this number; without it, a broken invariant.
+        progress: Called after each run with the operations that are left; what it raises stops the shrinking.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: ``operation`` is negative.
+    """
+
+def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
+    """Writes a journal as a test that makes the same calls: rust or python.
+
+    Prompts are made-up tokens, equal where the recorded ones were. For journals of a few operations: shrink it first.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: Another language.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> "attempt(pool.allocate, 3)" in kvpool.export_journal(pool.journal_image(), "python")
+    True
+    """
+
+@final
 class CacheManager:
     """Requests by id over one block pool: what a scheduler calls.
 
@@ -299,11 +605,14 @@ class CacheManager:
             pins and limits. Without it hints are refused, and cost nothing.
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
             ``advice`` says what it found. Without one it costs nothing.
+        explain: Remembers what came and went, so that ``explain`` can say why a prompt missed: an ``ExplainConfig``, or
+            True for the defaults. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
         host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
+        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the manager's back. 24 bytes per block.
         scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
@@ -311,6 +620,9 @@ class CacheManager:
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
         HashingError: The algorithm cannot work with this key or seed.
+        JournalError: A journal of a policy of your own.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
     >>> manager.admit("a", range(10))
@@ -341,10 +653,12 @@ class CacheManager:
         eviction: str | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
+        explain: ExplainConfig | bool | None = None,
         event_capacity: int = 0,
         watermark: float = 0.0,
         host_blocks: int = 0,
         block_bytes: int = 0,
+        journal: Journal | None = None,
         digest: bool = False,
         scrub_blocks: int = 0,
     ) -> Self: ...
@@ -765,6 +1079,27 @@ class CacheManager:
         >>> advice["block_hit_rate"], {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}[12]
         (0.15, 0.9)
         """
+    def explain(self, request_id: RequestId) -> Explanation:
+        """Says why a request had to compute what it did when it was admitted or resumed last.
+
+        Of requests that are known, and of the last ones that were released. O(spans), and for a released one
+        O(``ExplainConfig.requests``). docs/explain.md says what the reasons mean, and to whom they may be shown.
+
+        Raises:
+            UnknownRequestError: No request has this id, or it was released too long ago.
+            InvalidArgumentError: The manager was made without ``explain``.
+            TokenTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, explain=True)
+        >>> _ = manager.admit("a", range(12)), manager.commit("a", 12)
+        >>> _ = manager.admit("b", [0, 1, 2, 3, 4, 5, 99, 7, 8])
+        >>> print(manager.explain("b"))
+        request "b", admitted at 2: 4 of 9 tokens cached
+          block 1 (tokens 4-7): differs from token 6 on from what was seen before
+          block 2 (token 8): too few tokens to fill a block
+        >>> manager.explain("b").spans[0].token, manager.stats().misses
+        (6, {'behind': 8, 'diverged': 4, 'never-seen': 4, 'too-short': 1})
+        """
     def check_policy(self) -> None:
         """Raises what ended the manager's policy, if that is one written in Python and has failed.
 
@@ -927,6 +1262,34 @@ class CacheManager:
         """Returns the cached-free blocks in the order in which they would be evicted.
 
         O(cached-free blocks), for tests and tools.
+        """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
+        """
+    def journal_image(self) -> bytes | None:
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
+    def save_journal(self, path: str | PathLike[str]) -> None:
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
+
+        Raises:
+            JournalError: There is no ring.
+            JournalExistsError: The file exists.
+            JournalFileError: It cannot be written.
         """
     def state_digest(self) -> int | None:
         """One number for the state of the manager, or None without digest=True.
@@ -1359,6 +1722,119 @@ class AdvisorConfig:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class ExplainConfig:
+    """Settings of what is remembered to explain misses.
+
+    Args:
+        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
+            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        requests: Released requests that can still be explained, at most ``2**20``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range.
+
+    >>> kvpool.CacheManager(num_blocks=64, explain=kvpool.ExplainConfig(records=4096)).stats().misses
+    {}
+    """
+
+    def __new__(cls, *, records: int | None = None, requests: int = 1024) -> Self: ...
+    @property
+    def records(self) -> int | None:
+        """Contents of blocks that are remembered; None leaves it to the pool."""
+    @property
+    def requests(self) -> int:
+        """Released requests that can still be explained."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class MissSpan:
+    """Blocks, one after the other, that had to be computed for the same reason.
+
+    ``str`` is a line for a person.
+    """
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The first block's position in the block table, and the position after the last."""
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The first token's position in the prompt, and the position after the last."""
+    @property
+    def reason(self) -> str:
+        """The name of the reason.
+
+        One of ``never-seen``, ``not-remembered``, ``diverged``, ``evicted``, ``expired``, ``end-of-life``,
+        ``tenant-ceiling``, ``dropped-by-id``, ``reset``, ``other-epoch``, ``other-salt``, ``other-adapter``,
+        ``other-keys``, ``being-computed``, ``not-computed``, ``collision``, ``unreachable``, ``behind``,
+        ``last-token`` and ``too-short``.
+        """
+    @property
+    def token(self) -> int | None:
+        """The first token that differs from what was seen before, or None."""
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it was seen in, or None."""
+    @property
+    def admission(self) -> int | None:
+        """Admissions and resumptions until it left the cache, or None.
+
+        Of several blocks that of the first, which of a chain goes last.
+        """
+    @property
+    def time(self) -> float | None:
+        """The time that retention had been told when it left the cache, or None."""
+    @property
+    def policy(self) -> str | None:
+        """The policy that evicted it, or None.
+
+        ``"priority"`` if retention had put it in a rank of its own.
+        """
+    @property
+    def request(self) -> RequestId | None:
+        """The request that it was evicted for, or that computes it, or None."""
+    @property
+    def another(self) -> bool:
+        """Whether that is a request of another tenant, salt or user, whose id is not told."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the span as a dict, without what is None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Explanation:
+    """Why a request had to compute what it did.
+
+    ``str`` is a text for a person: a line for the request, and one per span.
+    """
+
+    @property
+    def request_id(self) -> RequestId:
+        """The id of the request."""
+    @property
+    def admission(self) -> int:
+        """Which admission it was, resumptions included, counted from 1."""
+    @property
+    def resumed(self) -> bool:
+        """Whether the request was resumed: its tokens are those that it had by then."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt's tokens, those whose KV was cached."""
+    @property
+    def spans(self) -> list[MissSpan]:
+        """What was missed, from the first missed block to the end of the prompt."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the explanation as a dict of numbers, names and lists."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
 class HintReport:
     """What became of a hint, by blocks."""
 
@@ -1477,6 +1953,18 @@ class ManagerStats:
     def retention(self) -> RetentionStats | None:
         """How many blocks are retained how, or None without retention."""
     @property
+    def misses(self) -> dict[str, int] | None:
+        """Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+
+        They sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
+        """
+    @property
+    def resumed_misses(self) -> dict[str, int] | None:
+        """The same of resumed tokens.
+
+        They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
+        """
+    @property
     def pool(self) -> PoolStats:
         """The pool's own counts."""
     def bytes(self, blocks: int) -> int:
@@ -1564,11 +2052,15 @@ class BlockPool:
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
             ``advice`` says what it found. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
+        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the pool's back. 24 bytes per block.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
+        JournalError: A journal of a policy of your own.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> hasher = kvpool.BlockHasher(block_size=4)
     >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
@@ -1593,6 +2085,7 @@ class BlockPool:
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
+        journal: Journal | None = None,
         digest: bool = False,
     ) -> Self: ...
     @property
@@ -1955,6 +2448,34 @@ class BlockPool:
         """Returns the pool's counters and gauges.
 
         O(1).
+        """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the object goes, and when an invariant breaks.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
+        """
+    def journal_image(self) -> bytes | None:
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
+    def save_journal(self, path: str | PathLike[str]) -> None:
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
+
+        Raises:
+            JournalError: There is no ring.
+            JournalExistsError: The file exists.
+            JournalFileError: It cannot be written.
         """
     def state_digest(self) -> int | None:
         """One number for the state of the pool, or None without digest=True.
@@ -3252,6 +3773,7 @@ class Replay:
         verify: One of ``verify_modes()``.
         seed: Seed of the hash algorithm, where it takes one.
         eviction: ``"lru"``.
+        explain: Engine mode: the report says of computed tokens why they had to be, as ``misses``.
         watermark: Engine mode: share of the pool that an admission leaves available while other requests run.
         max_running: Engine mode: requests that run at once, at most.
         step_tokens: Engine mode: tokens that one step computes, at most.
@@ -3259,10 +3781,13 @@ class Replay:
         prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
         threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
             it.
+        journal: Records what the pool or manager is asked: a ``Journal``.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
         HashingError: The algorithm cannot work with this seed.
+        JournalExistsError: The journal's file exists.
+        JournalFileError: The journal's file cannot be made.
 
     >>> import json
     >>> replay = kvpool.Replay(kvpool.Trace.generate(requests=50), capacity_blocks=50_000)
@@ -3284,12 +3809,14 @@ class Replay:
         verify: str = "none",
         seed: str | None = None,
         eviction: str = "lru",
+        explain: bool = False,
         watermark: float = 0.0,
         max_running: int = 256,
         step_tokens: int = 8192,
         step_ms: float = 20.0,
         prefill_tokens_per_s: float = 50_000.0,
         threads: int = 0,
+        journal: Journal | None = None,
     ) -> Self: ...
     @property
     def total(self) -> int:
@@ -3311,6 +3838,19 @@ class Replay:
 
         Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
         half; hit rates in percent; in engine mode, times and preemptions. O(1).
+        """
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one.
+
+        A journal never fails an operation: one that cannot be written stops, and ``error`` says why. O(1).
+        """
+    def flush_journal(self) -> None:
+        """Writes what the journal has collected: what a crash would lose.
+
+        Without a journal nothing happens. It is also flushed when the replay goes.
+
+        Raises:
+            JournalFileError: The journal has stopped recording; the message says why.
         """
     def check_invariants(self) -> None:
         """Recounts the invariants of the pool or manager that is replayed.
@@ -4007,9 +4547,11 @@ class VllmPool:
         num_blocks: Blocks of the pool, null block included. At least 1.
         caching: Whether blocks keep their hash when they are freed.
         policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
+        journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
 
     Raises:
         InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
+        JournalFileError: The journal's file cannot be made.
 
     >>> pool = kvpool._core.VllmPool(4, True)
     >>> blocks, _ = pool.allocate(2)
@@ -4022,7 +4564,11 @@ class VllmPool:
     True
     """
 
-    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru") -> Self: ...
+    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru", journal: Journal | None = None) -> Self: ...
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one."""
+    def journal_image(self) -> bytes | None:
+        """Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring."""
     def bind(self, owner: object) -> None:
         """Names the object that blocks give as their pool; a second one is not taken.
 

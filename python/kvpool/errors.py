@@ -179,3 +179,15 @@ class CudaUnavailableError(KvpoolError, RuntimeError):
 
 class TransferTimeoutError(KvpoolError, TimeoutError):
     """A transfer goes on for longer than the caller would wait."""
+
+
+class JournalError(KvpoolError, ValueError):
+    """A journal that cannot be kept, read or replayed; the message says why."""
+
+
+class JournalFileError(KvpoolError, OSError):
+    """A journal's file that cannot be made, written or read."""
+
+
+class JournalExistsError(JournalFileError, FileExistsError):
+    """A journal was to go to a file that exists: nothing is overwritten."""

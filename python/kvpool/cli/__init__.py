@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``size``, ``trace``, ``generate``, ``models``, ``hash``.
+"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``generate``, ``models``, ``hash``.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -20,6 +20,7 @@ import kvpool
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
+from kvpool.cli.journal import journal_app
 from kvpool.cli.problems import UsageError, next_step, os_error_line
 from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
@@ -40,6 +41,8 @@ _EXAMPLES: Final = """Examples:
   kvpool size trace.jsonl --model llama-3.1-8b --html report.html
 
   kvpool generate | kvpool replay - --mode lookup --json
+
+  kvpool journal replay run.kvj     a run of yours again, bit by bit
 
 Each command has its own: kvpool replay --help"""
 
@@ -77,6 +80,7 @@ def _top(
 _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
 _app.command("size", epilog=SIZE_EXAMPLES)(size_command)
 _app.add_typer(trace_app, name="trace")
+_app.add_typer(journal_app, name="journal")
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.

@@ -18,8 +18,10 @@ __all__ = [
     "CapacityGib",
     "Dtype",
     "Eviction",
+    "Explain",
     "Hash",
     "HeadDim",
+    "Journal",
     "KvHeads",
     "LatentDim",
     "Layers",
@@ -151,6 +153,7 @@ Seed = Annotated[
 ]
 
 _PANEL = "Engine mode"
+Explain = Annotated[bool, _option(_PANEL, "Say of computed tokens why they had to be.", "--explain")]
 Watermark = Annotated[
     float | None,
     _option(_PANEL, "Share of the pool that admissions leave free.", default="0", metavar="SHARE"),
@@ -178,6 +181,10 @@ Threads = Annotated[
 AsJson = Annotated[bool, _option(_PANEL, "Print one JSON object instead of the report.", "--json")]
 Png = Annotated[
     Path | None, _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE")
+]
+Journal = Annotated[
+    Path | None,
+    _option(_PANEL, "Also record what the pool is asked, in a new file for kvpool journal.", metavar="FILE"),
 ]
 NoProgress = Annotated[
     bool, _option(_PANEL, "No progress bar. Without a terminal it is one line at the end.", "--no-progress")

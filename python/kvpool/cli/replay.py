@@ -30,7 +30,11 @@ REPLAY_EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --mode lookup --hash xxh3 --verify tokens
 
-  kvpool generate --requests 500 | kvpool replay - --json | jq .token_hit_rate"""
+  kvpool replay trace.jsonl --capacity-blocks 5000 --explain
+
+  kvpool generate --requests 500 | kvpool replay - --json | jq .token_hit_rate
+
+  kvpool replay trace.jsonl --journal run.kvj     and record it, for kvpool journal"""
 
 
 def replay_command(
@@ -52,6 +56,7 @@ def replay_command(
     head_dim: options.HeadDim = None,
     latent_dim: options.LatentDim = None,
     eviction: options.Eviction = "lru",
+    explain: options.Explain = False,
     algorithm: options.Hash = "sha256",
     verify: options.Verify = "none",
     seed: options.Seed = None,
@@ -63,6 +68,7 @@ def replay_command(
     threads: options.Threads = 0,
     as_json: options.AsJson = False,
     png: options.Png = None,
+    journal: options.Journal = None,
     no_progress: options.NoProgress = False,
 ) -> None:
     """Replay a request trace and report what the prefix cache hits.
@@ -72,6 +78,7 @@ def replay_command(
     the model's arithmetic happens as in an engine.
     """
     engine = {
+        "explain": explain or None,
         "watermark": watermark,
         "max_running": max_running,
         "step_tokens": step_tokens,
@@ -109,12 +116,14 @@ def replay_command(
             seed=seed,
             eviction=eviction,
             threads=threads,
+            journal=None if journal is None else kvpool.Journal(journal),
             **given,
         )
     except (InvalidArgumentError, HashingError) as error:
         raise bad_usage(error) from error
     plot = HitRatePlot(png, replay) if png else None
     advance(replay, progress=progress, each_slice=plot.sample if plot else None)
+    replay.flush_journal()
     outcome = Outcome(
         source=source,
         trace=loaded.summary(),

@@ -1,20 +1,27 @@
 //! The doorway to locked Rust state.
 //!
-//! Every class is frozen and holds its state behind a mutex, so several Python threads may use one object. A short call takes
+//! Every class is frozen and holds its state behind a [`Door`], so several Python threads may use one object. A short call takes
 //! the lock while attached to the interpreter; if another thread holds it, or the call may be long, it detaches first, so
 //! that nobody waits for a lock while holding the interpreter.
 //!
+//! *Steps* change the state; *looks* are readers beside them: statistics, probes, events. A look lets a step that waits go first.
+//! So a step waits for at most one look of each thread that looks, the one that was under way, however often they come.
+//!
 //! No Python code ever runs while the lock is held, but for one kind: the methods of an eviction policy written in Python
-//! ([`crate::policy`]). Whatever owns one is entered by [`enter_guarded`]: it waits for the lock detached, and works attached,
-//! because the policy needs the interpreter again and again; and a policy that calls back into its own pool gets an error where
-//! it would wait for itself for ever.
+//! ([`crate::policy`]). Whatever owns one is entered by [`enter_guarded`] and [`look_guarded`]: they wait for the lock detached,
+//! and work attached, because the policy needs the interpreter again and again; and a policy that calls back into its own pool
+//! gets an error where it would wait for itself for ever.
+//!
+//! Order of locks: the state's before `turn`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
+//! waits for the state is detached and holds no other lock of this file. The shuttle models of rust/kvpool-shuttle run this file.
 
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
 thread_local! {
     /// A policy written in Python is being called in this thread, with the lock of its pool held.
@@ -26,37 +33,15 @@ pub(crate) fn inside_policy<R>(call: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
-            INSIDE.set(self.0);
+            INSIDE.with(|inside| inside.set(self.0));
         }
     }
-    let _restore = Restore(INSIDE.replace(true));
+    let _restore = Restore(INSIDE.with(|inside| inside.replace(true)));
     call()
 }
 
-/// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
-pub(crate) fn enter_guarded<T: Send, R: Send>(
-    py: Python<'_>,
-    mutex: &Mutex<T>,
-    guarded: bool,
-    size: usize,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> PyResult<R> {
-    if !guarded {
-        return Ok(enter_sized(py, mutex, size, call));
-    }
-    loop {
-        match mutex.try_lock() {
-            Ok(mut state) => return Ok(call(&mut state)),
-            Err(TryLockError::Poisoned(state)) => return Ok(call(&mut state.into_inner())),
-            Err(TryLockError::WouldBlock) if INSIDE.get() => {
-                let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
-                               a policy is told all that it needs";
-                return Err(raise(py, "PolicyError", message));
-            }
-            // Waits for its turn detached, and tries again attached.
-            Err(TryLockError::WouldBlock) => py.detach(|| drop(lock(mutex))),
-        }
-    }
+fn is_inside() -> bool {
+    INSIDE.with(Cell::get)
 }
 
 /// Blocks or tokens from which on a call counts as long.
@@ -67,40 +52,187 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a short call on the locked state.
-pub(crate) fn enter<T: Send, R: Send>(
-    py: Python<'_>,
-    mutex: &Mutex<T>,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> R {
-    match mutex.try_lock() {
-        Ok(mut state) => call(&mut state),
-        Err(TryLockError::Poisoned(state)) => call(&mut state.into_inner()),
-        Err(TryLockError::WouldBlock) => py.detach(|| call(&mut lock(mutex))),
+/// State that several threads use.
+pub(crate) struct Door<T: Send> {
+    state: Mutex<T>,
+    /// Steps that wait for the state.
+    waiting: AtomicUsize,
+    /// Looks wait here while steps do.
+    turn: Mutex<()>,
+    no_step_waits: Condvar,
+}
+
+/// What a call is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Purpose {
+    Step,
+    Look,
+}
+
+/// A step that waits; no look goes in before it is dropped.
+struct Waiting<'a, T: Send>(&'a Door<T>);
+
+impl<T: Send> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        if self.0.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // Who saw a step wait is asleep, or has not locked yet and will look again.
+            drop(lock(&self.0.turn));
+            self.0.no_step_waits.notify_all();
+        }
     }
 }
 
-/// Runs a call whose size only the locked state knows.
-pub(crate) fn enter_measured<T: Send, R: Send>(
+impl<T: Send> Door<T> {
+    pub(crate) fn new(state: T) -> Self {
+        Self {
+            state: Mutex::new(state),
+            waiting: AtomicUsize::new(0),
+            turn: Mutex::new(()),
+            no_step_waits: Condvar::new(),
+        }
+    }
+
+    fn announce(&self, purpose: Purpose) -> Option<Waiting<'_, T>> {
+        (purpose == Purpose::Step).then(|| {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            Waiting(self)
+        })
+    }
+
+    /// Waits for the state, detached.
+    fn wait(&self, purpose: Purpose) -> MutexGuard<'_, T> {
+        let _waiting = self.announce(purpose);
+        lock(&self.state)
+    }
+
+    /// A look lets steps that wait go first. A policy's own look is within a step, which is over only after it.
+    fn let_steps_go_first(&self, py: Python<'_>, purpose: Purpose) {
+        if purpose == Purpose::Look && self.waiting.load(Ordering::SeqCst) > 0 && !is_inside() {
+            py.detach(|| {
+                let mut turn = lock(&self.turn);
+                while self.waiting.load(Ordering::SeqCst) > 0 {
+                    turn = self.no_step_waits.wait(turn).unwrap_or_else(PoisonError::into_inner);
+                }
+            });
+        }
+    }
+}
+
+fn pass<T: Send, R: Send>(
     py: Python<'_>,
-    mutex: &Mutex<T>,
-    size: impl FnOnce(&T) -> usize,
+    door: &Door<T>,
+    purpose: Purpose,
+    size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if let Ok(mut state) = mutex.try_lock()
-        && size(&state) < LONG
-    {
-        return call(&mut state);
+    door.let_steps_go_first(py, purpose);
+    if size >= LONG {
+        return py.detach(|| call(&mut door.wait(purpose)));
     }
-    py.detach(|| call(&mut lock(mutex)))
+    match door.state.try_lock() {
+        Ok(mut state) => call(&mut state),
+        Err(TryLockError::Poisoned(state)) => call(&mut state.into_inner()),
+        Err(TryLockError::WouldBlock) => py.detach(|| call(&mut door.wait(purpose))),
+    }
+}
+
+fn pass_guarded<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    purpose: Purpose,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> PyResult<R> {
+    door.let_steps_go_first(py, purpose);
+    let mut waiting = None;
+    loop {
+        match door.state.try_lock() {
+            Ok(mut state) => {
+                drop(waiting);
+                return Ok(call(&mut state));
+            }
+            Err(TryLockError::Poisoned(state)) => return Ok(call(&mut state.into_inner())),
+            Err(TryLockError::WouldBlock) if is_inside() => {
+                let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
+                               a policy is told all that it needs";
+                return Err(raise(py, "PolicyError", message));
+            }
+            // Waits for its turn detached, and tries again attached.
+            Err(TryLockError::WouldBlock) => {
+                waiting = waiting.or_else(|| door.announce(purpose));
+                py.detach(|| drop(lock(&door.state)));
+            }
+        }
+    }
+}
+
+/// Runs a short call on the locked state.
+pub(crate) fn enter<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> R {
+    pass(py, door, Purpose::Step, 0, call)
 }
 
 /// Runs a call of `size` blocks or tokens on the locked state, detached from the interpreter if that is long.
 pub(crate) fn enter_sized<T: Send, R: Send>(
     py: Python<'_>,
-    mutex: &Mutex<T>,
+    door: &Door<T>,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if size < LONG { enter(py, mutex, call) } else { py.detach(|| call(&mut lock(mutex))) }
+    pass(py, door, Purpose::Step, size, call)
+}
+
+/// Runs a call whose size only the locked state knows.
+pub(crate) fn enter_measured<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    size: impl FnOnce(&T) -> usize,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> R {
+    if let Ok(mut state) = door.state.try_lock()
+        && size(&state) < LONG
+    {
+        return call(&mut state);
+    }
+    py.detach(|| call(&mut door.wait(Purpose::Step)))
+}
+
+/// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
+pub(crate) fn enter_guarded<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    guarded: bool,
+    size: usize,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> PyResult<R> {
+    if guarded {
+        return pass_guarded(py, door, Purpose::Step, call);
+    }
+    Ok(pass(py, door, Purpose::Step, size, call))
+}
+
+/// As [`enter_sized`], for those who only look: steps that wait go first.
+pub(crate) fn look<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    size: usize,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> R {
+    pass(py, door, Purpose::Look, size, call)
+}
+
+/// As [`enter_guarded`], for those who only look: steps that wait go first.
+pub(crate) fn look_guarded<T: Send, R: Send>(
+    py: Python<'_>,
+    door: &Door<T>,
+    guarded: bool,
+    size: usize,
+    call: impl FnOnce(&mut T) -> R + Send,
+) -> PyResult<R> {
+    if guarded {
+        return pass_guarded(py, door, Purpose::Look, call);
+    }
+    Ok(pass(py, door, Purpose::Look, size, call))
 }

@@ -2,6 +2,7 @@
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
 
+use kvpool::journal::JournalError;
 use kvpool::{
     HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
 };
@@ -163,6 +164,26 @@ impl ToPyErr for ReplayError {
             Self::Expand { .. } => raise(py, "TraceError", self.to_string()),
             Self::Threads { .. } => raise(py, "KvpoolError", self.to_string()),
             _ => raise(py, "InvalidArgumentError", self.to_string()),
+        }
+    }
+}
+
+impl ToPyErr for JournalError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::InvalidConfig { .. } => "InvalidArgumentError",
+            Self::Io(_) => "JournalFileError",
+            _ => "JournalError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for kvpool_journal::ReplayError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Journal(error) => error.to_py_err(py),
+            _ => raise(py, "JournalError", self.to_string()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kvpool::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::convert::{Int, bytes, count, tokens};
-use crate::enter::{LONG, enter, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 
 /// Parses a setting that is one of a few names.
@@ -238,11 +238,11 @@ impl PyBlockHasher {
 
 /// The hash chain of a sequence that grows.
 #[pyclass(frozen, module = "kvpool._core", name = "HashCursor")]
-pub(crate) struct PyHashCursor(Mutex<HashCursor>);
+pub(crate) struct PyHashCursor(Door<HashCursor>);
 
 impl PyHashCursor {
     pub(crate) fn new(cursor: HashCursor) -> Self {
-        Self(Mutex::new(cursor))
+        Self(Door::new(cursor))
     }
 
     /// A copy of the cursor as it is now.

@@ -9,7 +9,9 @@ mod advice;
 mod convert;
 mod enter;
 mod errors;
+mod explain;
 mod hashing;
+mod journal;
 mod manager;
 mod parts;
 mod policy;
@@ -20,6 +22,7 @@ mod sequences;
 mod sizing;
 mod stats;
 mod step;
+mod sync;
 mod tiers;
 mod trace;
 mod transfer;
@@ -33,8 +36,15 @@ mod _core {
     #[pymodule_export]
     use super::advice::PyAdvisorConfig;
     #[pymodule_export]
+    use super::explain::{PyExplainConfig, PyExplanation, PyMissSpan};
+    #[pymodule_export]
     use super::hashing::{
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,
+    };
+    #[pymodule_export]
+    use super::journal::{
+        PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
+        bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
     };
     #[pymodule_export]
     use super::manager::PyCacheManager;

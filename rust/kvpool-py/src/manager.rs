@@ -1,29 +1,34 @@
 //! `CacheManager`.
 
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
-use crate::enter::{LONG, enter_guarded, enter_measured};
+use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
+use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
-use crate::stats::{PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, event};
+use crate::stats::{
+    Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, events,
+};
 use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
-    inner: Mutex<CacheManager>,
+    inner: Door<CacheManager>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
     /// Of a policy written in Python.
@@ -47,6 +52,16 @@ impl PyCacheManager {
         call: impl FnOnce(&mut CacheManager) -> R + Send,
     ) -> PyResult<R> {
         enter_guarded(py, &self.inner, self.health.is_some(), size, call)
+    }
+
+    /// Runs a call of those who only look, which lets steps that wait go first.
+    fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut CacheManager) -> R + Send,
+    ) -> PyResult<R> {
+        look_guarded(py, &self.inner, self.health.is_some(), size, call)
     }
 
     /// Runs an operation whose size only the manager knows.
@@ -98,9 +113,9 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
-        digest=false, scrub_blocks=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, digest=False, scrub_blocks=0)")]
+        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        journal=None, digest=false, scrub_blocks=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -114,10 +129,12 @@ impl PyCacheManager {
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
+        explain: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         watermark: f64,
         host_blocks: i128,
         block_bytes: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
         scrub_blocks: i128,
     ) -> PyResult<Self> {
@@ -132,6 +149,7 @@ impl PyCacheManager {
             eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
+            explain: explain::config(explain)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
@@ -143,12 +161,20 @@ impl PyCacheManager {
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| CacheManager::new(config)), None)
+                    let manager = match journal {
+                        None => py.detach(|| CacheManager::new(config)).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| CacheManager::with_journal(config, journal))
+                        }
+                    };
+                    (manager?, None)
                 }
-                Eviction::Own(evictor, health) => (CacheManager::with_evictor(config, evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
+                }
             };
-        let manager = manager.or_raise(py)?;
-        Ok(Self { hasher: manager.hasher().clone(), inner: Mutex::new(manager), health })
+        Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -171,7 +197,7 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyProbe> {
         let cursor = self.prompt(py, prompt, extra)?;
-        Ok(self.run(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.into())
+        Ok(self.look(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
@@ -311,7 +337,7 @@ impl PyCacheManager {
     /// Returns the counters and gauges of the host tier's pool, or None if there is none.
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut CacheManager| manager.tiers().pool(1).ok().map(BlockPool::stats);
-        Ok(self.enter(py, 0, host)?.map(Into::into))
+        Ok(self.look(py, 0, host)?.map(Into::into))
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -414,18 +440,24 @@ impl PyCacheManager {
     /// Returns how many blocks of a tenant with limits are cached or in use.
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
-        self.run(py, 0, |manager| manager.tenant_blocks(tenant))
+        self.look(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
     }
 
     /// Returns how many blocks are retained how, or None without retention.
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
-        Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
+        Ok(self.look(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
     /// Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.enter(py, LONG, |manager| manager.pool().advice())?;
+        let advice = self.look(py, LONG, |manager| manager.pool().advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
+    }
+
+    /// Says why a request had to compute what it did when it was admitted or resumed last.
+    fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
+        let id = request_ref(request_id)?;
+        Ok(PyExplanation(self.run(py, 0, |manager| manager.explain(id))?))
     }
 
     /// Raises what ended the manager's policy, if that is one written in Python and has failed.
@@ -485,7 +517,7 @@ impl PyCacheManager {
     /// Returns state and token counts of a request.
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
-        Ok(self.run(py, 0, |manager| manager.request(id))?.into())
+        Ok(self.look(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
     /// Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -511,22 +543,44 @@ impl PyCacheManager {
     }
 
     /// Returns the events since the last call, and how many were lost before them.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
-        let batch = self.enter(py, 0, CacheManager::take_events)?;
-        let algorithm = Some(self.hasher.algorithm());
-        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
-        Ok((events, batch.dropped))
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
+        let batch = self.look(py, 0, CacheManager::take_events)?;
+        events(py, &batch, Some(self.hasher.algorithm()))
     }
 
     /// Returns the manager's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
-        Ok(self.enter(py, 0, |manager| manager.stats())?.into())
+        Ok(self.look(py, 0, |manager| manager.stats())?.into())
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.look(py, 0, |manager| manager.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut CacheManager| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.look(py, LONG, flush)?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.look(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.look(py, LONG, CacheManager::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_blocks())
+        self.look(py, 0, |manager| manager.pool().num_blocks())
     }
 
     /// Tokens per block.
@@ -538,33 +592,33 @@ impl PyCacheManager {
     /// Blocks that an allocation can take now: free and cached-free.
     #[getter]
     fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_available())
+        self.look(py, 0, |manager| manager.pool().num_available())
     }
 
     /// The current epoch: 0, plus one per bump.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, 0, |manager| manager.pool().epoch())
+        self.look(py, 0, |manager| manager.pool().epoch())
     }
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
+        Ok(ids(&self.look(py, LONG, |manager| manager.pool().free_order())?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
+        Ok(ids(&self.look(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.enter(py, LONG, CacheManager::state_digest)
+        self.look(py, LONG, CacheManager::state_digest)
     }
 
     /// Returns what state_digest gives, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
+        self.look(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
     /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
@@ -576,26 +630,26 @@ impl PyCacheManager {
     /// Why the manager refuses all work, if it does.
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
+        self.look(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
+        self.look(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = request_ref(request_id)?;
-        self.enter(py, 0, |manager| manager.contains(id))
+        self.look(py, 0, |manager| manager.contains(id))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        let stats = self.look(py, 0, |manager| manager.stats())?;
         Ok(stats.running + stats.preempted + stats.swapped + stats.moving)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = self.enter(py, 0, |manager| manager.stats())?;
+        let stats = self.look(py, 0, |manager| manager.stats())?;
         Ok(format!(
             "CacheManager(running={}, preempted={}, available={} of {} blocks)",
             stats.running,

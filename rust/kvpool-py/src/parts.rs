@@ -1,14 +1,12 @@
 //! The parts of the pool as classes of their own: `FreeBlockList`, `BlockAllocator`, `PrefixIndex`, `LruEvictor`.
 
-use std::sync::Mutex;
-
 use kvpool::{
     BlockAllocator, BlockId, Candidate, Evictor, FreeBlockList, Inserted, LruEvictor, PoolError, PrefixIndex,
 };
 use pyo3::prelude::*;
 
 use crate::convert::{Int, block, blocks, count, ids};
-use crate::enter::enter;
+use crate::enter::{Door, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::{PyHashChain, named};
 
@@ -21,14 +19,14 @@ macro_rules! on {
 
 /// The free blocks of a pool, in the order in which they are handed out.
 #[pyclass(frozen, module = "kvpool._core", name = "FreeBlockList")]
-pub(crate) struct PyFreeBlockList(Mutex<FreeBlockList>);
+pub(crate) struct PyFreeBlockList(Door<FreeBlockList>);
 
 #[pymethods]
 impl PyFreeBlockList {
     #[new]
     fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
         let list = FreeBlockList::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
-        Ok(Self(Mutex::new(list)))
+        Ok(Self(Door::new(list)))
     }
 
     /// Takes the next free blocks.
@@ -83,14 +81,14 @@ impl PyFreeBlockList {
 
 /// Reference counts over a free list: a pool without a prefix cache.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockAllocator")]
-pub(crate) struct PyBlockAllocator(Mutex<BlockAllocator>);
+pub(crate) struct PyBlockAllocator(Door<BlockAllocator>);
 
 #[pymethods]
 impl PyBlockAllocator {
     #[new]
     fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
         let allocator = BlockAllocator::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
-        Ok(Self(Mutex::new(allocator)))
+        Ok(Self(Door::new(allocator)))
     }
 
     /// Blocks, null block included.
@@ -156,7 +154,7 @@ pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyEr
 
 /// The prefix index: block hash to the blocks that hold this content.
 #[pyclass(frozen, module = "kvpool._core", name = "PrefixIndex")]
-pub(crate) struct PyPrefixIndex(Mutex<PrefixIndex>);
+pub(crate) struct PyPrefixIndex(Door<PrefixIndex>);
 
 #[pymethods]
 impl PyPrefixIndex {
@@ -166,7 +164,7 @@ impl PyPrefixIndex {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
         let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?, false).or_raise(py)?;
-        Ok(Self(Mutex::new(index)))
+        Ok(Self(Door::new(index)))
     }
 
     /// Registers a block as one block of a chain, not yet computed; False means a hash collision.
@@ -237,7 +235,7 @@ impl PyPrefixIndex {
 
 /// The least-recently-used order of cached-free blocks.
 #[pyclass(frozen, module = "kvpool._core", name = "LruEvictor")]
-pub(crate) struct PyLruEvictor(Mutex<LruEvictor>, usize);
+pub(crate) struct PyLruEvictor(Door<LruEvictor>, usize);
 
 #[pymethods]
 impl PyLruEvictor {
@@ -249,7 +247,7 @@ impl PyLruEvictor {
             let message = format!("num_blocks is {num_blocks}: must be from 2 to {}", kvpool::MAX_BLOCKS);
             return Err(raise(py, "InvalidArgumentError", message));
         }
-        Ok(Self(Mutex::new(LruEvictor::new(num_blocks)), num_blocks))
+        Ok(Self(Door::new(LruEvictor::new(num_blocks)), num_blocks))
     }
 
     /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.

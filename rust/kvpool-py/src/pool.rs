@@ -1,6 +1,7 @@
 //! `BlockPool`.
 
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, TierError, Tiers};
 use pyo3::prelude::*;
@@ -8,25 +9,26 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, ids};
-use crate::enter::{LONG, enter_guarded, enter_measured};
+use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::parts::unknown_block;
 use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
-use crate::stats::{PyPoolStats, PyProbe, PyScrubReport, event};
+use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
-    tiers: Arc<Mutex<Tiers>>,
+    tiers: Arc<Door<Tiers>>,
     tier: usize,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
 }
 
 impl PyBlockPool {
-    pub(crate) fn new(tiers: Arc<Mutex<Tiers>>, tier: usize) -> Self {
+    pub(crate) fn new(tiers: Arc<Door<Tiers>>, tier: usize) -> Self {
         Self { tiers, tier, health: None }
     }
 
@@ -51,9 +53,21 @@ impl PyBlockPool {
         enter_guarded(py, &self.tiers, self.health.is_some(), size, call)
     }
 
-    /// Runs a short operation that cannot fail.
+    /// Runs a call of those who only look, which lets steps that wait go first.
+    fn read<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut BlockPool) -> Result<R, PoolError> + Send,
+    ) -> PyResult<R> {
+        let tier = self.tier;
+        let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
+        look_guarded(py, &self.tiers, self.health.is_some(), size, call)?.or_raise(py)
+    }
+
+    /// Runs a short look that cannot fail.
     fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut BlockPool) -> R + Send) -> PyResult<R> {
-        self.run(py, 0, |pool| Ok(call(pool)))
+        self.read(py, 0, |pool| Ok(call(pool)))
     }
 
     /// Looks up something of one block.
@@ -81,9 +95,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0, digest=false
+            event_capacity=0, journal=None, digest=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, digest=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -96,6 +110,7 @@ impl PyBlockPool {
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
@@ -113,11 +128,20 @@ impl PyBlockPool {
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    (py.detach(|| Tiers::new(vec![config])), None)
+                    let tiers = match journal {
+                        None => py.detach(|| Tiers::new(vec![config])).or_raise(py),
+                        Some(journal) => {
+                            journal.get().record(py, |journal| Tiers::with_journal(config, journal))
+                        }
+                    };
+                    (tiers?, None)
                 }
-                Eviction::Own(evictor, health) => (Tiers::with_evictor(vec![config], evictor), Some(health)),
+                Eviction::Own(evictor, health) => {
+                    journal::refuse_own_policy(py, journal)?;
+                    (Tiers::with_evictor(vec![config], evictor).or_raise(py)?, Some(health))
+                }
             };
-        Ok(Self { tiers: Arc::new(Mutex::new(tiers.or_raise(py)?)), tier: 0, health })
+        Ok(Self { tiers: Arc::new(Door::new(tiers)), tier: 0, health })
     }
 
     /// Blocks, null block included.
@@ -243,7 +267,7 @@ impl PyBlockPool {
         max_blocks: Option<Int>,
     ) -> PyResult<PyProbe> {
         let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
-        Ok(self.run(py, chain.len(), |pool| pool.probe(chain, max))?.into())
+        Ok(self.read(py, chain.len(), |pool| pool.probe(chain, max))?.into())
     }
 
     /// Drops blocks from the prefix index by id and returns how many were registered.
@@ -340,7 +364,7 @@ impl PyBlockPool {
     /// Returns how many blocks of a tenant with limits are cached or in use.
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
-        self.run(py, 0, |pool| pool.tenant_blocks(tenant))
+        self.read(py, 0, |pool| pool.tenant_blocks(tenant))
     }
 
     /// Returns how many blocks are retained how, or None without retention.
@@ -350,7 +374,7 @@ impl PyBlockPool {
 
     /// Says what the pool's traffic tells of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
+        let advice = self.read(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
@@ -382,19 +406,18 @@ impl PyBlockPool {
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
+        Ok(ids(&self.read(py, LONG, |pool| Ok(pool.free_order()))?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
+        Ok(ids(&self.read(py, LONG, |pool| Ok(pool.eviction_order()))?))
     }
 
     /// Returns the events since the last call, and how many were lost before them.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let (algorithm, batch) = self.get(py, |pool| (pool.algorithm(), pool.take_events()))?;
-        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
-        Ok((events, batch.dropped))
+        events(py, &batch, algorithm)
     }
 
     /// Returns the pool's counters and gauges.
@@ -402,15 +425,39 @@ impl PyBlockPool {
         Ok(self.get(py, |pool| pool.stats())?.into())
     }
 
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        self.get(py, |pool| pool.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |one: &mut BlockPool| {
+            one.flush_journal();
+            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, self.read(py, LONG, |pool| Ok(flush(pool)))?)
+    }
+
+    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.read(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
+    }
+
+    /// Writes what a ring holds to a new file.
+    fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        journal::save(py, self.read(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
+    }
+
     /// One number for the state of the pool, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
-        self.run(py, LONG, |pool| Ok(pool.state_digest()))
+        self.read(py, LONG, |pool| Ok(pool.state_digest()))
     }
 
     /// Returns what state_digest gives, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
+        self.read(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }
 
     /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
@@ -427,7 +474,8 @@ impl PyBlockPool {
 
     /// Recounts every invariant of the pool and its parts from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        self.enter(py, LONG, |tiers| tiers.check_invariants())?.or_raise(py)
+        look_guarded(py, &self.tiers, self.health.is_some(), LONG, |tiers| tiers.check_invariants())?
+            .or_raise(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -1,27 +1,26 @@
 //! `Replay`.
 
-use std::sync::Mutex;
-
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, count};
-use crate::enter::{LONG, enter, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
+use crate::journal::{self, PyJournal, PyJournalStats};
 pub(crate) use crate::trace::PyTrace;
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core", name = "Replay")]
-pub(crate) struct PyReplay(Mutex<Replay>);
+pub(crate) struct PyReplay(Door<Replay>);
 
 #[pymethods]
 impl PyReplay {
     #[new]
     #[pyo3(signature = (
         trace, *, mode="lookup", block_size=16, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
-        eviction="lru", watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
-        prefill_tokens_per_s=50_000.0, threads=0
+        eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
+        prefill_tokens_per_s=50_000.0, threads=0, journal=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
@@ -34,12 +33,14 @@ impl PyReplay {
         verify: &str,
         seed: Option<String>,
         eviction: &str,
+        explain: bool,
         watermark: f64,
         max_running: i128,
         step_tokens: i128,
         step_ms: f64,
         prefill_tokens_per_s: f64,
         threads: i128,
+        journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let config = ReplayConfig {
             mode: named(py, mode)?,
@@ -49,6 +50,7 @@ impl PyReplay {
             verify: named(py, verify)?,
             seed,
             eviction: named(py, eviction)?,
+            explain,
             watermark,
             max_running: count(py, "max_running", max_running)?,
             step_tokens: count(py, "step_tokens", step_tokens)?,
@@ -57,7 +59,11 @@ impl PyReplay {
             threads: count(py, "threads", threads)?,
         };
         let trace = trace.get().shared();
-        Ok(Self(Mutex::new(py.detach(|| Replay::new(trace, config)).or_raise(py)?)))
+        let replay = match journal {
+            None => py.detach(|| Replay::new(trace, config)).or_raise(py),
+            Some(journal) => journal.get().record(py, |journal| Replay::with_journal(trace, config, journal)),
+        };
+        Ok(Self(Door::new(replay?)))
     }
 
     /// Requests of the trace.
@@ -77,6 +83,20 @@ impl PyReplay {
     fn report_json(&self, py: Python<'_>) -> PyResult<String> {
         let report = enter(py, &self.0, |replay| replay.report());
         serde_json::to_string(&report).map_err(|error| raise(py, "KvpoolError", error.to_string()))
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self, py: Python<'_>) -> Option<PyJournalStats> {
+        enter(py, &self.0, |replay| replay.journal().map(Into::into))
+    }
+
+    /// Writes what the journal has collected: what a crash would lose.
+    fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
+        let flush = |replay: &mut Replay| {
+            replay.flush_journal();
+            replay.journal().and_then(|journal| journal.error().map(str::to_owned))
+        };
+        journal::check_flushed(py, enter_sized(py, &self.0, LONG, flush))
     }
 
     /// Recounts the invariants of the pool or manager that is replayed.

@@ -1,6 +1,6 @@
 //! `Sequences`: block tables by handle.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange,
@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, count, ids, tokens};
-use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::OrRaise;
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
 use crate::manager::step;
-use crate::stats::{PyPoolStats, event};
+use crate::stats::{Events, PyPoolStats, events};
 use crate::tiers::{PyTransferPlan, tiers};
 
 /// Positions of a block table that changed: index and block.
@@ -32,7 +32,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
 /// Block tables by handle, over the pools of one or more tiers.
 #[pyclass(frozen, module = "kvpool._core", name = "Sequences")]
 pub(crate) struct PySequences {
-    inner: Mutex<Sequences>,
+    inner: Door<Sequences>,
     hasher: Arc<BlockHasher>,
 }
 
@@ -92,7 +92,7 @@ impl PySequences {
             ..PoolConfig::default()
         };
         let tiers = tiers(py, num_blocks, &each)?;
-        let inner = Mutex::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
+        let inner = Door::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
         Ok(Self { inner, hasher })
     }
 
@@ -260,22 +260,21 @@ impl PySequences {
     #[pyo3(signature = (*, tier=0))]
     fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
         let tier = count(py, "tier", tier)?;
-        Ok(self.run(py, 0, |sequences| Ok(sequences.tiers().pool(tier)?.stats()))?.into())
+        let stats = |sequences: &mut Sequences| Ok::<_, SequenceError>(sequences.tiers().pool(tier)?.stats());
+        Ok(look(py, &self.inner, 0, stats).or_raise(py)?.into())
     }
 
     /// Returns the events of a tier since the last call, and how many were lost before them.
     #[pyo3(signature = (*, tier=0))]
-    fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<(Vec<Bound<'py, PyDict>>, u64)> {
+    fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
-        let batch = self.run(py, 0, |sequences| sequences.take_events(tier))?;
-        let algorithm = Some(self.hasher.algorithm());
-        let events = batch.events.iter().map(|one| event(py, one, algorithm)).collect::<PyResult<_>>()?;
-        Ok((events, batch.dropped))
+        let batch = look(py, &self.inner, 0, |sequences| sequences.take_events(tier)).or_raise(py)?;
+        events(py, &batch, Some(self.hasher.algorithm()))
     }
 
     /// Recounts tiers, tables and swaps from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
+        look(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, sequence: Int) -> PyResult<bool> {

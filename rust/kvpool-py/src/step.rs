@@ -1,13 +1,11 @@
 //! `Step`: a planned scheduler step.
 
-use std::sync::Mutex;
-
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::convert::{Int, request_id, request_ref, tokens};
-use crate::enter::enter;
+use crate::enter::{Door, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
 use crate::manager::{PyCacheManager, step};
@@ -28,13 +26,13 @@ enum State {
 #[pyclass(frozen, module = "kvpool._core", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
-    state: Mutex<State>,
+    state: Door<State>,
 }
 
 impl PyStep {
     pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
         let plan = manager.get().enter(manager.py(), 0, |manager| manager.begin_step())?;
-        Ok(Self { manager: manager.unbind(), state: Mutex::new(State::Open(plan, 0)) })
+        Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(plan, 0)) })
     }
 
     /// Takes the plan for a call.

@@ -1,6 +1,6 @@
 //! `TieredPool`, `Swap`, `TransferPlan`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kvpool::{
     BlockId, BlockPool, Place, PoolConfig, PoolError, SwapId, TierError, Tiers, Transfer, TransferPlan, runs,
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::{Int, block, blocks, count};
-use crate::enter::{LONG, enter, enter_measured, enter_sized};
+use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::pool::PyBlockPool;
@@ -53,7 +53,7 @@ pub(crate) fn tiers(py: Python<'_>, num_blocks: Vec<Int>, each: &PoolConfig) -> 
 
 /// Several pools, one per tier, and the copies between their blocks.
 #[pyclass(frozen, module = "kvpool._core", name = "TieredPool")]
-pub(crate) struct PyTieredPool(Arc<Mutex<Tiers>>);
+pub(crate) struct PyTieredPool(Arc<Door<Tiers>>);
 
 #[pymethods]
 impl PyTieredPool {
@@ -77,7 +77,7 @@ impl PyTieredPool {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             ..PoolConfig::default()
         };
-        Ok(Self(Arc::new(Mutex::new(tiers(py, num_blocks, &each)?))))
+        Ok(Self(Arc::new(Door::new(tiers(py, num_blocks, &each)?))))
     }
 
     /// The tiers' pools, over the same state and lock.
@@ -157,7 +157,7 @@ impl PyTieredPool {
 
     /// Recounts pools, planned copies and swaps from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
+        look(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {
@@ -175,7 +175,7 @@ impl PyTieredPool {
 /// A swap: begun, and to be completed or aborted.
 #[pyclass(frozen, module = "kvpool._core", name = "Swap")]
 pub(crate) struct PySwap {
-    tiers: Arc<Mutex<Tiers>>,
+    tiers: Arc<Door<Tiers>>,
     id: SwapId,
     mapping: Vec<(BlockId, BlockId, bool)>,
 }

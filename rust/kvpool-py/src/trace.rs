@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Cursor};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kvpool_replay::formats::{ReadNotes, TraceFormat, write_trace};
 use kvpool_replay::generate::{GeneratorConfig, generate};
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{Int, count};
+use crate::enter::{Door, LONG, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 
@@ -238,7 +239,7 @@ impl PyTrace {
 
 /// A trace on its way in.
 #[pyclass(frozen, module = "kvpool._core", name = "TraceReader")]
-pub(crate) struct PyTraceReader(Mutex<Option<TraceLoader>>);
+pub(crate) struct PyTraceReader(Door<Option<TraceLoader>>);
 
 impl PyTraceReader {
     /// Runs a call on the loader, detached: it reads files.
@@ -247,10 +248,7 @@ impl PyTraceReader {
         py: Python<'_>,
         call: impl FnOnce(&mut Option<TraceLoader>) -> R + Send,
     ) -> PyResult<R> {
-        let result = py.detach(|| {
-            let mut loader = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            loader.is_some().then(|| call(&mut loader))
-        });
+        let result = enter_sized(py, &self.0, LONG, |loader| loader.is_some().then(|| call(loader)));
         result.ok_or_else(|| raise(py, "KvpoolError", "the reader has given its trace, or has failed"))
     }
 }
@@ -277,7 +275,7 @@ impl PyTraceReader {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
         let options = reading.options(py)?;
-        Ok(Self(Mutex::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
+        Ok(Self(Door::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
     }
 
     /// Reads on for about this many bytes, and returns whether all is read.

@@ -26,5 +26,6 @@ pub mod replay;
 pub mod sizing;
 mod source;
 pub mod stats;
+mod sync;
 pub mod trace;
 pub mod validate;

@@ -40,6 +40,7 @@ mod planner;
 mod region;
 mod runs;
 mod store;
+mod sync;
 
 pub use driver::{StreamHandle, driver_version};
 pub use engine::{

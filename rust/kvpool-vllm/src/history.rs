@@ -22,6 +22,7 @@
 
 use kvpool::evictor::Content;
 
+use crate::journal::VllmOperation;
 use crate::key::Key;
 use crate::pool::Pool;
 
@@ -54,7 +55,7 @@ impl Pool {
     /// attention. Asked for again, it is so already.
     pub fn chain_group(&mut self, group: u32) {
         if !self.chained.contains(&group) {
-            self.chained.push(group);
+            self.recorded(|_| VllmOperation::ChainGroup { group }, |pool| pool.chained.push(group));
         }
     }
 

@@ -34,6 +34,7 @@
 mod error;
 mod history;
 mod invariants;
+mod journal;
 mod key;
 mod keys;
 mod last_hit;
@@ -44,6 +45,7 @@ mod window;
 
 pub use error::VllmError;
 pub use history::Start;
+pub use journal::VllmOperation;
 pub use key::Key;
 pub use keys::Keys;
 pub use last_hit::LastHit;

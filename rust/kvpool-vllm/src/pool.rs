@@ -13,9 +13,11 @@
 //! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
 
 use kvpool::EvictionPolicy;
+use kvpool::journal::{Check, Journal};
 
 use crate::error::VllmError;
 use crate::history::Start;
+use crate::journal::{Told, VllmOperation};
 use crate::key::Key;
 use crate::keys::Keys;
 use crate::queue::Queue;
@@ -43,6 +45,7 @@ pub struct Pool {
     removals: u64,
     /// The groups in which a block is of no use without the one before it.
     pub(crate) chained: Vec<u32>,
+    pub(crate) journal: Option<Box<Journal>>,
 }
 
 impl Pool {
@@ -73,6 +76,7 @@ impl Pool {
             keys: Keys::new(num_blocks),
             removals: 0,
             chained: Vec::new(),
+            journal: None,
         })
     }
 
@@ -105,9 +109,36 @@ impl Pool {
         self.queue.order().into_iter()
     }
 
-    /// The queue itself, for those who move blocks by hand. Reference counts do not follow.
-    pub fn queue_mut(&mut self) -> &mut Queue {
-        &mut self.queue
+    /// The free blocks, to look at.
+    #[must_use]
+    pub const fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do not follow.
+    pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
+        self.recorded(
+            |_| VllmOperation::QueuePop { blocks: n },
+            |pool| {
+                let mut out = Vec::new();
+                pool.queue.pop_front_n(n, &mut out);
+                Told(out)
+            },
+        )
+        .0
+    }
+
+    /// Takes a block out of the queue by hand. Returns whether it was there.
+    pub fn remove_from_queue(&mut self, block: u32) -> bool {
+        self.recorded(|_| VllmOperation::QueueRemove { block }, |pool| pool.queue.remove(block))
+    }
+
+    /// Puts blocks that are not in the queue at its front or its back by hand.
+    pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
+        self.recorded(
+            |_| VllmOperation::QueuePush { blocks: blocks.to_vec(), front },
+            |pool| if front { pool.queue.push_front_n(blocks) } else { pool.queue.push_back_n(blocks) },
+        );
     }
 
     /// The next `n` blocks, without taking them.
@@ -124,6 +155,13 @@ impl Pool {
 
     /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
+        self.recorded(
+            |_| VllmOperation::SetRefCount { block, count },
+            |pool| pool.set_ref_count_unrecorded(block, count),
+        );
+    }
+
+    fn set_ref_count_unrecorded(&mut self, block: u32, count: i32) {
         if let Some(place) = self.ref_counts.get_mut(block as usize) {
             *place = count;
         }
@@ -131,12 +169,23 @@ impl Pool {
 
     /// Writes the hash of `block`; what leads to it stays.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
+        self.recorded(
+            |_| VllmOperation::SetHash { block, key, num_tokens },
+            |pool| pool.set_hash_unrecorded(block, key, num_tokens),
+        );
+    }
+
+    fn set_hash_unrecorded(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
         self.keys.set_hash(block, key, num_tokens);
         self.note_content(block, 0, None);
     }
 
     /// Forgets the hash of `block`; what leads to it stays.
     pub fn reset_hash(&mut self, block: u32) {
+        self.recorded(|_| VllmOperation::ResetHash { block }, |pool| pool.reset_hash_unrecorded(block));
+    }
+
+    fn reset_hash_unrecorded(&mut self, block: u32) {
         self.keys.reset_hash(block);
         self.note_gone(&[block]);
     }
@@ -159,6 +208,22 @@ impl Pool {
         out: &mut Vec<u32>,
         removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
+        let journal = self.journal.take();
+        let first = out.len();
+        let result = self.allocate_unrecorded(n, out, removed);
+        if let Some(journal) = journal {
+            let answer = result.as_ref().map(|()| Told(&out[first..]));
+            self.note(journal, &VllmOperation::Allocate { blocks: n }, Check::of(&answer));
+        }
+        result
+    }
+
+    fn allocate_unrecorded(
+        &mut self,
+        n: usize,
+        out: &mut Vec<u32>,
+        removed: Option<&mut Vec<Removed>>,
+    ) -> Result<(), VllmError> {
         if n > self.queue.len() {
             return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
         }
@@ -173,6 +238,17 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::Claim { blocks: blocks.to_vec() },
+            |pool| pool.claim_unrecorded(blocks, removed),
+        )
+    }
+
+    fn claim_unrecorded(
+        &mut self,
+        blocks: &[u32],
+        removed: Option<&mut Vec<Removed>>,
+    ) -> Result<(), VllmError> {
         blocks.iter().try_for_each(|&block| self.check(block))?;
         self.hold_new(blocks, removed);
         Ok(())
@@ -192,6 +268,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn touch(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::Touch { blocks: blocks.to_vec() },
+            |pool| pool.touch_unrecorded(blocks),
+        )
+    }
+
+    fn touch_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         blocks.iter().try_for_each(|&block| self.check(block))?;
         for &block in blocks.iter().filter(|&&block| block != 0) {
             let count = &mut self.ref_counts[block as usize];
@@ -213,7 +296,14 @@ impl Pool {
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
         let blocks: Vec<u32> = blocks.into_iter().filter(|&block| block != 0).collect();
-        let idle = self.drop_references(&blocks)?;
+        self.recorded(
+            |_| VllmOperation::Free { blocks: blocks.clone() },
+            |pool| pool.free_unrecorded(&blocks),
+        )
+    }
+
+    fn free_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
+        let idle = self.drop_references(blocks)?;
         let is_hashed = |&block: &u32| self.caching && self.keys.hash_of(block).is_some();
         let (last, first): (Vec<u32>, Vec<u32>) = idle.into_iter().partition(is_hashed);
         self.queue.push_front_n(&first);
@@ -226,6 +316,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::Unpin { blocks: blocks.to_vec() },
+            |pool| pool.unpin_unrecorded(blocks),
+        )
+    }
+
+    fn unpin_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         let idle = self.drop_references(blocks)?;
         self.queue.push_back_n(&idle);
         Ok(())
@@ -269,6 +366,7 @@ impl Pool {
     ) -> Result<bool, VllmError> {
         let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };
         let Some(missing) = slots.plan(&demand, self.num_free()) else { return Ok(false) };
+        // As two operations of a journal: the arithmetic before them changes nothing.
         self.touch(hits)?;
         self.allocate(missing, out, removed)?;
         Ok(true)
@@ -296,6 +394,20 @@ impl Pool {
         depth: u32,
         parent: Option<&Key>,
     ) -> bool {
+        self.recorded(
+            |_| VllmOperation::InsertHash { key, block, num_tokens, depth, parent: parent.copied() },
+            |pool| pool.insert_hash_behind_unrecorded(key, block, num_tokens, depth, parent),
+        )
+    }
+
+    fn insert_hash_behind_unrecorded(
+        &mut self,
+        key: Key,
+        block: u32,
+        num_tokens: Option<u32>,
+        depth: u32,
+        parent: Option<&Key>,
+    ) -> bool {
         let had_hash = self.keys.hash_of(block).is_some();
         let is_new = self.keys.give(key, block, num_tokens) == Some(0);
         if !had_hash {
@@ -312,6 +424,27 @@ impl Pool {
     /// # Errors
     /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
     pub fn cache_full(
+        &mut self,
+        start: Start,
+        blocks: &[u32],
+        key_of: impl Fn(usize) -> Option<Key>,
+        block_size: usize,
+        removed: &mut Vec<Removed>,
+        stored: Option<&mut Vec<Option<bool>>>,
+    ) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::CacheFull {
+                first: start.first,
+                before: start.before,
+                blocks: blocks.to_vec(),
+                keys: (0..blocks.len()).map(&key_of).collect(),
+                block_size,
+            },
+            |pool| pool.cache_full_unrecorded(start, blocks, &key_of, block_size, removed, stored),
+        )
+    }
+
+    fn cache_full_unrecorded(
         &mut self,
         start: Start,
         blocks: &[u32],
@@ -355,6 +488,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn insert_in_index(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::InsertInIndex { key, block },
+            |pool| pool.insert_in_index_unrecorded(key, block),
+        )
+    }
+
+    fn insert_in_index_unrecorded(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
         self.check(block)?;
         self.keys.insert(key, block);
         Ok(())
@@ -362,6 +502,13 @@ impl Pool {
 
     /// Takes `block` from `key` in the index alone. Returns whether it was there.
     pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
+        self.recorded(
+            |_| VllmOperation::RemoveFromIndex { key: *key, block },
+            |pool| pool.remove_from_index_unrecorded(key, block),
+        )
+    }
+
+    fn remove_from_index_unrecorded(&mut self, key: &Key, block: u32) -> bool {
         let removed = self.keys.remove(key, block).is_some();
         self.removals += u64::from(removed);
         removed
@@ -369,12 +516,20 @@ impl Pool {
 
     /// Empties the index alone.
     pub fn clear_index(&mut self) {
+        self.recorded(|_| VllmOperation::ClearIndex, Self::clear_index_unrecorded);
+    }
+
+    fn clear_index_unrecorded(&mut self) {
         self.removals += 1;
         self.keys.clear_index();
     }
 
     /// Takes all keys away from `block`: its hash first, then the further ones.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
+        self.recorded(|_| VllmOperation::RemoveHashes { block }, |pool| pool.remove_hashes_unrecorded(block))
+    }
+
+    fn remove_hashes_unrecorded(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         self.remove_hashes_into(&[block], Some(&mut removed));
         removed
@@ -396,6 +551,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::AlreadyCached`] if `to` carries a hash; [`VllmError::UnknownBlock`].
     pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::MoveHashes { from, to },
+            |pool| pool.move_hashes_unrecorded(from, to),
+        )
+    }
+
+    fn move_hashes_unrecorded(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
         self.check(from)?;
         self.check(to)?;
         let num_tokens = self.keys.hash_of(from).and_then(|(_, num_tokens)| num_tokens);
@@ -417,6 +579,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn evict(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
+        self.recorded(
+            |_| VllmOperation::Evict { block, reuse_first },
+            |pool| pool.evict_unrecorded(block, reuse_first),
+        )
+    }
+
+    fn evict_unrecorded(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
         self.check(block)?;
         let removed = self.remove_hashes(block);
         if reuse_first
@@ -431,6 +600,10 @@ impl Pool {
 
     /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
     pub fn reset(&mut self) -> bool {
+        self.recorded(|_| VllmOperation::Reset, Self::reset_unrecorded)
+    }
+
+    fn reset_unrecorded(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks() {
             return false;
         }

@@ -722,10 +722,10 @@ fn a_further_key_is_no_new_content() {
 fn what_is_taken_out_of_the_queue_by_hand_is_not_known_any_more() {
     let mut pool = pool("lfu");
     singles(&mut pool, &[1]);
-    assert_eq!(pool.queue_mut().depth_of(1), Some(0));
+    assert_eq!(pool.queue().depth_of(1), Some(0));
     let mut taken = Vec::new();
-    pool.queue_mut().pop_front_n(7, &mut taken);
-    assert_eq!((taken.last(), pool.queue_mut().depth_of(1)), (Some(&1), None));
+    taken.extend(pool.pop_from_queue(7));
+    assert_eq!((taken.last(), pool.queue().depth_of(1)), (Some(&1), None));
     pool.claim(&taken, None).unwrap();
     pool.check_invariants().unwrap();
 }

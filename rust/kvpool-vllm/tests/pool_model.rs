@@ -584,7 +584,7 @@ impl Pair {
             }
             ByHand::QueuePop(n) => {
                 let mut taken = Vec::new();
-                pool.queue_mut().pop_front_n(*n, &mut taken);
+                taken.extend(pool.pop_from_queue(*n));
                 if !self.is_ordered {
                     model.reorder(&taken);
                 }
@@ -598,7 +598,7 @@ impl Pair {
                 }
             }
             ByHand::QueueRemove(block) => {
-                let removed = pool.queue_mut().remove(*block);
+                let removed = pool.remove_from_queue(*block);
                 assert_eq!(removed, model.queue.contains(block));
                 model.queue.retain(|queued| queued != block);
                 if removed {
@@ -619,10 +619,10 @@ impl Pair {
                     model.blocks[block as usize].refs = 0;
                 }
                 if *front {
-                    pool.queue_mut().push_front_n(&absent);
+                    pool.push_to_queue(&absent, true);
                     model.queue.splice(0..0, absent);
                 } else {
-                    pool.queue_mut().push_back_n(&absent);
+                    pool.push_to_queue(&absent, false);
                     model.queue.extend(absent);
                 }
             }

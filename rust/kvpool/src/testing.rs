@@ -1,11 +1,15 @@
-//! A reference model of the pool and the manager: slow, small, obviously right. For tests (feature `testing`).
+//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right. For tests (feature
+//! `testing`).
 //!
 //! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
 //! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
 
+mod manager;
+
 use std::collections::BTreeMap;
 
 use crate::block::BlockId;
+pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
@@ -13,7 +17,9 @@ pub type Content = (Vec<u8>, u64, Vec<u32>);
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
+    /// References of fences and of pins.
     fences: usize,
+    pins: usize,
     content: Option<Content>,
     computed: bool,
 }
@@ -30,6 +36,7 @@ pub struct ReferencePool {
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
+    pinned: Vec<usize>,
     completed: Option<u64>,
     epoch: u64,
 }
@@ -49,6 +56,7 @@ impl ReferencePool {
             evictable,
             copies,
             open_fences,
+            pinned: Vec::new(),
             completed: None,
             epoch: 0,
         }
@@ -66,6 +74,38 @@ impl ReferencePool {
         let held = self.blocks.iter().filter(|b| b.references > 0).count();
         let fenced = self.blocks.iter().filter(|b| b.references > 0 && b.references == b.fences).count();
         (self.free.len(), self.evictable.len(), held - fenced, fenced)
+    }
+
+    /// Blocks, null block included.
+    #[must_use]
+    pub const fn num_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Blocks that an allocation can take.
+    #[must_use]
+    pub const fn available(&self) -> usize {
+        self.free.len() + self.evictable.len()
+    }
+
+    /// References outside of fences and pins.
+    #[must_use]
+    pub fn holders(&self, block: usize) -> usize {
+        self.blocks[block].references - self.blocks[block].fences
+    }
+
+    /// References outside of pins.
+    fn users(&self, block: usize) -> usize {
+        self.blocks[block].references - self.blocks[block].pins
+    }
+
+    fn is_registered(&self, block: usize) -> bool {
+        self.blocks[block].content.is_some()
+    }
+
+    /// The contents that a lookup may return.
+    pub fn cached_contents(&self) -> impl Iterator<Item = &Content> {
+        self.blocks.iter().filter(|block| block.computed).filter_map(|block| block.content.as_ref())
     }
 
     /// `None` if there are too few.
@@ -161,6 +201,50 @@ impl ReferencePool {
         self.drop_references(&ended);
     }
 
+    /// One reference more to each of some held blocks, until [`Self::unpin`].
+    fn pin(&mut self, blocks: &[usize]) {
+        for &b in blocks {
+            self.blocks[b].references += 1;
+            self.blocks[b].fences += 1;
+            self.blocks[b].pins += 1;
+        }
+        self.pinned.extend(blocks);
+    }
+
+    fn unpin(&mut self) {
+        let ended = std::mem::take(&mut self.pinned);
+        for &b in &ended {
+            self.blocks[b].fences -= 1;
+            self.blocks[b].pins -= 1;
+        }
+        self.drop_references(&ended);
+    }
+
+    /// A reference more to a block that is held or cached-free.
+    fn hold(&mut self, block: usize) {
+        self.evictable.retain(|&other| other != block);
+        self.blocks[block].references += 1;
+    }
+
+    /// What a registered and computed block holds.
+    fn content_of(&self, block: usize) -> Option<&Content> {
+        self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
+    }
+
+    /// The computed block that a lookup of this content returns.
+    fn find(&self, content: &Content) -> Option<usize> {
+        self.copies.get(content)?.first().copied().filter(|&b| self.blocks[b].computed)
+    }
+
+    /// Registers a held block, computed, with this content.
+    fn adopt(&mut self, block: usize, content: &Content) {
+        if self.blocks[block].content.is_none() {
+            self.copies.entry(content.clone()).or_default().push(block);
+            self.blocks[block].content = Some(content.clone());
+            self.mark_computed(&[block]);
+        }
+    }
+
     /// False, and nothing changed, if a block is not held or registered already.
     pub fn register(&mut self, blocks: &[usize], salt: &[u8], tokens: &[u32], start: usize) -> bool {
         let twice = (1..blocks.len()).any(|i| blocks[..i].contains(&blocks[i]));
@@ -197,16 +281,29 @@ impl ReferencePool {
 
     /// The blocks of the longest computed prefix; acquires them if `acquire`.
     pub fn lookup(&mut self, salt: &[u8], tokens: &[u32], max_blocks: usize, acquire: bool) -> Vec<usize> {
-        let hit = |position| {
-            let ring = self.copies.get(&self.content(salt, tokens, position))?;
-            ring.first().copied().filter(|&b| self.blocks[b].computed)
-        };
+        let hit = |position| self.find(&self.content(salt, tokens, position));
         let found: Vec<_> = (0..max_blocks.min(tokens.len() / self.block_size)).map_while(hit).collect();
-        for &b in found.iter().filter(|_| acquire) {
-            self.evictable.retain(|&other| other != b);
-            self.blocks[b].references += 1;
-        }
+        found.iter().filter(|_| acquire).for_each(|&b| self.hold(b));
         found
+    }
+
+    /// Registers a held block as the prompt's block `position`; if that content is registered already, holds that block
+    /// instead, computed or not. Returns the block held now; `None`, and nothing changed, if the block is not held by anybody
+    /// but fences, or registered already.
+    pub fn promote(&mut self, block: usize, salt: &[u8], tokens: &[u32], position: usize) -> Option<usize> {
+        let fine = self.blocks.get(block).is_some_and(|b| b.references > b.fences && b.content.is_none());
+        if !fine {
+            return None;
+        }
+        let content = self.content(salt, tokens, position);
+        let Some(shared) = self.copies.get(&content).and_then(|copies| copies.first().copied()) else {
+            self.copies.entry(content.clone()).or_default().push(block);
+            self.blocks[block].content = Some(content);
+            return Some(block);
+        };
+        self.hold(shared);
+        self.drop_references(&[block]);
+        Some(shared)
     }
 
     /// Drops blocks from the index.

@@ -10,12 +10,8 @@
     reason = "a test stops at the first error"
 )]
 
-use std::collections::BTreeMap;
-
-use kvpool::testing::{ReferencePool, indices};
-use kvpool::{
-    CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState, StepOutcome, Verify,
-};
+use kvpool::testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
+use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, StepOutcome, Verify};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -89,153 +85,9 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-#[derive(Clone, Debug, PartialEq)]
-struct Request {
-    running: bool,
-    tokens: Vec<u32>,
-    blocks: Vec<usize>,
-    computed: usize,
-    published: usize,
-    epoch: u64,
-}
-
-/// Requests over the reference pool. Every method says whether it succeeded; a failure changes nothing.
-#[derive(Clone)]
-struct Model {
-    pool: ReferencePool,
-    usable: usize,
-    watermark: usize,
-    epoch: u64,
-    requests: BTreeMap<i64, Request>,
-}
-
-impl Model {
-    fn get_running(&mut self, id: i64) -> Option<&mut Request> {
-        self.requests.get_mut(&id).filter(|request| request.running)
-    }
-
-    fn any_running(&self) -> bool {
-        self.requests.values().any(|request| request.running)
-    }
-
-    /// Lookup, then allocation: on a copy, so that a failure changes nothing.
-    fn place(&mut self, tokens: &[u32]) -> Option<(Vec<usize>, usize)> {
-        let mut pool = self.pool.clone();
-        let mut blocks = pool.lookup(&[], tokens, tokens.len().saturating_sub(1) / BLOCK_SIZE, true);
-        let cached = blocks.len();
-        let needed = tokens.len().div_ceil(BLOCK_SIZE) - cached;
-        let (free, cached_free, ..) = pool.sums();
-        let reserve = if self.any_running() { self.watermark } else { 0 };
-        if needed + reserve > free + cached_free && needed > 0 {
-            return None;
-        }
-        blocks.extend(pool.allocate(needed)?);
-        self.pool = pool;
-        Some((blocks, cached))
-    }
-
-    fn admit(&mut self, id: i64, tokens: &[u32]) -> bool {
-        if tokens.is_empty() || self.requests.contains_key(&id) {
-            return false;
-        }
-        let Some((blocks, published)) = self.place(tokens) else { return false };
-        let computed = published * BLOCK_SIZE;
-        let tokens = tokens.to_vec();
-        self.requests
-            .insert(id, Request { running: true, tokens, blocks, computed, published, epoch: self.epoch });
-        true
-    }
-
-    fn resume(&mut self, id: i64) -> bool {
-        let Some(tokens) = self.requests.get(&id).filter(|r| !r.running).map(|r| r.tokens.clone()) else {
-            return false;
-        };
-        let Some((blocks, published)) = self.place(&tokens) else { return false };
-        let computed = published * BLOCK_SIZE;
-        self.requests
-            .insert(id, Request { running: true, tokens, blocks, computed, published, epoch: self.epoch });
-        true
-    }
-
-    fn append(&mut self, rows: &[(i64, Vec<u32>)], commit_first: bool) -> bool {
-        let backup = self.clone();
-        for (at, (id, tokens)) in rows.iter().enumerate() {
-            let twice = rows[..at].iter().any(|(other, _)| other == id);
-            let done = !twice && self.get_running(*id).is_some() && {
-                if commit_first {
-                    let all = self.requests[id].tokens.len();
-                    self.commit(*id, all);
-                }
-                self.append_one(*id, tokens)
-            };
-            if !done {
-                *self = backup;
-                return false;
-            }
-        }
-        true
-    }
-
-    fn append_one(&mut self, id: i64, tokens: &[u32]) -> bool {
-        let Some(request) = self.requests.get_mut(&id) else { return false };
-        let needed = (request.tokens.len() + tokens.len()).div_ceil(BLOCK_SIZE) - request.blocks.len();
-        let Some(fresh) = self.pool.allocate(needed) else { return false };
-        request.tokens.extend(tokens);
-        request.blocks.extend(fresh);
-        true
-    }
-
-    fn commit(&mut self, id: i64, computed: usize) -> bool {
-        let epoch = self.epoch;
-        let Some(request) = self.get_running(id) else { return false };
-        if computed > request.tokens.len() || computed < request.computed {
-            return false;
-        }
-        request.computed = computed;
-        let full = computed / BLOCK_SIZE;
-        if full > request.published && request.epoch == epoch {
-            let (blocks, start) = (request.blocks[request.published..full].to_vec(), request.published);
-            request.published = full;
-            let tokens = request.tokens.clone();
-            assert!(self.pool.register(&blocks, &[], &tokens, start));
-            assert!(self.pool.mark_computed(&blocks));
-        }
-        true
-    }
-
-    fn give_up(&mut self, id: i64, after: Option<u64>) {
-        let request = self.requests.get_mut(&id).unwrap();
-        let mut blocks = std::mem::take(&mut request.blocks);
-        (request.computed, request.published, request.running) = (0, 0, false);
-        blocks.reverse();
-        let released = match after {
-            None => self.pool.release(&blocks),
-            Some(step) => self.pool.release_after(&blocks, step),
-        };
-        assert!(released);
-    }
-
-    fn preempt(&mut self, id: i64, after: Option<u64>) -> bool {
-        let running = self.get_running(id).is_some();
-        if running {
-            self.give_up(id, after);
-        }
-        running
-    }
-
-    fn release(&mut self, id: i64, after: Option<u64>) -> bool {
-        let known = self.requests.contains_key(&id);
-        if known {
-            self.give_up(id, after);
-            self.requests.remove(&id);
-        }
-        known
-    }
-}
-
 struct Pair {
     manager: CacheManager,
-    model: Model,
+    model: ReferenceManager,
 }
 
 impl Pair {
@@ -248,13 +100,7 @@ impl Pair {
             digest: true,
             ..Default::default()
         };
-        let model = Model {
-            pool: ReferencePool::new(num_blocks, BLOCK_SIZE, false),
-            usable: num_blocks - 1,
-            watermark: (watermark * (num_blocks - 1) as f64) as usize,
-            epoch: 0,
-            requests: BTreeMap::new(),
-        };
+        let model = ReferenceManager::new(ReferencePool::new(num_blocks, BLOCK_SIZE, false), None, watermark);
         Self { manager: CacheManager::new(config).unwrap(), model }
     }
 
@@ -273,10 +119,11 @@ impl Pair {
         }
         self.manager.check_invariants().unwrap_or_else(|violation| panic!("{violation} after {operation:?}"));
         let pool = self.manager.pool();
-        assert_eq!(indices(&pool.free_order()), self.model.pool.free, "free order after {operation:?}");
-        assert_eq!(indices(&pool.eviction_order()), self.model.pool.evictable, "after {operation:?}");
+        let model = self.model.device();
+        assert_eq!(indices(&pool.free_order()), model.free, "free order after {operation:?}");
+        assert_eq!(indices(&pool.eviction_order()), model.evictable, "after {operation:?}");
         let stats = pool.stats();
-        assert_eq!((stats.free, stats.cached_free, stats.active, stats.fenced), self.model.pool.sums());
+        assert_eq!((stats.free, stats.cached_free, stats.active, stats.fenced), model.sums());
         for id in 0..5 {
             let expected = self.model.requests.get(&id);
             let table = self.manager.block_table(id).ok().map(indices);
@@ -285,15 +132,9 @@ impl Pair {
                 expected.map(|request| request.blocks.clone()),
                 "table of {id} after {operation:?}"
             );
-            let info = self
-                .manager
-                .request(id)
-                .ok()
-                .map(|info| (info.state == RequestState::Running, info.tokens, info.computed_tokens));
-            assert_eq!(
-                info,
-                expected.map(|request| (request.running, request.tokens.len(), request.computed))
-            );
+            let info = self.manager.request(id).ok();
+            let info = info.map(|info| (info.state, info.tokens, info.computed_tokens));
+            assert_eq!(info, expected.map(|request| (request.state, request.tokens.len(), request.computed)));
         }
     }
 
@@ -304,7 +145,7 @@ impl Pair {
                 let cursor = manager.prepare(tokens, ExtraKeys::default()).unwrap();
                 let probe = manager.probe(&cursor).unwrap();
                 let result = manager.admit(*id, cursor);
-                let fits = tokens.len().div_ceil(BLOCK_SIZE) <= self.model.usable;
+                let fits = tokens.len().div_ceil(BLOCK_SIZE) < self.model.device().num_blocks();
                 match &result {
                     Ok(admission) => assert_eq!(admission.cached_blocks, probe.cached_blocks),
                     Err(refused) => {
@@ -315,17 +156,17 @@ impl Pair {
                         }
                     }
                 }
-                (result.is_ok(), self.model.admit(*id, tokens))
+                (result.is_ok(), self.model.admit(*id, tokens, &[]).is_some())
             }
             Operation::Append { ids, token, commit_first } => {
                 let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
                 let done = manager.append(&refs, &vec![*token; ids.len()], *commit_first).is_ok();
-                let rows: Vec<_> = ids.iter().map(|&id| (id, vec![*token])).collect();
-                (done, self.model.append(&rows, *commit_first))
+                let rows: Vec<_> = ids.iter().map(|&id| (id, *token)).collect();
+                (done, self.model.append(&rows, *commit_first).is_some())
             }
             Operation::AppendTokens { id, tokens } => (
                 manager.append_tokens(*id, tokens, 0).is_ok(),
-                self.model.append(&[(*id, tokens.clone())], false),
+                self.model.append_tokens(*id, tokens, 0).is_some(),
             ),
             Operation::Commit { id, computed } => {
                 (manager.commit(*id, *computed).is_ok(), self.model.commit(*id, *computed))
@@ -337,19 +178,18 @@ impl Pair {
             Operation::Preempt { id, after } => {
                 (manager.preempt(*id, *after).is_ok(), self.model.preempt(*id, *after))
             }
-            Operation::Resume(id) => (manager.resume(*id).is_ok(), self.model.resume(*id)),
+            Operation::Resume(id) => (manager.resume(*id).is_ok(), self.model.resume(*id).is_some()),
             Operation::Release { id, after } => {
                 (manager.release(*id, *after).is_ok(), self.model.release(*id, *after))
             }
             Operation::CompleteStep(step) => {
                 manager.complete_step(*step).unwrap();
-                self.model.pool.complete_step(*step);
+                self.model.complete_step(*step);
                 (true, true)
             }
             Operation::BumpEpoch => {
                 manager.bump_epoch().unwrap();
-                self.model.pool.bump_epoch();
-                self.model.epoch += 1;
+                self.model.bump_epoch();
                 (true, true)
             }
             Operation::Digest => {
@@ -373,20 +213,28 @@ impl Pair {
         let mut planned = Vec::new();
         for operation in operations {
             let manager = &self.manager;
-            let fits = match operation {
+            let (fits, step) = match operation.clone() {
                 Operation::Admit { id, tokens } => {
-                    let cursor = manager.prepare(tokens, ExtraKeys::default()).unwrap();
-                    manager.plan_admit(&mut plan, *id, cursor).is_ok()
+                    let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+                    let fits = manager.plan_admit(&mut plan, id, cursor).is_ok();
+                    (fits, ReferenceStep::Admit(id, tokens, Vec::new()))
                 }
-                Operation::AppendTokens { id, tokens } => manager.plan_append(&mut plan, *id, tokens).is_ok(),
-                Operation::Preempt { id, after } => manager.plan_preempt(&mut plan, *id, *after).is_ok(),
-                Operation::Resume(id) => manager.plan_resume(&mut plan, *id).is_ok(),
-                Operation::Release { id, after } => manager.plan_release(&mut plan, *id, *after).is_ok(),
-                _ => false,
+                Operation::AppendTokens { id, tokens } => {
+                    let fits = manager.plan_append(&mut plan, id, &tokens).is_ok();
+                    (fits, ReferenceStep::Append(id, tokens))
+                }
+                Operation::Preempt { id, after } => {
+                    (manager.plan_preempt(&mut plan, id, after).is_ok(), ReferenceStep::Preempt(id, after))
+                }
+                Operation::Resume(id) => {
+                    (manager.plan_resume(&mut plan, id).is_ok(), ReferenceStep::Resume(id))
+                }
+                Operation::Release { id, after } => {
+                    (manager.plan_release(&mut plan, id, after).is_ok(), ReferenceStep::Release(id, after))
+                }
+                _ => continue,
             };
-            if fits {
-                planned.push(operation.clone());
-            }
+            planned.extend(fits.then_some(step));
         }
         if !commit {
             return false;
@@ -394,51 +242,20 @@ impl Pair {
         let outcomes = self.manager.commit_step(&mut plan).unwrap();
         assert_eq!(outcomes.len(), planned.len());
         assert!(matches!(self.manager.commit_step(&mut plan), Err(ManagerError::StaleStep)));
-        self.replay_step(&planned, &outcomes);
-        !planned.is_empty()
-    }
-
-    fn replay_step(&mut self, planned: &[Operation], outcomes: &[StepOutcome]) {
-        // Matches are taken from the pool as it was, and before anything is released: hold them in the model, too.
-        let model = &mut self.model;
-        let mut matched = BTreeMap::new();
-        for operation in planned {
-            let (id, tokens) = match operation {
-                Operation::Admit { id, tokens } => (*id, tokens.clone()),
-                Operation::Resume(id) => (*id, model.requests[id].tokens.clone()),
-                _ => continue,
+        let expected = self.model.commit_step(&planned).expect("what is planned fits");
+        for (outcome, expected) in outcomes.into_iter().zip(expected) {
+            let found = match outcome {
+                StepOutcome::Admitted(admission) => {
+                    ReferenceOutcome::Admitted(indices(&admission.block_ids), admission.cached_blocks)
+                }
+                StepOutcome::Appended(changes) => ReferenceOutcome::Appended(
+                    changes.iter().map(|change| (change.index, change.block.index())).collect(),
+                ),
+                _ => ReferenceOutcome::Ended,
             };
-            let max = (tokens.len() - 1) / BLOCK_SIZE;
-            matched.insert(id, (model.pool.lookup(&[], &tokens, max, true), tokens));
+            assert_eq!(found, expected);
         }
-        for operation in planned {
-            match operation {
-                Operation::Preempt { id, after } => assert!(model.preempt(*id, *after)),
-                Operation::Release { id, after } => assert!(model.release(*id, *after)),
-                _ => {}
-            }
-        }
-        for (operation, outcome) in planned.iter().zip(outcomes) {
-            match (operation, outcome) {
-                (Operation::Admit { id, .. } | Operation::Resume(id), StepOutcome::Admitted(admission)) => {
-                    let (mut blocks, tokens) = matched.remove(id).unwrap();
-                    let published = blocks.len();
-                    let needed = tokens.len().div_ceil(BLOCK_SIZE) - published;
-                    blocks.extend(model.pool.allocate(needed).expect("a planned admission fits"));
-                    assert_eq!(indices(&admission.block_ids), blocks);
-                    assert_eq!(admission.cached_blocks, published);
-                    let (computed, epoch) = (published * BLOCK_SIZE, model.epoch);
-                    let request = Request { running: true, tokens, blocks, computed, published, epoch };
-                    model.requests.insert(*id, request);
-                }
-                (Operation::AppendTokens { id, tokens }, StepOutcome::Appended(_)) => {
-                    assert!(model.append_one(*id, tokens), "a planned append fits");
-                }
-                (Operation::Preempt { .. }, StepOutcome::Preempted)
-                | (Operation::Release { .. }, StepOutcome::Released) => {}
-                other => panic!("{other:?}"),
-            }
-        }
+        !planned.is_empty()
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{
-    BlockId, CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
+    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
     TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;
@@ -561,5 +561,22 @@ fn what_is_computed_during_a_swap_is_not_registered_in_the_host() {
     manager.complete_swap(swap).unwrap();
     assert_eq!(manager.pool().stats().registered, 1);
     assert_eq!(manager.tiers().pool(1).unwrap().stats().registered, 0);
+    manager.check_invariants().unwrap();
+}
+
+/// What the device still caches takes no block, so it fits and begins even where the watermark leaves nothing.
+#[test]
+fn a_swap_that_takes_no_block_fits() {
+    let config =
+        ManagerConfig { num_blocks: 7, host_blocks: 7, block_size: 4, watermark: 0.5, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    manager.admit(1, manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8], ExtraKeys::default()).unwrap()).unwrap();
+    manager.commit(1, 8).unwrap();
+    let swap = manager.begin_swap_out(&refs(&[1])).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(swap).unwrap();
+    manager.admit(2, manager.prepare(&[9; 8], ExtraKeys::default()).unwrap()).unwrap();
+    assert_eq!(manager.fit_swap_in(&refs(&[1])).unwrap(), Fit::Ok);
+    manager.begin_swap_in(&refs(&[1])).unwrap();
     manager.check_invariants().unwrap();
 }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvpool import errors
 
-from . import LOGGER_NAME
+from . import LOGGER_NAME, journals
 from .trail import Operation, Raised, Trail, plain, same, told, told_briefly, told_difference, told_error
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ class Comparison:
             told_both = {"vllm": told(theirs), "kvpool": told(ours), "first": {"vllm": first[0], "kvpool": first[1]}}
             difference = {"difference": what, "operation": self.operations, "call": name, "detail": detail}
             where = self.trail.write_or_say_why(self.setting, {**difference, **told_both})
+            where += journals.leave_behind(self.mirror.block_pool, self.trail.folder)
             brief = told_briefly(theirs, ours)
             logger.error(
                 "kvpool shadow: operation %d, %s, first difference, %s: vLLM %s, kvpool %s%s; %s. "

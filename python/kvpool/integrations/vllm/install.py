@@ -67,6 +67,7 @@ def configure(settings: Settings) -> None:
     """Hands the settings to the classes that follow them."""
     BlockPool.events_class = ExactEvents if settings.events == "exact" else StockEvents
     BlockPool.eviction = settings.eviction
+    BlockPool.journal_folder = settings.journal_folder
     Trail.folder = settings.shadow_folder
 
 

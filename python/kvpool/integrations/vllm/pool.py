@@ -19,12 +19,14 @@ from vllm.v1.core import kv_cache_utils
 
 from kvpool import _core, errors
 
-from . import LOGGER_NAME
+from . import LOGGER_NAME, journals
 from .events import ExactEvents, StockEvents
 from .views import FreeBlockQueue, HashToBlockMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from kvpool import Journal
 
 logger = logging.getLogger(LOGGER_NAME)
 
@@ -47,6 +49,8 @@ class BlockPool:
     #: What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is made with.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
+    #: A folder that journals go to; ``None`` is no journal.
+    journal_folder: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        self.core = _core.VllmPool(num_gpu_blocks, enable_caching, self.eviction)
+        self.core = _core.VllmPool(num_gpu_blocks, enable_caching, self.eviction, self._new_journal())
         self.core.bind(self)
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
@@ -87,6 +91,9 @@ class BlockPool:
         #: Whether the core asks which block stands before which: not with ``lru``.
         self._keeps_history = self.core.keeps_history
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, self.events_class.__name__)
+
+    def _new_journal(self) -> Journal | None:
+        return journals.to_folder(self.journal_folder)
 
     # What is where.
 

@@ -26,7 +26,7 @@ class Settings:
     """How much of vLLM is kvpool's, and what its events say.
 
     >>> Settings.from_environment({"KVPOOL_VLLM": "manager"})
-    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None)
+    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None, journal_folder=None)
     >>> Settings.from_environment({}).level is None
     True
     """
@@ -39,6 +39,8 @@ class Settings:
     eviction: str = LRU
     #: ``KVPOOL_VLLM_SHADOW_DIR``: where a difference that the shadow finds is written.
     shadow_folder: str | None = None
+    #: ``KVPOOL_VLLM_JOURNAL_DIR``: where every pool writes a journal of what it is asked; none is written if it is unset.
+    journal_folder: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -53,6 +55,7 @@ class Settings:
             events=_one_of("KVPOOL_VLLM_EVENTS", environment.get("KVPOOL_VLLM_EVENTS", "exact"), get_args(Events)),
             eviction=_one_of("KVPOOL_VLLM_EVICTION", environment.get("KVPOOL_VLLM_EVICTION", LRU), EVICTIONS),
             shadow_folder=environment.get("KVPOOL_VLLM_SHADOW_DIR") or None,
+            journal_folder=environment.get("KVPOOL_VLLM_JOURNAL_DIR") or None,
         )
         if found.level == "shadow" and found.eviction != LRU:
             raise ValueError(

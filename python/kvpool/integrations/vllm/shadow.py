@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core import kv_cache_coordinator
 from vllm.v1.core import kv_cache_manager as stock
 
-from . import LOGGER_NAME, hashing
+from . import LOGGER_NAME, hashing, journals
 from .comparison import Comparison
 from .events import StockEvents
 from .manager import KVCacheManager
@@ -30,6 +30,8 @@ from .trail import Operation, Raised, Trail, plain, told, told_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from kvpool import Journal
 
 logger = logging.getLogger(LOGGER_NAME)
 
@@ -58,7 +60,7 @@ def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager
     with _coordinator_over_kvpool():
         mirror = KVCacheManager(*bound.args, **bound.kwargs)
     pools = {type(group.block_pool) for group in mirror.coordinator.single_type_managers}
-    if not pools <= {BlockPool} or type(mirror.block_pool) is not BlockPool:
+    if not pools <= {_ShadowPool} or type(mirror.block_pool) is not _ShadowPool:
         raise TypeError("this vLLM takes its pool from elsewhere")
     return mirror
 
@@ -78,8 +80,15 @@ def _coordinator_over_kvpool() -> Iterator[None]:
         kv_cache_coordinator.BlockPool = before
 
 
+class _ShadowPool(BlockPool):
+    """A pool that keeps a journal in memory, for the first difference to leave behind."""
+
+    def _new_journal(self) -> Journal:
+        return journals.to_memory()
+
+
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    pool = BlockPool(*args, **kwargs)
+    pool = _ShadowPool(*args, **kwargs)
     pool.events = StockEvents(pool)
     return pool
 

@@ -95,8 +95,8 @@ impl Mapping {
             .map_err(|error| wrong_type(py, &format!("a tensor without memory of its own ({error})")))?;
         match device {
             Device::Cpu => {
-                // SAFETY: these are the elements of a tensor that the caller holds, and no other thread runs Python
-                // meanwhile.
+                // SAFETY: these are the elements of a tensor that the caller holds. Whoever resizes it in another thread
+                // meanwhile breaks a rule of docs/threads.md, as he would with any operation of torch's on it.
                 let raw = unsafe { RawPairs::new(address, rows, row, column) };
                 Ok(Self::Pairs(raw.iter().collect()))
             }

@@ -14,6 +14,7 @@ use super::block::{PyVllmBlock, Shared, own, own_ids};
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::hashing::named;
+use crate::journal::{PyJournal, PyJournalStats};
 
 impl ToPyErr for VllmError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -91,15 +92,38 @@ fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
 #[pymethods]
 impl PyVllmPool {
     #[new]
-    #[pyo3(signature = (num_blocks, caching, policy="lru"))]
-    fn new(py: Python<'_>, num_blocks: Int, caching: bool, policy: &str) -> PyResult<Self> {
+    #[pyo3(signature = (num_blocks, caching, policy="lru", journal=None))]
+    fn new(
+        py: Python<'_>,
+        num_blocks: Int,
+        caching: bool,
+        policy: &str,
+        journal: Option<&Bound<'_, PyJournal>>,
+    ) -> PyResult<Self> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         let policy: EvictionPolicy = named(py, policy)?;
-        let shared = Shared::new(Pool::with_policy(num_blocks, caching, policy).or_raise(py)?);
+        let pool = match journal {
+            None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?,
+            Some(journal) => journal
+                .get()
+                .record(py, |journal| Pool::with_journal(num_blocks, caching, policy, journal))?,
+        };
+        let shared = Shared::new(pool);
         let handles = (0..num_blocks as u32)
             .map(|id| Bound::new(py, PyVllmBlock::new(py, id, shared.clone())?))
             .collect::<PyResult<Vec<_>>>()?;
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
+    }
+
+    /// Returns how far the journal has come, or None without one.
+    fn journal_stats(&self) -> Option<PyJournalStats> {
+        self.shared.lock().journal().map(Into::into)
+    }
+
+    /// Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring.
+    fn journal_image<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let image = self.shared.lock().flush_journal();
+        image.map(|image| PyBytes::new(py, &image))
     }
 
     /// Names the object that blocks give as their pool; a second one is not taken.
@@ -351,25 +375,19 @@ impl PyVllmPool {
     /// Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let n = count(py, "n", n)?;
-        let mut ids = Vec::new();
-        self.shared.lock().queue_mut().pop_front_n(n, &mut ids);
+        let ids = self.shared.lock().pop_from_queue(n);
         self.handles(py, &ids)
     }
 
     /// Takes a block out of the queue, and returns whether it was there.
     fn queue_remove(&self, block: u32) -> bool {
-        self.shared.lock().queue_mut().remove(block)
+        self.shared.lock().remove_from_queue(block)
     }
 
     /// Puts blocks that are not in the queue at its front or its back, in this order.
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        let mut pool = self.shared.lock();
-        if front {
-            pool.queue_mut().push_front_n(&ids);
-        } else {
-            pool.queue_mut().push_back_n(&ids);
-        }
+        self.shared.lock().push_to_queue(&ids, front);
         Ok(())
     }
 

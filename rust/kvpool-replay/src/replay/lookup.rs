@@ -10,7 +10,7 @@ use crate::trace::{Trace, TraceRequest};
 /// The pool and what was counted.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    pool: BlockPool,
+    pub(super) pool: BlockPool,
     done: usize,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,

@@ -22,13 +22,14 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kvpool::journal::Journal;
 use kvpool::{
-    BlockHasher, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig, ManagerError,
-    PoolConfig, Verify,
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, ExplainConfig, HashAlgorithm, HasherConfig,
+    ManagerConfig, ManagerError, PoolConfig, Verify,
 };
 
 use crate::error::ExpandError;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceRequest};
 use engine::Engine;
 use lookup::Lookup;
 use prefetch::{MAX_THREADS, Prefetch};
@@ -90,6 +91,8 @@ pub struct ReplayConfig {
     pub seed: Option<String>,
     /// Eviction policy.
     pub eviction: EvictionPolicy,
+    /// Engine mode: say of computed tokens why they had to be.
+    pub explain: bool,
     /// Share of the pool that an admission leaves available while others run (engine mode).
     pub watermark: f64,
     /// Engine mode: requests that run at once, at most. At least 1.
@@ -114,6 +117,7 @@ impl Default for ReplayConfig {
             verify: Verify::None,
             seed: None,
             eviction: EvictionPolicy::Lru,
+            explain: false,
             watermark: 0.0,
             max_running: 256,
             step_tokens: 8192,
@@ -225,6 +229,36 @@ impl Replay {
     /// # Errors
     /// [`ReplayError::InvalidConfig`] and what pool, manager and hasher say of their settings.
     pub fn new(trace: Arc<Trace>, config: ReplayConfig) -> Result<Self, ReplayError> {
+        Self::start(trace, config, None)
+    }
+
+    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool::journal::{Journal, JournalConfig, JournalReader};
+    /// use kvpool_replay::generate::{GeneratorConfig, generate};
+    /// use kvpool_replay::replay::{Replay, ReplayConfig};
+    /// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
+    /// let journal = Journal::ring(1 << 24, JournalConfig::default())?;
+    /// let mut replay = Replay::with_journal(Arc::new(trace), ReplayConfig::default(), journal)?;
+    /// replay.advance(usize::MAX)?;
+    /// let image = replay.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+    /// assert!(JournalReader::new(&image)?.operations() >= 4 * 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_journal(
+        trace: Arc<Trace>,
+        config: ReplayConfig,
+        journal: Journal,
+    ) -> Result<Self, ReplayError> {
+        Self::start(trace, config, Some(journal))
+    }
+
+    fn start(trace: Arc<Trace>, config: ReplayConfig, journal: Option<Journal>) -> Result<Self, ReplayError> {
         check(config.capacity_blocks >= 1, "capacity_blocks", config.capacity_blocks, "at least 1")?;
         check(config.max_running >= 1, "max_running", config.max_running, "at least 1")?;
         check(config.step_tokens >= 1, "step_tokens", config.step_tokens, "at least 1")?;
@@ -237,6 +271,13 @@ impl Replay {
             config.threads,
             "at most 1024, or 0 for one per core",
         )?;
+        let explained = !config.explain || config.mode == Mode::Engine;
+        check(
+            explained,
+            "explain",
+            config.explain,
+            "false in lookup mode: the manager explains, not the pool",
+        )?;
         let trace_block = trace.block_tokens();
         if config.mode == Mode::Lookup && config.block_size > 0 {
             // A partial block is filled up from its trace block: a block must not reach into the next.
@@ -247,21 +288,29 @@ impl Replay {
         }
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
-            Mode::Lookup => Self::lookup(&config, num_blocks)?,
-            Mode::Engine => Self::engine(&config, num_blocks)?,
+            Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
+            Mode::Engine => Self::engine(&config, num_blocks, &trace, journal)?,
         };
         let prompts = Prefetch::start(&trace, &hasher, config.mode, config.threads)?;
         Ok(Self { config, trace, prompts, runner })
     }
 
-    fn lookup(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let pool = kvpool::BlockPool::new(PoolConfig {
+    fn lookup(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        journal: Option<Journal>,
+    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let settings = PoolConfig {
             num_blocks,
             block_size: config.block_size,
             verify: config.verify,
             eviction: config.eviction,
             ..PoolConfig::default()
-        })?;
+        };
+        let pool = match journal {
+            None => BlockPool::new(settings)?,
+            Some(journal) => BlockPool::with_journal(settings, journal)?,
+        };
         let hasher = BlockHasher::new(HasherConfig {
             algorithm: config.algorithm,
             block_size: config.block_size,
@@ -273,8 +322,21 @@ impl Replay {
         Ok((Arc::new(hasher), Runner::Lookup(Box::new(Lookup::new(pool)))))
     }
 
-    fn engine(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let manager = CacheManager::new(ManagerConfig {
+    fn engine(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        trace: &Trace,
+        journal: Option<Journal>,
+    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        // Everything is remembered, as far as that is possible: a trace is finite.
+        let blocks = |request: &TraceRequest| {
+            let tokens = u64::from(request.input_length) + u64::from(request.output_length);
+            usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
+        };
+        let records = trace.requests().iter().map(blocks).fold(0, usize::saturating_add);
+        let records = Some(records.clamp(1 << 10, 1 << 22));
+        let explain = config.explain.then_some(ExplainConfig { records, requests: 0 });
+        let settings = ManagerConfig {
             num_blocks,
             block_size: config.block_size,
             algorithm: config.algorithm,
@@ -282,8 +344,13 @@ impl Replay {
             seed: config.seed.clone(),
             eviction: config.eviction,
             watermark: config.watermark,
+            explain,
             ..ManagerConfig::default()
-        })?;
+        };
+        let manager = match journal {
+            None => CacheManager::new(settings)?,
+            Some(journal) => CacheManager::with_journal(settings, journal)?,
+        };
         Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }
 
@@ -307,13 +374,40 @@ impl Replay {
     /// What has been measured so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let (hits, last_half, pool, engine) = match &self.runner {
-            Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None),
+        let (hits, last_half, pool, engine, misses) = match &self.runner {
+            Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None, None),
             Runner::Engine(engine) => {
-                (engine.hits, engine.last_half, engine.pool_stats(), Some(engine.report()))
+                let report = Some(engine.report());
+                (engine.hits, engine.last_half, engine.pool_stats(), report, engine.misses())
             }
         };
-        Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine)
+        let report = Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine);
+        Report { misses, ..report }
+    }
+
+    /// The journal that records, if there is one: how long it is, and whether it stopped.
+    #[must_use]
+    pub fn journal(&self) -> Option<&Journal> {
+        match &self.runner {
+            Runner::Lookup(lookup) => lookup.pool.journal(),
+            Runner::Engine(engine) => engine.manager.journal(),
+        }
+    }
+
+    /// Writes what the journal has collected.
+    pub fn flush_journal(&mut self) {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.pool.flush_journal(),
+            Runner::Engine(engine) => engine.manager.flush_journal(),
+        }
+    }
+
+    /// Ends the journal and hands it over; its last frame is written when it is flushed or dropped.
+    pub fn take_journal(&mut self) -> Option<Journal> {
+        match &mut self.runner {
+            Runner::Lookup(lookup) => lookup.pool.take_journal(),
+            Runner::Engine(engine) => engine.manager.take_journal(),
+        }
     }
 
     /// Recounts the invariants of the pool or manager that was replayed.

@@ -5,13 +5,14 @@
 //! whatever the number of workers; memory is bounded by the channels.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
+use std::thread::available_parallelism;
 
 use kvpool::{BlockHasher, ExtraKeys, HashCursor};
 
 use super::{Mode, ReplayError};
 use crate::expand::TokenExpander;
+use crate::sync::mpsc::{Receiver, sync_channel};
+use crate::sync::thread;
 use crate::trace::Trace;
 
 /// More threads than this are a mistake.
@@ -40,7 +41,7 @@ impl Prefetch {
         mode: Mode,
         threads: usize,
     ) -> Result<Self, ReplayError> {
-        let cores = || thread::available_parallelism().map_or(1, Into::into);
+        let cores = || available_parallelism().map_or(1, Into::into);
         let threads = if threads == 0 { cores() } else { threads }.min(trace.requests().len());
         let workers = (0..threads)
             .map(|first| {

@@ -21,8 +21,7 @@ mod worker;
 
 use std::ops::Range;
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex as StaticMutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -43,6 +42,8 @@ use crate::error::TransferError;
 use crate::mapping;
 use crate::planner::{Direction, Method, Question, Thresholds};
 use crate::store::{Device, Store};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, RwLock};
 
 /// What a submitted copy waits for.
 #[derive(Clone, Debug)]
@@ -106,7 +107,9 @@ pub struct TransferEngine {
     closed: AtomicBool,
 }
 
-static ENGINES: LazyLock<Mutex<HashMap<Device, Arc<TransferEngine>>>> = LazyLock::new(Mutex::default);
+type Engines = StaticMutex<HashMap<Device, Arc<TransferEngine>>>;
+
+static ENGINES: LazyLock<Engines> = LazyLock::new(Engines::default);
 
 /// Transfers under way, and those whose end was told to nobody.
 #[derive(Default)]

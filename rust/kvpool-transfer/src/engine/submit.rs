@@ -1,6 +1,5 @@
 //! Copies that go on beside the caller: on the engine's streams, or on its worker thread.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::bounce::{Bounce, bounce_copy};
@@ -14,6 +13,7 @@ use crate::error::TransferError;
 use crate::memory::Span;
 use crate::planner::{Direction, Method};
 use crate::store::Store;
+use crate::sync::atomic::Ordering;
 
 /// What a job on the worker thread waits for.
 enum Gate {

@@ -4,14 +4,15 @@
 //! once, with the seconds that it took or with an error, and whoever asks first finds out.
 
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::driver::{Event, StreamHandle};
 use crate::error::TransferError;
 use crate::planner::Method;
 use crate::store::{Device, Store};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The stores of a copy under way.
 #[derive(Debug)]

@@ -4,14 +4,15 @@
 //! transfer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::transfer::Transfer;
 use crate::error::TransferError;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::mpsc::{Sender, channel};
+use crate::sync::thread::{self, JoinHandle};
 
 /// One transfer's work.
 struct Job {

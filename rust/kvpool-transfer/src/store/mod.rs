@@ -13,7 +13,7 @@ mod packed;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, Weak};
 
 use hashbrown::HashMap;
@@ -22,6 +22,7 @@ use crate::driver::{Context, Registration, Table};
 use crate::error::TransferError;
 use crate::memory::{self, HostMemory, PageKind};
 use crate::region::{self, Region};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use compare::Relation;
 pub use host::{HostOptions, NumaNode};
 pub(crate) use packed::Packed;

@@ -9,6 +9,7 @@
 //! backward-shift deletion, so it never fills with tombstones; at most two thirds of the slots are used. Where a key goes
 //! depends on a random number of the instance: nobody can choose keys that meet. What the table says does not depend on it.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::block_list::try_reserve;
@@ -17,10 +18,17 @@ use crate::error::PoolError;
 /// An empty slot.
 const EMPTY: u32 = 0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Slots {
     slots: Vec<u32>,
     secret: [u64; 2],
+}
+
+/// The secret is none that is printed.
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
 }
 
 impl Slots {

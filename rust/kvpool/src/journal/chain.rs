@@ -10,6 +10,15 @@ fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
+/// The first eight bytes of a block's digest, and of its fingerprint; 0 for one without.
+pub type ContentKey = (u64, u64);
+
+pub(super) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
+    let fingerprint =
+        chain.fingerprints().get(position).filter(|_| verified).map_or(0, |&whole| whole as u64);
+    Some((chain.hashes().get(position)?.key(), fingerprint))
+}
+
 /// A hash chain, and how many tokens it is of.
 ///
 /// Its first blocks may be *known*: they are the chain that ends in a block which was recorded before. The others follow.
@@ -23,8 +32,8 @@ pub struct ChainRecord {
     pub algorithm: u8,
     /// Tokens per block.
     pub block_size: usize,
-    /// Blocks that are known, and the key of the last of them.
-    pub known: Option<(usize, u64)>,
+    /// Blocks that are known, and the key and fingerprint of the last of them.
+    pub known: Option<(usize, ContentKey)>,
     /// The keys of the blocks behind.
     pub keys: Keys,
     /// Their fingerprints' first eight bytes; empty without fingerprints.
@@ -34,17 +43,19 @@ pub struct ChainRecord {
 }
 
 impl ChainRecord {
-    pub(super) fn new(chain: &HashChain, tokens: usize, known: usize) -> Self {
+    /// Without verified hits fingerprints are left out.
+    pub(super) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
         let last = known.checked_sub(1).and_then(|last| chain.hashes().get(last));
         let known = if last.is_some() { known } else { 0 };
+        let fingerprints = if verified { chain.fingerprints() } else { &[] };
         Self {
             tokens,
             epoch: chain.epoch(),
             algorithm: number(chain.algorithm()),
             block_size: chain.block_size(),
-            known: last.map(|hash| (known, hash.key())),
+            known: last.and_then(|_| Some((known, content_key(chain, known - 1, verified)?))),
             keys: Keys::of_hashes(chain.hashes().get(known..).unwrap_or(&[])),
-            fingerprints: Keys::of_fingerprints(chain.fingerprints().get(known..).unwrap_or(&[])),
+            fingerprints: Keys::of_fingerprints(fingerprints.get(known..).unwrap_or(&[])),
             has_tokens: !chain.tokens().is_empty(),
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{JournalConfig, JournalError};
 use crate::advisor::AdvisorConfig;
+use crate::evictor::EvictionPolicy;
 use crate::manager::ManagerConfig;
 use crate::pool::PoolConfig;
 use crate::retention::RetentionConfig;
@@ -18,6 +19,8 @@ pub enum Subject {
     Pool,
     /// A [`crate::CacheManager`].
     Manager,
+    /// The pool of the crate `kvpool-vllm`.
+    VllmPool,
 }
 
 /// The settings of what was recorded, and of the journal.
@@ -41,6 +44,8 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
+    /// Whether vLLM's pool keeps hashes; true of the others.
+    pub caching: bool,
 }
 
 impl JournalHeader {
@@ -76,7 +81,25 @@ impl JournalHeader {
             watermark: config.watermark,
             host_blocks: config.host_blocks,
             block_bytes: config.block_bytes,
+            caching: true,
         }
+    }
+
+    /// The header of a pool of `kvpool-vllm`, whose keys vLLM hashed.
+    #[must_use]
+    pub fn of_vllm_pool(
+        num_blocks: usize,
+        eviction: EvictionPolicy,
+        caching: bool,
+        journal: JournalConfig,
+    ) -> Self {
+        let manager = ManagerConfig { num_blocks, eviction, ..ManagerConfig::default() };
+        Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, journal) }
+    }
+
+    /// Whether hits are verified.
+    pub(super) fn verified(&self) -> bool {
+        self.verify != crate::hash::Verify::None.name()
     }
 
     /// The pool's settings; a manager's device pool has the same.

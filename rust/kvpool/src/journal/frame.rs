@@ -3,7 +3,7 @@
 //! ```text
 //! file    = magic frame(header) frame(records)*
 //! frame   = length of payload: u32 LE, XXH3-64 of payload: u64 LE, payload
-//! payload = number of its first operation: u64 LE, then the header or records in postcard's encoding
+//! payload = number of its first operation: u64 LE, operations: u32 LE, then the header or records in postcard's encoding
 //! ```
 //!
 //! A reader stops at the first frame that is incomplete or whose checksum differs, and says where.
@@ -20,7 +20,7 @@ use super::{Entry, JournalError, JournalHeader, MAGIC};
 /// Bytes before a payload.
 const HEAD: usize = 12;
 /// Bytes of a payload before its records, and what is before that.
-pub(super) const PREFIX: usize = HEAD + 8;
+pub(super) const PREFIX: usize = HEAD + 12;
 
 /// Bytes at the end of a list, for postcard.
 struct Push<'a>(&'a mut Vec<u8>);
@@ -47,6 +47,7 @@ impl Flavor for Push<'_> {
 pub(super) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; HEAD]);
     frame.extend_from_slice(&first.to_le_bytes());
+    frame.extend_from_slice(&[0; 4]);
 }
 
 /// Adds a value to a frame.
@@ -58,8 +59,9 @@ pub(super) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     }
 }
 
-/// Ends a frame: its length and checksum are filled in.
-pub(super) fn seal(frame: &mut [u8]) -> &[u8] {
+/// Ends a frame: its length and checksum, and how many operations it has, are filled in.
+pub(super) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
+    frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());
     let (head, payload) = frame.split_at_mut(HEAD);
     let (length, checksum) = head.split_at_mut(4);
     length.copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -82,9 +84,18 @@ pub enum Tail {
     },
 }
 
+/// A whole frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame<'a> {
+    /// The number of its first operation.
+    first: u64,
+    operations: u32,
+    records: &'a [u8],
+}
+
 /// The whole frames of a journal, one after the other.
 #[derive(Clone, Debug)]
-pub struct Frames<'a> {
+struct Frames<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -100,8 +111,7 @@ impl<'a> Frames<'a> {
 }
 
 impl<'a> Iterator for Frames<'a> {
-    /// The number of the first operation, and the records.
-    type Item = (u64, &'a [u8]);
+    type Item = Frame<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.bytes.get(self.at..)?;
@@ -112,8 +122,13 @@ impl<'a> Iterator for Frames<'a> {
             return None;
         }
         let (first, records) = payload.split_first_chunk()?;
+        let (operations, records) = records.split_first_chunk()?;
         self.at += HEAD + payload.len();
-        Some((u64::from_le_bytes(*first), records))
+        Some(Frame {
+            first: u64::from_le_bytes(*first),
+            operations: u32::from_le_bytes(*operations),
+            records,
+        })
     }
 }
 
@@ -157,34 +172,19 @@ impl<'a> JournalReader<'a> {
             return Err(JournalError::NotAJournal { found: magic.to_vec(), expected: MAGIC });
         }
         let mut frames = Frames { bytes, at: MAGIC.len() };
-        let (_, header) = frames.next().ok_or(JournalError::NoHeader)?;
-        let header: JournalHeader = postcard::from_bytes(header).map_err(|_| JournalError::NoHeader)?;
+        let header = frames.next().ok_or(JournalError::NoHeader)?;
+        let header: JournalHeader =
+            postcard::from_bytes(header.records).map_err(|_| JournalError::NoHeader)?;
         let mut walk = frames.clone();
         let (mut first, mut last) = (None, None);
         for frame in walk.by_ref() {
-            first = first.or(Some(frame.0));
+            first = first.or(Some(frame.first));
             last = Some(frame);
         }
-        let mut reader = Self { header, frames, first: first.unwrap_or(0), operations: 0, tail: walk.tail() };
-        if let Some((number, records)) = last {
-            let in_last = reader.count(records, number)?;
-            reader.operations = number + in_last;
-        }
-        Ok(reader)
-    }
-
-    fn count(&self, records: &'a [u8], first: u64) -> Result<u64, JournalError> {
-        use super::{ManagerOperation, PoolOperation, Subject};
-        let frames = Frames { bytes: &[], at: 0 };
-        let operation = |is: bool| u64::from(is);
-        match self.header.subject {
-            Subject::Pool => Records::<PoolOperation> { frames, records, number: first, kind: PhantomData }
-                .try_fold(0, |sum, entry| Ok(sum + operation(matches!(entry?.1, Entry::Operation(..))))),
-            Subject::Manager => {
-                Records::<ManagerOperation> { frames, records, number: first, kind: PhantomData }
-                    .try_fold(0, |sum, entry| Ok(sum + operation(matches!(entry?.1, Entry::Operation(..)))))
-            }
-        }
+        let operations =
+            last.map_or(0, |frame: Frame<'_>| frame.first.saturating_add(frame.operations.into()));
+        let first = first.unwrap_or(0);
+        Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
     /// What was recorded, and with which settings.
@@ -233,7 +233,8 @@ impl<O: DeserializeOwned> Iterator for Records<'_, O> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.records.is_empty() {
-            (self.number, self.records) = self.frames.next()?;
+            let frame = self.frames.next()?;
+            (self.number, self.records) = (frame.first, frame.records);
         }
         let number = self.number;
         Some(match postcard::take_from_bytes::<Entry<O>>(self.records) {

@@ -28,15 +28,15 @@ mod outcome;
 mod packed;
 mod sink;
 
-pub use chain::{ChainRecord, LinkRecord};
+pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use config::{JournalHeader, Subject};
 pub use error::JournalError;
-pub use frame::{Frames, JournalReader, Records, Tail};
+pub use frame::{JournalReader, Records, Tail};
 pub use operation::{
     Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
     RetentionRecord, Rows,
 };
-pub(crate) use outcome::{Check, Outcome};
+pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys};
 
 use std::collections::VecDeque;
@@ -75,15 +75,19 @@ const KNOWN_ENDS: usize = 1024;
 pub struct Journal {
     config: JournalConfig,
     sink: Sink,
+    /// Whether hits are verified: then fingerprints are written, too.
+    verified: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
+    /// The number of its first operation.
+    first: u64,
     /// Operations recorded.
     operations: u64,
     /// Operations since the last digest.
     since_digest: u32,
     /// Ends of recorded chains and their lengths, the oldest first.
-    ends: VecDeque<u64>,
-    known: HashMap<u64, usize>,
+    ends: VecDeque<ContentKey>,
+    known: HashMap<ContentKey, usize>,
     /// The slots of the batch that was recorded last.
     rows: Vec<usize>,
 }
@@ -122,12 +126,16 @@ impl Journal {
         Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
     }
 
-    /// A journal in a new file; one that exists is not overwritten.
+    /// A journal in a new file, which only its owner reads; one that exists is not overwritten.
     ///
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::InvalidConfig`].
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
-        let file = std::fs::File::options().write(true).create_new(true).open(path);
+        let mut options = std::fs::File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path);
         let file = file.map_err(|error| JournalError::Io(format!("{}: {error}", path.display())))?;
         Self::to_writer(Box::new(file), config)
     }
@@ -143,7 +151,9 @@ impl Journal {
         Ok(Self {
             config,
             sink,
+            verified: false,
             payload: Vec::new(),
+            first: 0,
             operations: 0,
             since_digest: 0,
             ends: VecDeque::new(),
@@ -179,8 +189,7 @@ impl Journal {
     /// Writes what has been collected. Failures are told by [`Self::error`].
     pub fn flush(&mut self) {
         if self.payload.len() > frame::PREFIX {
-            self.sink.frame(frame::seal(&mut self.payload));
-            self.payload.clear();
+            self.write_frame();
         }
         self.sink.flush();
     }
@@ -192,15 +201,16 @@ impl Journal {
     }
 
     /// Writes the header: the first frame of a new journal.
-    pub(crate) fn begin(&mut self, header: &JournalHeader) {
+    pub fn begin(&mut self, header: &JournalHeader) {
+        self.verified = header.verified();
         frame::open(&mut self.payload, 0);
         frame::push(&mut self.payload, header);
-        self.sink.header(frame::seal(&mut self.payload));
+        self.sink.header(frame::seal(&mut self.payload, 0));
         self.payload.clear();
     }
 
     /// Writes one operation. Returns whether a digest of the state is due.
-    pub(crate) fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
+    pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         if self.sink.error().is_some() {
             return false;
         }
@@ -222,20 +232,25 @@ impl Journal {
 
     fn open(&mut self) {
         if self.payload.is_empty() {
-            frame::open(&mut self.payload, self.operations);
+            self.first = self.operations;
+            frame::open(&mut self.payload, self.first);
         }
     }
 
     fn close(&mut self) {
         if self.payload.len() >= self.config.frame_bytes {
-            self.sink.frame(frame::seal(&mut self.payload));
-            self.payload.clear();
+            self.write_frame();
         }
+    }
+
+    fn write_frame(&mut self) {
+        self.sink.frame(frame::seal(&mut self.payload, (self.operations - self.first) as u32));
+        self.payload.clear();
     }
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
-        let end = chain.hashes().last().map(crate::hash::BlockHash::key);
+        let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
         let known = if whole { chain.len() } else { indexed.min(chain.len()) };
         if let Some(end) = end.filter(|_| !whole) {
@@ -248,7 +263,7 @@ impl Journal {
                 self.ends.push_back(end);
             }
         }
-        ChainRecord::new(chain, num_tokens, known)
+        ChainRecord::new(chain, num_tokens, known, self.verified)
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.

@@ -143,13 +143,13 @@ pub enum Planned {
 pub type Rehashed = (Keys, Keys);
 
 /// A request: by its slot, a small number that the manager gives at admission and gives again after release; by its id where
-/// no request has it.
+/// no request has it, and wherever slots may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
     /// A request that the manager knows.
     Slot(u32),
-    /// An id that names none.
-    Unknown(RequestId),
+    /// By id.
+    Id(RequestId),
 }
 
 /// The requests of a batch.
@@ -159,7 +159,7 @@ pub enum Rows {
     Same,
     /// By slot.
     Slots(Vec<u32>),
-    /// By id: a batch that names a request which does not exist, or one twice.
+    /// By id: a batch that names a request which does not exist, or one twice; and wherever slots may differ.
     Ids(Vec<RequestId>),
 }
 

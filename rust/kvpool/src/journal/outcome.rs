@@ -12,16 +12,19 @@ use crate::tiers::Transfer;
 
 /// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check(u64);
+pub struct Check(u64);
 
 impl Check {
-    pub(crate) fn of(outcome: &impl Outcome) -> u32 {
+    /// The check of an answer.
+    #[must_use]
+    pub fn of(outcome: &impl Outcome) -> u32 {
         let mut check = Self(0);
         outcome.add_to(&mut check);
         check.finish()
     }
 
-    fn add(&mut self, number: u64) {
+    /// Mixes in a number.
+    pub fn add(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
 
@@ -31,7 +34,8 @@ impl Check {
 }
 
 /// What an operation answers.
-pub(crate) trait Outcome {
+pub trait Outcome {
+    /// Adds what two equal answers have in common.
     fn add_to(&self, check: &mut Check);
 }
 
@@ -87,6 +91,12 @@ impl<T: Outcome, U: Outcome> Outcome for (T, U) {
 
 impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
+}
+
+impl Outcome for bool {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(*self));
+    }
 }
 
 impl Outcome for usize {
@@ -264,6 +274,7 @@ impl Outcome for ManagerError {
             Self::BadComputedCount { .. } => 410,
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
+            Self::NotExplaining => 413,
         });
     }
 }

@@ -3,19 +3,23 @@
 //! As in the pool, the journal is taken out for the length of a call, so calls that a call makes are not written again. A
 //! request is written by its slot, which a replay gives the same; a prompt by the keys of its blocks.
 
+#[cfg(feature = "testing")]
+use std::sync::Arc;
+
 use super::error::{ManagerError, Refused};
 use super::growth::NewBlock;
 use super::hints::{RequestHints, RetentionRange};
 use super::request::{RequestId, RequestRef};
 use super::step::{Planned, StepOutcome, StepPlan};
 use super::{Admission, CacheManager, ManagerConfig};
-use crate::hash::{BlockHasher, HashCursor};
+use crate::hash::HashCursor;
+#[cfg(feature = "testing")]
+use crate::hash::{BlockHasher, HashAlgorithm};
 use crate::journal::{
     Check, HintsRecord, Journal, JournalHeader, Keys, ManagerOperation, Name, Outcome,
     Planned as PlannedRecord, RangeRecord, Rehashed, Rows,
 };
 use crate::sequence::TableChange;
-use std::sync::Arc;
 
 /// The keys and fingerprints of blocks that an operation filled.
 #[derive(Default)]
@@ -44,7 +48,8 @@ impl CacheManager {
     /// As [`Self::new`].
     pub fn with_journal(config: ManagerConfig, mut journal: Journal) -> Result<Self, ManagerError> {
         let header = JournalHeader::of_manager(&config, journal.config());
-        let mut manager = Self::new(config)?;
+        let digest = config.digest || journal.config().digest_every > 0;
+        let mut manager = Self::new(ManagerConfig { digest, ..config })?;
         journal.begin(&header);
         manager.journal = Some(Box::new(journal));
         Ok(manager)
@@ -54,9 +59,17 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::new`].
+    #[cfg(feature = "testing")]
     pub fn with_hasher(config: ManagerConfig, hasher: Arc<BlockHasher>) -> Result<Self, ManagerError> {
-        let own = ManagerConfig { key: None, seed: None, algorithm: Default::default(), ..config };
+        let own = ManagerConfig { key: None, seed: None, algorithm: HashAlgorithm::Sha256, ..config };
         Ok(Self { hasher, ..Self::new(own)? })
+    }
+
+    /// Begins a journal of a manager that has done nothing yet: for replays that are recorded themselves.
+    #[cfg(feature = "testing")]
+    pub fn begin_journal(&mut self, config: &ManagerConfig, mut journal: Journal) {
+        journal.begin(&JournalHeader::of_manager(config, journal.config()));
+        self.journal = Some(Box::new(journal));
     }
 
     /// The journal, if there is one: how long it is, and whether it stopped.
@@ -70,11 +83,22 @@ impl CacheManager {
         self.journal.take().map(|journal| *journal)
     }
 
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
+    }
+
     /// Writes what the journal has collected: what a crash would lose.
     pub fn flush_journal(&mut self) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
         }
+    }
+
+    /// The slot of a request: what a journal names it by.
+    #[must_use]
+    pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
+        self.slots.get(&id.into()).copied()
     }
 
     /// A request's tokens and their hash chain.
@@ -112,7 +136,7 @@ impl CacheManager {
     }
 
     pub(super) fn name(&self, id: RequestRef<'_>) -> Name {
-        self.slots.get(&id).map_or_else(|| Name::Unknown(id.to_owned()), |&slot| Name::Slot(slot as u32))
+        self.slots.get(&id).map_or_else(|| Name::Id(id.to_owned()), |&slot| Name::Slot(slot as u32))
     }
 
     pub(super) fn names(&self, ids: &[RequestRef<'_>]) -> Vec<Name> {
@@ -131,7 +155,7 @@ impl CacheManager {
         filled.pack()
     }
 
-    pub(super) fn note_admission(
+    pub(super) fn record_admission(
         &mut self,
         mut journal: Box<Journal>,
         request: RequestId,

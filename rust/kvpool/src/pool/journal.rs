@@ -16,7 +16,8 @@ impl BlockPool {
     /// As [`Self::new`].
     pub fn with_journal(config: PoolConfig, mut journal: Journal) -> Result<Self, PoolError> {
         let header = JournalHeader::of_pool(&config, journal.config());
-        let mut pool = Self::new(config)?;
+        let digest = config.digest || journal.config().digest_every > 0;
+        let mut pool = Self::new(PoolConfig { digest, ..config })?;
         journal.begin(&header);
         pool.journal = Some(Box::new(journal));
         Ok(pool)
@@ -31,6 +32,11 @@ impl BlockPool {
     /// Ends the journal and hands it over.
     pub fn take_journal(&mut self) -> Option<Journal> {
         self.journal.take().map(|journal| *journal)
+    }
+
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
     }
 
     /// Writes what the journal has collected: what a crash would lose.
@@ -73,8 +79,7 @@ impl BlockPool {
         chain: &HashChain,
         indexed: usize,
     ) -> ChainRecord {
-        let last = indexed.checked_sub(1).and_then(|last| chain.hashes().get(last));
-        let is_indexed = last.is_some_and(|hash| self.index.head_of_hash(hash).is_some());
+        let is_indexed = indexed.checked_sub(1).is_some_and(|last| self.index.is_registered(chain, last));
         let tokens = chain.len().saturating_mul(chain.block_size());
         journal.chain(chain, tokens, if is_indexed { indexed } else { 0 })
     }

@@ -33,6 +33,7 @@
 
 mod rings;
 
+use std::fmt;
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
@@ -66,7 +67,7 @@ const COMPUTED: u32 = 1 << 30;
 const HEAD: u32 = 1 << 29;
 const DEPTH: u32 = HEAD - 1;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Entry {
     hash: BlockHash,
     /// Ring of the blocks with this hash.
@@ -94,7 +95,7 @@ impl Entry {
 }
 
 /// Block hash -> blocks, for the blocks of one pool.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PrefixIndex {
     table: HashTable<u32>,
     table_key: TableKey,
@@ -122,7 +123,7 @@ pub struct PrefixIndex {
 
 /// Where a digest goes in the table. Digests of ours are uniform, but chains made elsewhere may carry anything, so it is
 /// keyed: nobody can choose digests that meet. Nothing depends on the order that this gives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct TableKey(u64, u64);
 
 impl TableKey {
@@ -459,5 +460,18 @@ impl PrefixIndex {
     pub fn is_registered(&self, chain: &HashChain, position: usize) -> bool {
         let head = chain.hashes().get(position).and_then(|hash| self.head_of(hash));
         head.is_some_and(|head| self.verifies(head, chain, position))
+    }
+}
+
+/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's key is a secret.
+impl fmt::Debug for PrefixIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefixIndex")
+            .field("num_blocks", &self.num_blocks)
+            .field("block_size", &self.block_size)
+            .field("verify", &self.verify)
+            .field("algorithm", &self.algorithm)
+            .field("registered", &self.registered)
+            .finish_non_exhaustive()
     }
 }

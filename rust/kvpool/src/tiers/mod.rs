@@ -36,6 +36,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
+use crate::journal::Journal;
 use crate::pool::{BlockPool, PoolConfig};
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;
@@ -124,6 +125,14 @@ impl Tiers {
         let device = configs.next().map(|config| BlockPool::with_evictor(config, evictor));
         let pools = device.into_iter().chain(configs.map(BlockPool::new)).collect::<Result<Vec<_>, _>>()?;
         Ok(Self::of(pools))
+    }
+
+    /// One pool, whose operations `journal` records. Copies and swaps are not its operations, so a journal is of one tier.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_journal(config: PoolConfig, journal: Journal) -> Result<Self, TierError> {
+        Ok(Self::of(vec![BlockPool::with_journal(config, journal)?]))
     }
 
     fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {

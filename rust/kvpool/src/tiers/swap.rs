@@ -218,6 +218,16 @@ impl Tiers {
         Ok(Fit::of(staged.fresh, available, target.num_usable() - staged.found, reserve))
     }
 
+    /// Blocks that a swap of these references would take: content that the destination caches takes none.
+    pub(crate) fn blocks_taken(
+        &self,
+        blocks: &[BlockId],
+        from: usize,
+        to: usize,
+    ) -> Result<usize, TierError> {
+        Ok(self.stage_swap(blocks, from, to)?.fresh)
+    }
+
     /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so a block that two
     /// tables share is named twice. Null blocks are skipped. Takes at most one block per distinct source. O(n).
     ///

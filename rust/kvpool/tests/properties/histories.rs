@@ -163,7 +163,7 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// Runs calls that are possible, and skips the others. `after` sees the engine after each.
-pub(super) fn play(engine: &mut Engine, calls: &[Call], mut after: impl FnMut(&Engine)) {
+pub(super) fn play(engine: &mut Engine, calls: &[Call], mut after: impl FnMut(&mut Engine)) {
     let mut step = 0;
     for call in calls {
         match call {

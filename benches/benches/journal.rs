@@ -1,0 +1,129 @@
+//! What a journal costs: a trace through managers without one, with a ring, and with a file; then the file replayed.
+//!
+//! Guards the claims of docs/journal.md: what recording takes, bytes per operation, bit-exact replay.
+//!
+//! `cargo bench -p kvpool-benches --bench journal -- TRACE [MAX_RUNNING]`; without a trace one is made up. Few running requests
+//! make many small steps. All ways run side by side in one thread, a few requests each in turn, so that they see the same
+//! machine; the time is that of the thread, as the kernel counts it. Hashing happens in threads of its own: what is not the
+//! thread's of the time of the process is theirs, the same for every way.
+#![expect(clippy::print_stdout, reason = "a report, not a library")]
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cpu_time::{ProcessTime, ThreadTime};
+use kvpool::journal::{Journal, JournalConfig, JournalError};
+use kvpool_journal::Options;
+use kvpool_replay::generate::{GeneratorConfig, generate};
+use kvpool_replay::reader::ReadOptions;
+use kvpool_replay::replay::{Mode, Replay, ReplayConfig};
+use kvpool_replay::trace::Trace;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Requests that a way runs before the next one has its turn.
+const TURN: usize = 8;
+/// Large enough to drop nothing of the public traces.
+const RING: usize = 1 << 28;
+
+struct Way {
+    name: &'static str,
+    replay: Replay,
+    time: Duration,
+}
+
+fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path) -> Outcome<Vec<Way>> {
+    let with = JournalConfig::default();
+    let without_digests = JournalConfig { digest_every: 0, ..with };
+    let journals: [(&'static str, Option<Result<Journal, JournalError>>); 5] = [
+        ("no journal", None),
+        // Twice: how far apart two equal ways are is what can be told apart.
+        ("no journal, again", None),
+        ("ring, no digests", Some(Journal::ring(RING, without_digests))),
+        ("ring", Some(Journal::ring(RING, with))),
+        ("file", Some(Journal::create(path, with))),
+    ];
+    let mut ways = Vec::new();
+    for (name, journal) in journals {
+        let replay = match journal {
+            None => Replay::new(trace.clone(), config.clone())?,
+            Some(journal) => Replay::with_journal(trace.clone(), config.clone(), journal?)?,
+        };
+        ways.push(Way { name, replay, time: Duration::ZERO });
+    }
+    Ok(ways)
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let trace = match arguments.first() {
+        Some(path) => Trace::from_path(path, &ReadOptions::default())?,
+        None => generate(&GeneratorConfig { requests: 2000, ..Default::default() })?,
+    };
+    let trace = Arc::new(trace);
+    let max_running = arguments.get(1).map_or(Ok(256), |text| text.parse())?;
+    let config = ReplayConfig { mode: Mode::Engine, max_running, ..ReplayConfig::default() };
+    let path: PathBuf = std::env::temp_dir().join(format!("kvpool-bench-{}.kvj", std::process::id()));
+
+    let process = ProcessTime::now();
+    let mut ways = ways(&trace, &config, &path)?;
+    for first in (0..ways.len()).cycle() {
+        let mut left = false;
+        for turn in 0..ways.len() {
+            let at = (first + turn) % ways.len();
+            let way = &mut ways[at];
+            let began = ThreadTime::now();
+            left |= way.replay.advance(TURN)? < way.replay.total();
+            way.time += began.elapsed();
+        }
+        if !left {
+            break;
+        }
+    }
+    let process = process.elapsed();
+    for way in &mut ways {
+        let began = ThreadTime::now();
+        way.replay.flush_journal();
+        way.time += began.elapsed();
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let all: Duration = ways.iter().map(|way| way.time).sum();
+    let hashing = ms(process.saturating_sub(all)) / ways.len() as f64;
+    let operations = ways.iter().filter_map(|way| way.replay.journal()).map(Journal::operations).max();
+    let operations = operations.unwrap_or(0).max(1) as f64;
+    println!(
+        "{} requests, at most {max_running} at once, {operations} operations; hashing {hashing:.0} ms more each",
+        trace.requests().len()
+    );
+    println!(
+        "way                  thread ms  slower  with hashing  ns/operation      bytes  bytes/operation"
+    );
+    let base = ms(ways[0].time);
+    for way in &ways {
+        let (time, bytes) = (ms(way.time), way.replay.journal().map_or(0, Journal::bytes));
+        let slower = |rest: f64| ((time + rest) / (base + rest) - 1.0) * 100.0;
+        println!(
+            "{:<18} {time:>11.0} {:>6.1}% {:>12.1}% {:>13.0} {bytes:>10} {:>16.2}",
+            way.name,
+            slower(0.0),
+            slower(hashing),
+            (time - base) * 1e6 / operations,
+            bytes as f64 / operations,
+        );
+    }
+    let bytes = std::fs::read(&path)?;
+    let began = ThreadTime::now();
+    let report = kvpool_journal::replay(&bytes, Options::default(), &mut |_| true)?;
+    let time = ms(began.elapsed());
+    std::fs::remove_file(&path)?;
+    println!(
+        "replayed: {} operations, {} digests, {}, {time:.0} ms, {:.0} ns per operation",
+        report.operations,
+        report.digests,
+        report.difference.map_or_else(|| "bit-exact".into(), |difference| format!("{difference:?}")),
+        time * 1e6 / report.operations as f64,
+    );
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Requests that give up their blocks: released in every state, at once or after a step, twice; and preempted.
+
+use kvpool::{ManagerError, RequestState};
+
+use super::driver::{Abort, Driver};
+use super::meter::{Meter, Operation};
+use super::{Sabotage, Wrong, ensure};
+
+impl Driver {
+    /// Some step under way, or none: after which a request's blocks are to be given up.
+    pub(super) fn some_step(&mut self) -> Option<u64> {
+        self.chance
+            .percent(40)
+            .then(|| self.chance.between(self.completed as usize + 1, self.step as usize) as u64)
+    }
+
+    /// Notes that a request's blocks are to be fenced: references, and writes of the step that it was in.
+    pub(super) fn note_fence(&mut self, key: usize, after: Option<u64>) -> Result<(), Wrong> {
+        let Some(step) = after else { return Ok(()) };
+        let entry = self.books.get(key)?;
+        let table = self.manager.block_table(&entry.id)?;
+        let held = table.iter().filter(|block| !block.is_null()).count();
+        *self.fences.entry(step).or_default() += held;
+        if entry.state == RequestState::Running {
+            self.store.write_later(step, table, &entry.tags, entry.computed, entry.epoch);
+        }
+        Ok(())
+    }
+
+    /// Ends a request, whatever it is doing.
+    pub(super) fn release(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
+        let states = [
+            (RequestState::Running, 60),
+            (RequestState::Preempted, 80),
+            (RequestState::Swapped, 90),
+            (RequestState::Moving, 100),
+        ];
+        let drawn = self.chance.below(100);
+        let state =
+            states.iter().find(|(_, up_to)| drawn < *up_to).map_or(RequestState::Running, |found| found.0);
+        let Some(key) = self.pick(state) else {
+            let running = self.pick(RequestState::Running);
+            return running.map_or(Ok(()), |key| self.end_request(key, meter));
+        };
+        if state == RequestState::Moving {
+            let id = self.books.get(key)?.id.as_ref();
+            let result = meter.time(Operation::Invalid, || self.manager.release(id, None));
+            let refused = matches!(result, Err(ManagerError::WrongState { .. }));
+            ensure(refused, || format!("the release of a request that is moving gave {result:?}"))?;
+            self.end_swap_of(key, meter)?;
+        }
+        self.end_request(key, meter)
+    }
+
+    /// Releases a request that is not moving.
+    pub(super) fn end_request(&mut self, key: usize, meter: &mut Meter) -> Result<(), Wrong> {
+        let every_slot = self.chance.percent(10);
+        let entry = self.books.get(key)?;
+        self.read_back(entry, every_slot)?;
+        let abort = match entry.state {
+            RequestState::Preempted => Abort::Preempted,
+            RequestState::Swapped => Abort::Swapped,
+            _ if entry.computed < entry.tags.len() => Abort::Prefilling,
+            _ => Abort::Decoding,
+        };
+        self.aborts[abort as usize] += 1;
+        if self.sabotaged(Sabotage::ForgottenRelease) {
+            self.books.strike(key)?;
+            return Ok(());
+        }
+        let after = self.some_step();
+        self.note_fence(key, after)?;
+        let ending = self.preset.retention && self.chance.percent(20);
+        let operation = match (ending, after) {
+            (true, _) => Operation::ReleaseEnding,
+            (false, Some(_)) => Operation::ReleaseFenced,
+            (false, None) => Operation::Release,
+        };
+        let entry = self.books.strike(key)?;
+        let id = entry.id.as_ref();
+        if ending {
+            meter.time(operation, || self.manager.release_with(id, after, true))?;
+        } else {
+            meter.time(operation, || self.manager.release(id, after))?;
+        }
+        if self.chance.percent(10) {
+            let before = self.observe(false);
+            let twice = meter.time(Operation::Invalid, || self.manager.release(id, after));
+            let unknown = matches!(twice, Err(ManagerError::UnknownRequest { .. }));
+            ensure(unknown, || format!("the second release of {id} gave {twice:?}"))?;
+            self.invalid += 1;
+            self.unchanged(&before, "a second release")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn preempt(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
+        let state = if self.chance.percent(80) { RequestState::Running } else { RequestState::Swapped };
+        self.pick(state).map_or(Ok(()), |key| self.preempt_one(key, meter))
+    }
+
+    pub(super) fn preempt_one(&mut self, key: usize, meter: &mut Meter) -> Result<(), Wrong> {
+        self.read_back(self.books.get(key)?, false)?;
+        let after = self.some_step();
+        self.note_fence(key, after)?;
+        let id = self.books.get(key)?.id.as_ref();
+        meter.time(Operation::Preempt, || self.manager.preempt(id, after))?;
+        self.book_preemption(key)
+    }
+
+    pub(super) fn book_preemption(&mut self, key: usize) -> Result<(), Wrong> {
+        self.books.set_state(key, RequestState::Preempted)?;
+        let entry = self.books.get_mut(key)?;
+        let computed = std::mem::take(&mut entry.computed) as u64;
+        entry.trimmed = 0;
+        self.books.expected.preemptions += 1;
+        self.books.expected.preempted_tokens += computed;
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Fuzz targets of kvpool. Each is a function of bytes that returns if all is well, and panics with a report if not.
+//!
+//! | target | what | compared with |
+//! |---|---|---|
+//! | [`free_list`] | `FreeBlockList` | a vector |
+//! | [`index`] | `PrefixIndex` | a map of contents |
+//! | [`pool`] | `BlockPool`, every policy, hints | the reference pool; closedness |
+//! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
+//! | [`trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
+//!
+//! The bytes are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
+//! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
+//! (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing, or
+//! the corpus, which the tests replay.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod case;
+pub mod random;
+mod shrink;
+mod text;
+
+pub mod targets;
+
+pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
+pub use shrink::shrink;
+use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool, trace_reader};
+
+/// What is wrong with an input.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was found.
+    pub failure: Failure,
+    /// Operations of the shrunk case; 0 for an input that is a file.
+    pub operations: usize,
+    /// The shrunk case as a Rust test, or the input.
+    pub test: String,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { failure, operations, test } = self;
+        write!(f, "{failure}\n\nshrunk to {operations} operations:\n\n{test}")
+    }
+}
+
+/// A target by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Runs it: a failure, not shrunk.
+    pub check: fn(&[u8]) -> Result<(), Failure>,
+    /// Runs it; shrinks and writes down what fails.
+    pub report: fn(&[u8]) -> Result<(), Box<Report>>,
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target { name: "free_list", check: check::<FreeList>, report: report::<FreeList> },
+    Target { name: "index", check: check::<Index>, report: report::<Index> },
+    Target { name: "pool", check: check::<Pool>, report: report::<Pool> },
+    Target { name: "manager", check: check::<Manager>, report: report::<Manager> },
+    Target { name: "trace_reader", check: trace_reader::run, report: report_file },
+];
+
+fn check<M: Machine>(data: &[u8]) -> Result<(), Failure> {
+    Case::<M>::decode(data).map_or(Ok(()), |case| case.run().map_err(|(_, failure)| failure))
+}
+
+fn report<M: Machine>(data: &[u8]) -> Result<(), Box<Report>> {
+    let Some((small, failure)) = Case::<M>::decode(data).and_then(|case| shrink(&case)) else {
+        return Ok(());
+    };
+    let test = small.to_rust("shrunk");
+    Err(Box::new(Report { failure, operations: small.operations.len(), test }))
+}
+
+fn report_file(data: &[u8]) -> Result<(), Box<Report>> {
+    trace_reader::run(data).map_err(|failure| {
+        let test = format!("{:?}", data.escape_ascii().to_string());
+        Box::new(Report { failure, operations: 0, test })
+    })
+}
+
+/// Panics with the report of a failing input: that is how a fuzzer is told.
+fn tell(target: &Target, data: &[u8]) {
+    if let Err(failure) = (target.check)(data) {
+        let report = (target.report)(data).err();
+        let told = report.map_or_else(|| format!("{failure}, and not again"), |report| report.to_string());
+        // The report is one anyway.
+        assert!(told.is_empty(), "{}: {told}", target.name);
+    }
+}
+
+/// `FreeBlockList` by operation bytes.
+pub fn free_list(data: &[u8]) {
+    tell(&TARGETS[0], data);
+}
+
+/// `PrefixIndex` by operation bytes.
+pub fn index(data: &[u8]) {
+    tell(&TARGETS[1], data);
+}
+
+/// `BlockPool` by operation bytes.
+pub fn pool(data: &[u8]) {
+    tell(&TARGETS[2], data);
+}
+
+/// `CacheManager` by operation bytes.
+pub fn manager(data: &[u8]) {
+    tell(&TARGETS[3], data);
+}
+
+/// The readers of traces.
+pub fn trace_reader(data: &[u8]) {
+    tell(&TARGETS[4], data);
+}

@@ -1,0 +1,602 @@
+//! `CacheManager` against the reference model: every result, every block table, both orders of both tiers, the planned copies
+//! and all invariants, after every operation.
+//!
+//! The model knows LRU's order. Under another policy victims differ and with them all that follows, so results are not compared
+//! then; what remains is that nothing panics, that a refused call changes nothing, all invariants, and that the device's cache
+//! stays closed: as long as holders hold whole prefixes, no block is cached whose parent is not.
+
+mod operation;
+
+use std::collections::BTreeMap;
+
+use kvpool::testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
+use kvpool::{
+    Admission, BlockEvent, BlockHash, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError,
+    Place, RequestRef, RequestState, StepOutcome, SwapId, TableChange,
+};
+use operation::LAST_ID;
+pub use operation::{Operation, Planned, Setting};
+
+use crate::case::{Failure, Machine, Script, holds, same};
+use crate::text;
+
+const BLOCK_SIZE: usize = 2;
+const MOST_BLOCKS: usize = 20;
+
+/// The manager, and the model if it can say what happens.
+#[derive(Debug)]
+pub struct Manager {
+    manager: CacheManager,
+    model: Option<ReferenceManager>,
+    /// Swaps under way, oldest first.
+    swaps: Vec<u64>,
+    /// By the events: the hashes that can be matched, with their parents.
+    matchable: BTreeMap<BlockHash, Option<BlockHash>>,
+    /// No holder has given up the start of a prefix, and no block was dropped by id.
+    whole: bool,
+}
+
+/// What the core says of a request, and what the model does.
+type Seen = (RequestState, usize, usize, usize, Vec<usize>);
+/// Tier and block of a source, and of a destination.
+type Copy = ((usize, usize), (usize, usize));
+
+fn place(place: Place) -> (usize, usize) {
+    (place.tier, place.block.index())
+}
+
+fn pairs(changes: &[TableChange]) -> Vec<(usize, usize)> {
+    changes.iter().map(|change| (change.index, change.block.index())).collect()
+}
+
+fn admitted(admission: &Admission) -> (Vec<usize>, usize) {
+    (indices(&admission.block_ids), admission.cached_blocks)
+}
+
+/// Compares with what the model says, if it says something.
+fn agree<T: PartialEq + std::fmt::Debug>(kind: &str, found: &T, expected: Option<T>) -> Result<(), Failure> {
+    expected.map_or(Ok(()), |expected| same(kind, found, &expected))
+}
+
+impl Manager {
+    fn extra(salted: bool) -> ExtraKeys {
+        ExtraKeys { salt: salted.then(|| b"s".to_vec().into_boxed_slice()), ..Default::default() }
+    }
+
+    fn table(&self, id: i64) -> Option<Vec<usize>> {
+        self.manager.block_table(id).ok().map(indices)
+    }
+
+    fn seen(&self, id: i64) -> Option<Seen> {
+        let info = self.manager.request(id).ok()?;
+        Some((info.state, info.tier, info.tokens, info.computed_tokens, self.table(id)?))
+    }
+
+    fn copies(&self) -> Vec<Copy> {
+        self.manager.tiers().pending_copies().map(|copy| (place(copy.src), place(copy.dst))).collect()
+    }
+
+    /// Everything that a refused call must not change.
+    fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+        let pools: Vec<_> = (0..self.manager.tiers().len())
+            .filter_map(|tier| self.manager.tiers().pool(tier).ok())
+            .map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
+            .collect();
+        let requests: Vec<_> = (0..=i64::from(LAST_ID)).map(|id| self.seen(id)).collect();
+        (pools, requests, self.copies())
+    }
+
+    fn admit(&mut self, id: i64, tokens: &[u32], salted: bool, script: &mut Script) -> Result<bool, Failure> {
+        let salt: &[u8] = if salted { b"s" } else { b"" };
+        let expected = self.model.as_mut().map(|model| {
+            let cached = model.admit(id, tokens, salt)?;
+            Some((model.requests[&id].blocks.clone(), cached))
+        });
+        script.line(|| {
+            let salt = text::salt(salt);
+            let call = format!("manager.admit({id}, prompt(&manager, &{tokens:?}, {salt}))");
+            admission(&call, expected.as_ref())
+        });
+        let cursor = self.manager.prepare(tokens, Self::extra(salted));
+        let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
+        let probe = self.manager.probe(&cursor).map(|probe| probe.cached_blocks);
+        let found = self.manager.admit(id, cursor).ok();
+        if let Some(found) = &found {
+            same("blocks that a probe finds", &probe, &Ok(found.cached_blocks))?;
+        }
+        agree("result of admit", &found.as_ref().map(admitted), expected)?;
+        Ok(found.is_some())
+    }
+
+    fn append(
+        &mut self,
+        ids: &[i64],
+        token: u32,
+        commit: bool,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
+        let rows: Vec<_> = ids.iter().map(|&id| (id, token)).collect();
+        let expected = self.model.as_mut().map(|model| model.append(&rows, commit));
+        script.line(|| {
+            let tokens = vec![token; ids.len()];
+            let call = format!("manager.append(&refs(&{ids:?}), &{tokens:?}, {commit})");
+            answered(&call, expected.as_ref().map(Option::is_some))
+        });
+        let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+        let found = self.manager.append(&refs, &vec![token; ids.len()], commit).ok();
+        let found = found
+            .map(|all| all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>());
+        agree("result of append", &found, expected)?;
+        Ok(found.is_some())
+    }
+
+    fn append_tokens(
+        &mut self,
+        id: i64,
+        tokens: &[u32],
+        lookahead: usize,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
+        let expected = self.model.as_mut().map(|model| model.append_tokens(id, tokens, lookahead));
+        script.line(|| {
+            let call = format!("manager.append_tokens({id}, &{tokens:?}, {lookahead})");
+            answered(&call, expected.as_ref().map(Option::is_some))
+        });
+        let found = self.manager.append_tokens(id, tokens, lookahead).ok().map(|changes| pairs(&changes));
+        agree("result of append_tokens", &found, expected)?;
+        Ok(found.is_some())
+    }
+
+    /// A call that succeeds or not, and says no more that is compared.
+    fn call<T>(
+        &mut self,
+        name: &'static str,
+        arguments: &str,
+        call: impl FnOnce(&mut CacheManager) -> Result<T, ManagerError>,
+        modelled: impl FnOnce(&mut ReferenceManager) -> bool,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
+        let expected = self.model.as_mut().map(modelled);
+        script.line(|| answered(&format!("manager.{name}({arguments})"), expected));
+        let found = call(&mut self.manager).is_ok();
+        agree(&format!("outcome of {name}"), &found, expected)?;
+        Ok(found)
+    }
+
+    fn begin_swap(&mut self, ids: &[i64], out: bool, script: &mut Script) -> Result<bool, Failure> {
+        let expected = self.model.as_mut().map(|model| model.begin_swap(ids, out));
+        let name = if out { "begin_swap_out" } else { "begin_swap_in" };
+        script.line(|| {
+            let call = format!("manager.{name}(&refs(&{ids:?})).ok().map(SwapId::get)");
+            compared(&call, expected.map(|expected| format!("{expected:?}")))
+        });
+        let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+        let begun = if out { self.manager.begin_swap_out(&refs) } else { self.manager.begin_swap_in(&refs) };
+        let found = begun.ok().map(SwapId::get);
+        agree(&format!("result of {name}"), &found, expected)?;
+        self.swaps.extend(found);
+        Ok(found.is_some())
+    }
+
+    /// The `nth` swap under way, or one that never was.
+    fn swap(&self, nth: usize) -> u64 {
+        if self.swaps.is_empty() { 999 } else { self.swaps[nth % self.swaps.len()] }
+    }
+
+    fn complete_swap(&mut self, nth: usize, script: &mut Script) -> Result<bool, Failure> {
+        let swap = self.swap(nth);
+        let expected = self.model.as_mut().map(|model| model.complete_swap(swap));
+        script.line(|| {
+            let call = format!("manager.complete_swap(SwapId::from_number({swap}))");
+            answered(&call, expected.as_ref().map(Option::is_some))
+        });
+        let found = self.manager.complete_swap(SwapId::from_number(swap)).ok();
+        let found =
+            found.map(|all| all.iter().map(|(old, new)| (old.index(), new.index())).collect::<Vec<_>>());
+        agree("result of complete_swap", &found, expected)?;
+        self.swaps.retain(|&other| found.is_none() || other != swap);
+        Ok(found.is_some())
+    }
+
+    fn take_plan(&mut self, script: &mut Script) -> Result<bool, Failure> {
+        let expected = self.model.as_mut().map(ReferenceManager::take_plan);
+        script.line(|| {
+            let expected = expected.as_ref().map(|plan| plan.len().to_string());
+            compared("manager.take_plan().unwrap().len()", expected)
+        });
+        let plan = self.manager.take_plan();
+        let plan = plan.map_err(|error| Failure::new("outcome of take_plan", error.to_string()))?;
+        let found = plan.transfers().iter().map(|copy| (place(copy.src), place(copy.dst))).collect();
+        agree("copies of take_plan", &found, expected)?;
+        let rounds = plan.rounds(&[]).map(|rounds| rounds.iter().map(Vec::len).sum());
+        same("copies in the rounds of a plan", &rounds, &Ok(plan.len()))?;
+        Ok(true)
+    }
+
+    /// Plans what fits, then commits it or drops it. That everything planned fits is the promise of a plan.
+    fn step(&mut self, operations: &[Planned], commit: bool, script: &mut Script) -> Result<bool, Failure> {
+        script.line(|| "let mut plan = manager.begin_step();".into());
+        let before = self.observe();
+        let mut plan = self.manager.begin_step();
+        let mut planned = Vec::new();
+        for operation in operations {
+            let manager = &self.manager;
+            let (fits, step) = match operation {
+                Planned::Admit(id, tokens) => {
+                    script.line(|| {
+                        format!("let _ = manager.plan_admit(&mut plan, {id}, prompt(&manager, &{tokens:?}, b\"\"));")
+                    });
+                    let cursor = manager.prepare(tokens, ExtraKeys::default());
+                    let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
+                    let fits = manager.plan_admit(&mut plan, *id, cursor).is_ok();
+                    (fits, ReferenceStep::Admit(*id, tokens.clone(), Vec::new()))
+                }
+                Planned::Resume(id) => {
+                    script.line(|| format!("let _ = manager.plan_resume(&mut plan, {id});"));
+                    (manager.plan_resume(&mut plan, *id).is_ok(), ReferenceStep::Resume(*id))
+                }
+                Planned::Append(id, tokens) => {
+                    script.line(|| format!("let _ = manager.plan_append(&mut plan, {id}, &{tokens:?});"));
+                    let fits = manager.plan_append(&mut plan, *id, tokens).is_ok();
+                    (fits, ReferenceStep::Append(*id, tokens.clone()))
+                }
+                Planned::Preempt(id, after) => {
+                    script.line(|| format!("let _ = manager.plan_preempt(&mut plan, {id}, {after:?});"));
+                    (
+                        manager.plan_preempt(&mut plan, *id, *after).is_ok(),
+                        ReferenceStep::Preempt(*id, *after),
+                    )
+                }
+                Planned::Release(id, after) => {
+                    script.line(|| format!("let _ = manager.plan_release(&mut plan, {id}, {after:?});"));
+                    (
+                        manager.plan_release(&mut plan, *id, *after).is_ok(),
+                        ReferenceStep::Release(*id, *after),
+                    )
+                }
+            };
+            planned.extend(fits.then_some(step));
+        }
+        same("what planning left", &self.observe(), &before)?;
+        if !commit {
+            script.line(|| "drop(plan);".into());
+            return Ok(false);
+        }
+        script.line(|| "manager.commit_step(&mut plan).unwrap();".into());
+        let outcomes = self.manager.commit_step(&mut plan);
+        let outcomes = outcomes.map_err(|error| Failure::new("outcome of commit_step", error.to_string()))?;
+        let stale = matches!(self.manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
+        holds("a plan is committed once", stale, || "it was committed again".into())?;
+        let found: Vec<_> = outcomes.iter().map(outcome).collect();
+        if let Some(model) = &mut self.model {
+            let expected = model.commit_step(&planned);
+            let expected = expected
+                .ok_or_else(|| Failure::new("promise of a plan", format!("{planned:?} does not fit")))?;
+            same("outcomes of commit_step", &found, &expected)?;
+        }
+        Ok(!planned.is_empty())
+    }
+
+    fn run(&mut self, operation: &Operation, script: &mut Script) -> Result<bool, Failure> {
+        match operation {
+            Operation::Admit(id, tokens, salted) => self.admit(*id, tokens, *salted, script),
+            Operation::Append(ids, token, commit) => self.append(ids, *token, *commit, script),
+            Operation::AppendTokens(id, tokens, lookahead) => {
+                self.append_tokens(*id, tokens, *lookahead, script)
+            }
+            &Operation::Commit(id, n) => self.commit(id, n, script),
+            &Operation::CommitAll(id) => {
+                let all = self.manager.request(id).map_or(0, |info| info.tokens);
+                self.commit(id, all, script)
+            }
+            &Operation::Fork(parent, child) => {
+                let arguments = format!("{parent}, {child}");
+                self.call("fork", &arguments, |m| m.fork(parent, child), |m| m.fork(parent, child), script)
+            }
+            &Operation::Truncate(id, n) => {
+                let arguments = format!("{id}, {n}");
+                self.call("truncate", &arguments, |m| m.truncate(id, n), |m| m.truncate(id, n), script)
+            }
+            &Operation::Trim(id, window) => {
+                let expected = self.model.as_mut().map(|model| model.trim(id, window));
+                script.line(|| {
+                    let expected = expected.map(|expected| format!("{expected:?}"));
+                    compared(&format!("manager.trim_window({id}, {window}).ok()"), expected)
+                });
+                let found = self.manager.trim_window(id, window).ok();
+                self.whole &= found.is_none_or(|trimmed| trimmed == 0);
+                agree("result of trim_window", &found, expected)?;
+                Ok(found.is_some())
+            }
+            &Operation::Preempt(id, after) => {
+                let arguments = format!("{id}, {after:?}");
+                self.call("preempt", &arguments, |m| m.preempt(id, after), |m| m.preempt(id, after), script)
+            }
+            &Operation::Resume(id) => {
+                let expected = self.model.as_mut().map(|model| {
+                    let cached = model.resume(id)?;
+                    Some((model.requests[&id].blocks.clone(), cached))
+                });
+                script.line(|| admission(&format!("manager.resume({id})"), expected.as_ref()));
+                let found = self.manager.resume(id).ok();
+                agree("result of resume", &found.as_ref().map(admitted), expected)?;
+                Ok(found.is_some())
+            }
+            &Operation::Release(id, after) => {
+                let arguments = format!("{id}, {after:?}");
+                self.call("release", &arguments, |m| m.release(id, after), |m| m.release(id, after), script)
+            }
+            &Operation::CompleteStep(step) => {
+                let modelled = |model: &mut ReferenceManager| {
+                    model.complete_step(step);
+                    true
+                };
+                self.call("complete_step", &step.to_string(), |m| m.complete_step(step), modelled, script)
+            }
+            Operation::Step(operations, commit) => self.step(operations, *commit, script),
+            Operation::SwapOut(ids) => self.begin_swap(ids, true, script),
+            Operation::SwapIn(ids) => self.begin_swap(ids, false, script),
+            Operation::TakePlan => self.take_plan(script),
+            &Operation::CompleteSwap(nth) => self.complete_swap(nth, script),
+            &Operation::AbortSwap(nth) => {
+                let swap = self.swap(nth);
+                let arguments = format!("SwapId::from_number({swap})");
+                let id = SwapId::from_number(swap);
+                let modelled = |model: &mut ReferenceManager| model.abort_swap(swap);
+                let done = self.call("abort_swap", &arguments, |m| m.abort_swap(id), modelled, script)?;
+                self.swaps.retain(|&other| !done || other != swap);
+                Ok(done)
+            }
+            Operation::Evict(ids) => {
+                let fine = ids.iter().all(|&block| block > 0 && block < self.manager.pool().num_blocks());
+                let blocks = kvpool::testing::block_ids(ids);
+                let modelled = |model: &mut ReferenceManager| {
+                    if fine {
+                        model.pools[0].evict(ids);
+                    }
+                    fine
+                };
+                self.whole &= !fine || ids.is_empty();
+                let arguments = format!("&block_ids(&{ids:?})");
+                self.call("evict", &arguments, |m| m.evict(&blocks), modelled, script)
+            }
+            Operation::Reset => {
+                let modelled = |model: &mut ReferenceManager| {
+                    let (_, _, active, fenced) = model.pools[0].sums();
+                    let cached = model.pools[0].evictable.clone();
+                    if active + fenced == 0 {
+                        model.pools[0].evict(&cached);
+                    }
+                    active + fenced == 0
+                };
+                self.call("reset", "", CacheManager::reset, modelled, script)
+            }
+            Operation::BumpEpoch => {
+                let modelled = |model: &mut ReferenceManager| {
+                    model.bump_epoch();
+                    true
+                };
+                self.call("bump_epoch", "", CacheManager::bump_epoch, modelled, script)
+            }
+            Operation::Grow => {
+                let larger = self.manager.pool().num_blocks() + 1;
+                let fine = larger <= MOST_BLOCKS;
+                let asked = if fine { larger } else { larger - 2 };
+                let modelled = |model: &mut ReferenceManager| {
+                    if fine {
+                        model.pools[0].resize(asked);
+                    }
+                    fine
+                };
+                self.call("resize", &asked.to_string(), |m| m.resize(asked), modelled, script)
+            }
+        }
+    }
+
+    fn commit(&mut self, id: i64, n: usize, script: &mut Script) -> Result<bool, Failure> {
+        let arguments = format!("{id}, {n}");
+        self.call("commit", &arguments, |m| m.commit(id, n), |m| m.commit(id, n), script)
+    }
+
+    fn compare(&mut self) -> Result<(), Failure> {
+        self.manager.check_invariants()?;
+        let digest = self.manager.state_digest();
+        same("digest of the state", &digest, &Some(self.manager.state_digest_from_scratch()))?;
+        same("scrub", &self.manager.scrub(2).map(|_| ()), &Ok(()))?;
+        if let Some(model) = &self.model {
+            for (tier, expected) in model.pools.iter().enumerate() {
+                let Ok(pool) = self.manager.tiers().pool(tier) else { continue };
+                same("free order", &indices(&pool.free_order()), &expected.free)?;
+                same("eviction order", &indices(&pool.eviction_order()), &expected.evictable)?;
+                let stats = pool.stats();
+                let sums = (stats.free, stats.cached_free, stats.active, stats.fenced);
+                same("sums", &sums, &expected.sums())?;
+            }
+            for id in 0..=i64::from(LAST_ID) {
+                let expected = model.requests.get(&id).map(|request| {
+                    let (tokens, table) = (request.tokens.len(), request.blocks.clone());
+                    (request.state, request.tier, tokens, request.computed, table)
+                });
+                same("a request", &self.seen(id), &expected)?;
+            }
+            same("planned copies", &self.copies(), &model.planned_copies())?;
+        }
+        self.replay_events()
+    }
+
+    /// Events replayed into a set: with every hash that can be matched, its parent can, as long as prefixes are whole.
+    fn replay_events(&mut self) -> Result<(), Failure> {
+        for event in self.manager.take_events().events {
+            match event {
+                BlockEvent::Stored { hash, parent, .. } => {
+                    let twice = self.matchable.insert(hash, parent).is_some();
+                    holds("events", !twice, || format!("{hash:?} is stored twice"))?;
+                }
+                BlockEvent::Removed { hash, .. } => {
+                    let known = self.matchable.remove(&hash).is_some();
+                    holds("events", known, || format!("{hash:?} is removed and was not stored"))?;
+                }
+                BlockEvent::Cleared { .. } => {
+                    self.matchable.clear();
+                    self.whole = true;
+                }
+                _ => {}
+            }
+        }
+        let orphan = self.matchable.values().flatten().find(|parent| !self.matchable.contains_key(*parent));
+        holds("closedness", !self.whole || orphan.is_none(), || {
+            format!("a block is cached, and its parent {orphan:?} is not: no lookup reaches it")
+        })
+    }
+}
+
+fn outcome(outcome: &StepOutcome) -> ReferenceOutcome {
+    match outcome {
+        StepOutcome::Admitted(admission) => {
+            let (blocks, cached) = admitted(admission);
+            ReferenceOutcome::Admitted(blocks, cached)
+        }
+        StepOutcome::Appended(changes) => ReferenceOutcome::Appended(pairs(changes)),
+        _ => ReferenceOutcome::Ended,
+    }
+}
+
+/// A call, compared with the model's answer if there is one.
+fn compared(call: &str, expected: Option<String>) -> String {
+    expected.map_or_else(|| format!("let _ = {call};"), |expected| format!("assert_eq!({call}, {expected});"))
+}
+
+/// A call that succeeds, or is refused.
+fn answered(call: &str, expected: Option<bool>) -> String {
+    expected.map_or_else(|| format!("let _ = {call};"), |fine| text::outcome(call, fine))
+}
+
+/// A call that gives an admission, compared by its table and its cached blocks.
+fn admission(call: &str, expected: Option<&Option<(Vec<usize>, usize)>>) -> String {
+    let expected = expected.map(|expected| match expected {
+        None => "None".to_owned(),
+        Some((blocks, cached)) => format!("Some((vec!{blocks:?}, {cached}))"),
+    });
+    compared(&format!("{call}.ok().as_ref().map(table)"), expected)
+}
+
+impl Machine for Manager {
+    type Setting = Setting;
+    type Operation = Operation;
+
+    fn new(setting: &Setting) -> Result<Self, Failure> {
+        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction } = *setting;
+        let watermark = if watermark { 0.2 } else { 0.0 };
+        let config = ManagerConfig {
+            num_blocks,
+            host_blocks,
+            block_size: BLOCK_SIZE,
+            watermark,
+            verify,
+            duplicates,
+            eviction,
+            event_capacity: 1000,
+            digest: true,
+            ..Default::default()
+        };
+        let manager =
+            CacheManager::new(config).map_err(|error| Failure::new("setting", error.to_string()))?;
+        let pool =
+            |blocks| ReferencePool::new(blocks, BLOCK_SIZE, duplicates == DuplicatePolicy::DropOnRelease);
+        let host = (host_blocks > 0).then(|| pool(host_blocks));
+        let model = setting.is_lru().then(|| ReferenceManager::new(pool(num_blocks), host, watermark));
+        Ok(Self { manager, model, swaps: Vec::new(), matchable: BTreeMap::new(), whole: true })
+    }
+
+    fn apply(&mut self, operation: &Operation, script: &mut Script) -> Result<(), Failure> {
+        let before = self.observe();
+        if !self.run(operation, script)? {
+            same("what a refused call left", &self.observe(), &before)?;
+        }
+        self.compare()
+    }
+
+    fn simpler_settings(setting: &Setting) -> Vec<Setting> {
+        let Setting { num_blocks, host_blocks, .. } = *setting;
+        let simplest = Setting {
+            num_blocks,
+            host_blocks: 0,
+            watermark: false,
+            verify: kvpool::Verify::None,
+            duplicates: DuplicatePolicy::Keep,
+            eviction: kvpool::EvictionPolicy::Lru,
+        };
+        let candidates = [
+            simplest.clone(),
+            Setting { host_blocks, ..simplest },
+            Setting { host_blocks: 0, ..setting.clone() },
+            Setting { watermark: false, ..setting.clone() },
+            Setting { verify: kvpool::Verify::None, ..setting.clone() },
+            Setting { duplicates: DuplicatePolicy::Keep, ..setting.clone() },
+        ];
+        let blocks = (2..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
+        candidates.into_iter().filter(|other| other != setting).chain(blocks).collect()
+    }
+
+    fn simpler_operations(operation: &Operation) -> Vec<Operation> {
+        operation.simpler()
+    }
+
+    const ITEMS: &[(&str, &str)] = &[
+        ("block_ids", "use kvpool::testing::block_ids;\n"),
+        ("indices", "use kvpool::testing::indices;\n"),
+        ("manager", "use kvpool::*;\n"),
+        ("prompt(&", PROMPT),
+        ("&refs(", REFS),
+        ("(table)", TABLE),
+    ];
+
+    fn opening(setting: &Setting) -> Vec<String> {
+        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction } = *setting;
+        let mut fields = text::settings(verify, duplicates, eviction);
+        if host_blocks > 0 {
+            fields.push_str(&format!("host_blocks: {host_blocks}, "));
+        }
+        if watermark {
+            fields.push_str("watermark: 0.2, ");
+        }
+        vec![format!(
+            "let mut manager = CacheManager::new(ManagerConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap();"
+        )]
+    }
+
+    fn closing(&self) -> Vec<String> {
+        let mut lines = vec!["manager.check_invariants().unwrap();".to_owned()];
+        let Some(model) = &self.model else { return lines };
+        for (tier, pool) in model.pools.iter().enumerate() {
+            let (free, evictable) = (text::list(&pool.free), text::list(&pool.evictable));
+            lines.push(format!("let pool = manager.tiers().pool({tier}).unwrap();"));
+            lines.push(format!("assert_eq!(indices(&pool.free_order()), {free});"));
+            lines.push(format!("assert_eq!(indices(&pool.eviction_order()), {evictable});"));
+        }
+        for (id, request) in &model.requests {
+            let blocks = text::list(&request.blocks);
+            lines.push(format!("assert_eq!(indices(manager.block_table({id}).unwrap()), {blocks});"));
+        }
+        lines
+    }
+}
+
+const PROMPT: &str = "
+fn prompt(manager: &CacheManager, tokens: &[u32], salt: &[u8]) -> HashCursor {
+    let salt = (!salt.is_empty()).then(|| salt.into());
+    manager.prepare(tokens, ExtraKeys { salt, ..Default::default() }).unwrap()
+}
+";
+
+const REFS: &str = "
+fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
+    ids.iter().map(|&id| RequestRef::Int(id)).collect()
+}
+";
+
+const TABLE: &str = "
+fn table(admission: &Admission) -> (Vec<usize>, usize) {
+    (indices(&admission.block_ids), admission.cached_blocks)
+}
+";

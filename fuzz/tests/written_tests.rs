@@ -1,0 +1,47 @@
+//! What a case is written as compiles and passes on sources without a defect: the files of `rendered` are such tests, run here.
+//!
+//! `KVPOOL_UPDATE=1` writes them again.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::fs;
+use std::path::Path;
+
+use kvpool_fuzz::random::Inputs;
+use kvpool_fuzz::targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
+use kvpool_fuzz::{Case, Machine};
+
+/// The longest case of the first inputs of a seed.
+fn text<M: Machine>() -> String {
+    let mut inputs = Inputs::new(3, Vec::new());
+    let cases = (0..40).filter_map(|_| Case::<M>::decode(&inputs.next_input()));
+    cases.max_by_key(|case| case.operations.len()).unwrap().to_rust("written")
+}
+
+#[test]
+fn the_rendered_tests_are_what_cases_are_written_as() {
+    let texts = [
+        ("free_list", text::<FreeList>()),
+        ("index", text::<Index>()),
+        ("pool", text::<Pool>()),
+        ("manager", text::<Manager>()),
+    ];
+    for (name, text) in texts {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/rendered/{name}.rs"));
+        if std::env::var_os("KVPOOL_UPDATE").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        assert!(fs::read_to_string(&path).unwrap() == text, "{name} is written otherwise: KVPOOL_UPDATE=1");
+    }
+}
+
+macro_rules! rendered {
+    ($($name:ident)*) => {
+        $(
+            mod $name {
+                include!(concat!("rendered/", stringify!($name), ".rs"));
+            }
+        )*
+    };
+}
+
+rendered!(free_list index pool manager);

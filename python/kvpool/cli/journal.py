@@ -1,0 +1,465 @@
+"""``kvpool journal``: show, replay, bisect, shrink and export journals of operations.
+
+Owns the commands, their words and exit codes; every finding is the library's. A journal that cannot be read or replayed
+is bad usage, exit code 2, so that 1 says one thing: something in it went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+import kvpool
+from kvpool.cli.problems import UsageError
+from kvpool.errors import JournalError, JournalFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["journal_app"]
+
+_APP_EXAMPLES: Final = """Examples:
+
+  kvpool replay trace.jsonl --journal run.kvj     record one
+
+  kvpool journal show run.kvj
+
+  kvpool journal replay run.kvj
+
+  kvpool journal shrink run.kvj -o small.kvj
+
+  kvpool journal export small.kvj --python -o test_it.py
+
+From Python: CacheManager(..., journal=kvpool.Journal("run.kvj"))"""
+
+_SHOW_EXAMPLES: Final = """Examples:
+
+  kvpool journal show run.kvj
+
+  kvpool journal show run.kvj --from 1200 --count 40
+
+  kvpool journal show run.kvj --json | jq .calls"""
+
+_REPLAY_EXAMPLES: Final = """Examples:
+
+  kvpool journal replay run.kvj
+
+  kvpool journal replay run.kvj --check-every 1000     recount all invariants now and then
+
+  kvpool journal replay run.kvj --until 5000 --json"""
+
+_BISECT_EXAMPLES: Final = """Examples:
+
+  kvpool journal bisect run.kvj
+
+  kvpool journal bisect monday.kvj tuesday.kvj     two runs of one program"""
+
+_SHRINK_EXAMPLES: Final = """Examples:
+
+  kvpool journal shrink run.kvj -o small.kvj
+
+  kvpool journal shrink run.kvj --operation 5120     keep what this build answers there"""
+
+_EXPORT_EXAMPLES: Final = """Examples:
+
+  kvpool journal export small.kvj --python -o test_it.py
+
+  kvpool journal export small.kvj --rust -o tests/it.rs"""
+
+journal_app: Final = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+    epilog=_APP_EXAMPLES,
+    help="Replay journals of operations, and find in them what went wrong.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="Journal; - is stdin.", show_default=False)]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+_NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="File to write; one that exists is kept, and refused.", metavar="FILE"),
+]
+
+#: What a function of the library takes: the file, or its bytes.
+_Source = Path | bytes
+
+
+@journal_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+def _group(context: typer.Context) -> None:
+    """Replay journals of operations, and find in them what went wrong.
+
+    A journal holds every call of a BlockPool or a CacheManager, a check of
+    every answer, and digests of the state. Exit code 0: nothing is wrong. 1:
+    something is, and it is told. 2: the journal cannot be read or replayed.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@journal_app.command("show", epilog=_SHOW_EXAMPLES)
+def show_command(
+    file: _File,
+    start: Annotated[
+        int | None,
+        typer.Option("--from", help="First operation to list.", metavar="N", min=0, show_default="the last ones"),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Operations to list.", metavar="N", min=0)] = 10,
+    as_json: _AsJson = False,
+) -> None:
+    """Show what a journal is of, and its operations in words.
+
+    Nothing is run, so this also shows a ring that has dropped its beginning.
+    Blocks are shown as the first eight bytes of their digests, and requests
+    by the slot that the manager had given them.
+    """
+    with _readable(file) as source:
+        info = kvpool.read_journal(source, start=start, count=count)
+    if as_json:
+        facts = {name: getattr(info, name) for name in _FACTS}
+        lines = [{"operation": number, "call": call, "asked": words} for number, call, words in info.lines]
+        typer.echo(json.dumps({"source": str(file), **facts, "lines": lines}, indent=2))
+        return
+    _print_info(file, info, Console(highlight=False))
+
+
+@journal_app.command("replay", epilog=_REPLAY_EXAMPLES)
+def replay_command(
+    file: _File,
+    until: Annotated[
+        int | None,
+        typer.Option(help="Operation to stop before.", metavar="N", min=0, show_default="the end"),
+    ] = None,
+    check_every: Annotated[
+        int,
+        typer.Option(
+            help="Operations between two recounts of all invariants; 0: at the end alone.", metavar="N", min=0
+        ),
+    ] = 0,
+    as_json: _AsJson = False,
+    no_progress: _NoProgress = False,
+) -> None:
+    """Run every operation again, and compare every answer and every digest.
+
+    Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
+    told is the first operation. 2: the journal cannot be replayed.
+    """
+    with _readable(file) as source:
+        total = kvpool.read_journal(source).operations
+        with _bar("replay", total, shown=not no_progress and not as_json) as progress:
+            began = time.perf_counter()
+            report = kvpool.replay_journal(source, until=until, check_every=check_every, progress=progress)
+            seconds = time.perf_counter() - began
+    if as_json:
+        typer.echo(json.dumps({"source": str(file), **_report_json(report), "seconds": seconds}, indent=2))
+    else:
+        _print_report(file, report, seconds)
+    if report.difference is not None:
+        raise typer.Exit(1)
+
+
+@journal_app.command("bisect", epilog=_BISECT_EXAMPLES)
+def bisect_command(
+    file: _File,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OTHER]", help="Journal to compare with, of the same settings.", show_default=False),
+    ] = None,
+    as_json: _AsJson = False,
+    no_progress: _NoProgress = False,
+) -> None:
+    """Find the first operation that goes wrong.
+
+    With one journal: the first whose answer differs on this build, or after
+    which an invariant is broken. With two: the first record in which they
+    differ; nothing is run. Exit code 1 if there is one, else 0.
+    """
+    if other is not None:
+        _compare(file, other, as_json=as_json)
+        return
+    with _readable(file) as source:
+        total = kvpool.read_journal(source).operations
+        with _bar("bisect", total, shown=not no_progress and not as_json) as progress:
+            report = kvpool.bisect_journal(source, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"source": str(file), **_report_json(report)}, indent=2))
+    else:
+        _print_report(file, report, None)
+    if report.difference is not None:
+        raise typer.Exit(1)
+
+
+def _compare(file: Path, other: Path, *, as_json: bool) -> None:
+    """Compare two journals, and end."""
+    with _readable(file) as first, _readable(other) as second:
+        infos = [kvpool.read_journal(source) for source in (first, second)]
+        found = kvpool.compare_journals(first, second)
+    operations = [info.operations for info in infos]
+    if as_json:
+        facts: dict[str, Any] = {"sources": [str(file), str(other)], "operations": operations, "same": found is None}
+        if found is not None:
+            facts |= {"operation": found[0], "records": [found[1], found[2]]}
+        typer.echo(json.dumps(facts, indent=2))
+    elif found is None:
+        same = "the same" if operations[0] == operations[1] else "the same until the shorter one ends"
+        typer.echo(f"{operations[0]:,} and {operations[1]:,} operations: {same}")
+    else:
+        typer.echo(f"operation {found[0]:,} is the first that differs")
+        for path, record in zip((file, other), found[1:], strict=True):
+            typer.echo(f"  {path}: {record}")
+    if found is not None:
+        raise typer.Exit(1)
+
+
+@journal_app.command("shrink", epilog=_SHRINK_EXAMPLES)
+def shrink_command(
+    file: _File,
+    operation: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep what this build answers to this operation.",
+            metavar="N",
+            min=0,
+            show_default="what goes wrong first",
+        ),
+    ] = None,
+    output: _Output = None,
+    as_json: _AsJson = False,
+    no_progress: _NoProgress = False,
+) -> None:
+    """Leave out what is not needed to make a journal go wrong.
+
+    The steps that are left are printed, and written as a journal of their own
+    with -o. Exit code 0: something is wrong and is left. 1: nothing goes
+    wrong on this build.
+    """
+    _check_new(output)
+    with _readable(file) as source:
+        goal = operation
+        if goal is None:
+            difference = kvpool.bisect_journal(source).difference
+            if difference is not None and difference.kind == "digest":
+                _fail(
+                    f"{file}: only a digest differs, at operation {difference.operation:,}: there is no answer to keep",
+                    "record with a smaller digest_every to get closer, or give --operation",
+                )
+            goal = difference.operation if difference is not None and difference.kind == "answer" else None
+            if difference is None:
+                _fail(f"{file}: nothing goes wrong on this build", "--operation N keeps what is answered there")
+        with _bar("shrink", None, shown=not no_progress and not as_json) as progress:
+            shrunk = kvpool.shrink_journal(source, operation=goal, progress=progress)
+    if shrunk is None:
+        _fail(f"{file}: nothing goes wrong on this build", "kvpool journal show lists its operations")
+    if output is not None:
+        _write_new(output, shrunk.journal)
+    if as_json:
+        facts = {"before": shrunk.before, "after": len(shrunk.operations), "runs": shrunk.runs}
+        steps = {"failure": shrunk.failure, "operations": shrunk.operations}
+        typer.echo(json.dumps({"source": str(file), **facts, **steps}, indent=2))
+        return
+    typer.echo(f"{shrunk.before:,} operations, {len(shrunk.operations):,} of them needed ({shrunk.runs:,} runs):")
+    for number, line in enumerate(shrunk.operations):
+        typer.echo(f"  {number:>3}  {line}")
+    typer.echo(f"what goes wrong: {shrunk.failure}")
+    if output is not None:
+        typer.echo(f"next: kvpool journal export {output} --python", err=True)
+
+
+@journal_app.command("export", epilog=_EXPORT_EXAMPLES)
+def export_command(
+    file: _File,
+    rust: Annotated[bool, typer.Option("--rust", help="A test for cargo.")] = False,
+    python: Annotated[bool, typer.Option("--python", help="A test for pytest.")] = False,
+    output: _Output = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Write a journal as a test that makes the same calls.
+
+    Prompts are made-up tokens, equal where the recorded ones were. For
+    journals of a few operations: shrink it first.
+    """
+    if rust == python:
+        raise UsageError("give one of --rust and --python")
+    _check_new(output)
+    language = "rust" if rust else "python"
+    with _readable(file) as source:
+        text = kvpool.export_journal(source, language)
+    if as_json:
+        typer.echo(json.dumps({"source": str(file), "language": language, "test": text}, indent=2))
+    if output is not None:
+        _write_new(output, text.encode())
+    elif not as_json:
+        typer.echo(text, nl=False)
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[_Source]:
+    """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front."""
+    source = sys.stdin.buffer.read() if str(file) == "-" else file
+    try:
+        yield source
+    except (JournalError, JournalFileError) as error:
+        message = str(error)
+        raise UsageError(message if str(file) in message else f"{file}: {message}", _hint(message)) from error
+
+
+def _hint(message: str) -> str | None:
+    if "not a journal" in message:
+        return 'CacheManager(..., journal=kvpool.Journal("run.kvj")) records one, and kvpool replay --journal run.kvj'
+    if "can be shown and not replayed" in message:
+        return "kvpool journal show lists what it holds"
+    return None
+
+
+def _check_new(output: Path | None) -> None:
+    """Refuse at once, not after the work, a file that would be overwritten."""
+    if output is not None and output.exists():
+        raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
+
+
+def _write_new(output: Path, data: bytes) -> None:
+    with output.open("xb") as file:
+        file.write(data)
+
+
+def _fail(message: str, hint: str) -> NoReturn:
+    """Say that there is nothing to do, and end with exit code 1."""
+    typer.echo(f"error: {message}\nhint: {hint}", err=True)
+    raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _bar(name: str, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar over operations, on a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(name),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("operations"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+#: Attributes of a JournalInfo that --json prints as they are.
+_FACTS: Final = (
+    "subject",
+    "version",
+    "settings",
+    "bytes",
+    "first_operation",
+    "operations",
+    "digest_every",
+    "digests",
+    "calls",
+    "cut_at",
+    "cut_bytes",
+)
+
+
+def _print_info(file: Path, info: kvpool.JournalInfo, console: Console) -> None:
+    """Print the tables, for 80 columns and more."""
+    facts = Table(box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {file}"), title_justify="left")
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(justify="right", no_wrap=True)
+    facts.add_column(style="dim", overflow="fold")
+    for section in (_subject_rows(info), _size_rows(info)):
+        for row in section:
+            facts.add_row(*(Text(cell) for cell in row))
+        facts.add_section()
+    console.print(facts)
+    calls = Table(box=box.SIMPLE_HEAD, title="Calls", title_justify="left")
+    calls.add_column("call", no_wrap=True)
+    calls.add_column("operations", justify="right", no_wrap=True)
+    for call, count in sorted(info.calls.items(), key=lambda item: (-item[1], item[0])):
+        calls.add_row(call, f"{count:,}")
+    console.print(calls)
+    # Lines of a log rather than a table: they are long, and people cut and search them.
+    for number, call, words in info.lines:
+        console.print(Text(f"{number:>10}  {call}  {words}".rstrip()), soft_wrap=True)
+
+
+#: A row: what, how much, and a remark.
+_Row = tuple[str, str, str]
+
+
+def _subject_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
+    settings = info.settings
+    yield "recorded", info.subject, f"by kvpool {info.version}"
+    yield "pool", f"{settings['num_blocks']:,}", f"blocks of {settings['block_size']:,} tokens"
+    yield "eviction", settings["eviction"], "with retention" if settings["retention"] else ""
+    if info.subject == "manager":
+        yield "hash", settings["algorithm"], "" if settings["verify"] == "none" else f"{settings['verify']} compared"
+        if settings["host_blocks"]:
+            yield "host tier", f"{settings['host_blocks']:,}", "blocks"
+
+
+def _size_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
+    held = info.operations - info.first_operation
+    gone = f"from number {info.first_operation:,} on: what was before is gone" if info.first_operation else ""
+    yield "operations", f"{held:,}", gone
+    yield "digests", f"{info.digests:,}", f"one in {info.digest_every:,} operations" if info.digest_every else "off"
+    yield "bytes", f"{info.bytes:,}", f"{info.bytes / held:,.1f} per operation" if held else ""
+    if info.cut_at is None:
+        yield "end", "complete", ""
+    else:
+        yield "end", "cut", f"behind byte {info.cut_at:,}; {info.cut_bytes:,} bytes are of no whole frame"
+
+
+def _report_json(report: kvpool.JournalReport) -> dict[str, Any]:
+    difference = report.difference
+    return {
+        "exact": report.is_exact,
+        "operations": report.operations,
+        "digests": report.digests,
+        "difference": None
+        if difference is None
+        else {name: getattr(difference, name) for name in ("kind", "operation", "since", "asked", "found")},
+        "cut_at": report.cut_at,
+        "cut_bytes": report.cut_bytes,
+    }
+
+
+def _print_report(file: Path, report: kvpool.JournalReport, seconds: float | None) -> None:
+    """Say what a replay found, and what to do next."""
+    took = "" if seconds is None else f" in {seconds:,.2f} s"
+    if report.cut_at is not None:
+        typer.echo(
+            f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are left out",
+            err=True,
+        )
+    difference = report.difference
+    if difference is None:
+        typer.echo(f"{file}: bit-exact: {report.operations:,} operations, {report.digests:,} digests{took}")
+        return
+    number = difference.operation
+    if difference.kind == "digest":
+        since = difference.since or 0
+        typer.echo(f"{file}: the state differs at operation {number:,}, and was the same at operation {since:,}")
+        typer.echo("  every answer until there is the same")
+        typer.echo(f"next: kvpool journal show {file} --from {since} --count {number - since}", err=True)
+        return
+    if difference.kind == "invariant":
+        typer.echo(f"{file}: an invariant is broken after operation {number:,}")
+        typer.echo(f"  {difference.found}\n  asked: {difference.asked}")
+    else:
+        typer.echo(f"{file}: operation {number:,} is answered otherwise")
+        typer.echo(f"  asked: {difference.asked}\n  this build answers: {difference.found}")
+    typer.echo(f"next: kvpool journal shrink {file} -o small.kvj", err=True)

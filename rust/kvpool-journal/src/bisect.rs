@@ -1,0 +1,124 @@
+//! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
+
+use kvpool::journal::{Entry, JournalReader, ManagerOperation, PoolOperation, Subject as Kind};
+use kvpool_vllm::VllmOperation;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ReplayError;
+use crate::manager::ManagerSubject;
+use crate::pool::PoolSubject;
+use crate::replay::{Difference, Options, Report, drive, shown};
+use crate::subject::Subject;
+use crate::vllm::VllmSubject;
+use crate::words::Words;
+
+/// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
+/// differs, the operations since the one before are gone through one by one, for an invariant that breaks among them; without
+/// one, it is known as closely as digests were written.
+///
+/// O(operations) to the first difference of an answer; for an invariant that breaks without one, O(operations log operations).
+///
+/// # Errors
+/// As [`crate::replay`].
+pub fn bisect(bytes: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
+    let reader = JournalReader::new(bytes)?;
+    match reader.header().subject {
+        Kind::Pool => bisect_in::<PoolSubject>(&reader, progress),
+        Kind::Manager => bisect_in::<ManagerSubject>(&reader, progress),
+        Kind::VllmPool => bisect_in::<VllmSubject>(&reader, progress),
+    }
+}
+
+fn bisect_in<S: Subject>(
+    reader: &JournalReader<'_>,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Report, ReplayError> {
+    let mut probe = |until: Option<u64>| -> Result<Report, ReplayError> {
+        Ok(drive::<S>(reader, Options { until, check_every: 0 }, progress, None)?.0)
+    };
+    let whole = probe(None)?;
+    // Good: all invariants hold before it. Bad: one is broken behind it, or something differs.
+    let (mut good, mut bad, mut found) = match &whole.difference {
+        None => return Ok(whole),
+        Some(Difference::Answer { operation, .. }) => (0, *operation, whole.clone()),
+        Some(Difference::Digest { operations, since }) => (*since, *operations, whole.clone()),
+        Some(Difference::Invariant { .. }) => (0, whole.operations, whole.clone()),
+    };
+    let broken = |report: &Report| matches!(report.difference, Some(Difference::Invariant { .. }));
+    if !broken(&whole) {
+        // Did an invariant break before the difference showed?
+        let before = probe(Some(bad))?;
+        if !broken(&before) {
+            return Ok(found);
+        }
+        found = before;
+    }
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        let report = probe(Some(middle))?;
+        if broken(&report) {
+            (bad, found) = (middle, report);
+        } else {
+            good = middle;
+        }
+    }
+    // Once more, to name what was asked.
+    let mut asked = String::new();
+    let mut name = |step: crate::subject::Step<S::Operation>| {
+        if step.number + 1 == bad {
+            asked = shown(&step.operation);
+        }
+    };
+    drive::<S>(reader, Options { until: Some(bad), check_every: 0 }, &mut |_| true, Some(&mut name))?;
+    if let Some(Difference::Invariant { operation, asked: what, .. }) = &mut found.difference {
+        (*operation, *what) = (bad - 1, asked);
+    }
+    Ok(found)
+}
+
+/// The first record in which two journals differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The number of the operation, or of the operation behind a digest.
+    pub operation: u64,
+    /// What the first journal holds there; `None` if it has ended.
+    pub first: Option<String>,
+    /// What the second holds.
+    pub second: Option<String>,
+}
+
+/// Compares two journals record by record; `None` if one is a beginning of the other, or they are equal. O(bytes).
+///
+/// # Errors
+/// A journal that cannot be read; [`ReplayError::Settings`] for journals of different settings.
+pub fn compare(first: &[u8], second: &[u8]) -> Result<Option<Divergence>, ReplayError> {
+    let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
+    if first.header() != second.header() {
+        let settings = format!("{:?} and {:?}", first.header(), second.header());
+        return Err(ReplayError::Settings(format!("the journals are of different settings: {settings}")));
+    }
+    match first.header().subject {
+        Kind::Pool => compare_in::<PoolOperation>(&first, &second),
+        Kind::Manager => compare_in::<ManagerOperation>(&first, &second),
+        Kind::VllmPool => compare_in::<VllmOperation>(&first, &second),
+    }
+}
+
+fn compare_in<O: DeserializeOwned + Serialize + PartialEq + Words>(
+    first: &JournalReader<'_>,
+    second: &JournalReader<'_>,
+) -> Result<Option<Divergence>, ReplayError> {
+    let told = |entry: &Entry<O>| match entry {
+        Entry::Operation(operation, check) => format!("{}, answered {check:08x}", shown(operation)),
+        Entry::Digest(digest) => format!("digest {digest:016x}"),
+    };
+    for (one, other) in first.records::<O>().zip(second.records::<O>()) {
+        let ((operation, one), (_, other)) = (one?, other?);
+        if one != other {
+            let (first, second) = (Some(told(&one)), Some(told(&other)));
+            return Ok(Some(Divergence { operation, first, second }));
+        }
+    }
+    Ok(None)
+}

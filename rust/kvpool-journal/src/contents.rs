@@ -1,0 +1,209 @@
+//! Contents by the keys that a journal holds, and prompts made up of them.
+//!
+//! Owns: which token stands for which content. A content is a block with everything before it, known by the first eight bytes
+//! of its digest; its block ends in a token of its own, so a made-up prompt has the digests of the recorded one, and no other
+//! prompt has them. The other tokens of a block are zeros.
+//!
+//! Costs: 40 bytes per distinct content of a journal.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use kvpool::hash::{
+    BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
+    RecordedHashes, Verify,
+};
+use kvpool::journal::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
+
+use crate::error::ReplayError;
+
+/// What is known of a content.
+#[derive(Clone, Copy, Debug)]
+struct Content {
+    key: u64,
+    fingerprint: u64,
+    /// The token of the content before it.
+    parent: Option<u32>,
+}
+
+/// The contents that a journal has named so far.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    hashes: RecordedHashes,
+    hasher: Arc<BlockHasher>,
+    /// Another hasher, for prompts of another.
+    foreign: Arc<BlockHasher>,
+    block_size: usize,
+    tokens: HashMap<ContentKey, u32>,
+    contents: Vec<Content>,
+}
+
+impl Contents {
+    pub(crate) fn new(
+        algorithm: HashAlgorithm,
+        block_size: usize,
+        verify: Verify,
+    ) -> Result<Self, ReplayError> {
+        let hashes = RecordedHashes::default();
+        let config = HasherConfig { algorithm, block_size, verify, ..HasherConfig::default() };
+        let hasher = Arc::new(BlockHasher::recorded(config.clone(), hashes.clone())?);
+        let foreign = HasherConfig { seed: Some("foreign".into()), ..config };
+        let foreign = Arc::new(BlockHasher::recorded(foreign, hashes.clone())?);
+        Ok(Self { hashes, hasher, foreign, block_size, tokens: HashMap::new(), contents: Vec::new() })
+    }
+
+    pub(crate) const fn hasher(&self) -> &Arc<BlockHasher> {
+        &self.hasher
+    }
+
+    /// The token of a content, a new one if need be.
+    fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
+        if let Some(&token) = self.tokens.get(&(key, fingerprint)) {
+            return Ok(token);
+        }
+        let token = self.hashes.push(key, fingerprint).ok_or(ReplayError::TooManyContents)?;
+        self.tokens.insert((key, fingerprint), token);
+        self.contents.push(Content { key, fingerprint, parent });
+        Ok(token)
+    }
+
+    /// The token of each block of a chain.
+    fn path(&mut self, record: &ChainRecord) -> Result<Vec<u32>, ReplayError> {
+        let mut path = Vec::new();
+        if let Some((blocks, last)) = record.known {
+            let mut at = self.tokens.get(&last).copied();
+            while let Some(token) = at.filter(|_| path.len() < blocks) {
+                path.push(token);
+                at = self.contents.get(token as usize).and_then(|content| content.parent);
+            }
+            if path.len() != blocks || at.is_some() {
+                return Err(ReplayError::UnknownContent { key: last.0 });
+            }
+            path.reverse();
+        }
+        let fingerprints = record.fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
+        for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
+            let token = self.token(key, fingerprint.unwrap_or(0), path.last().copied())?;
+            path.push(token);
+        }
+        Ok(path)
+    }
+
+    /// The record without a reference to what was recorded before.
+    pub(crate) fn whole(&mut self, record: &ChainRecord) -> Result<ChainRecord, ReplayError> {
+        let path = self.path(record)?;
+        let contents = path.iter().filter_map(|&token| self.contents.get(token as usize));
+        let (keys, fingerprints): (Vec<_>, Vec<_>) =
+            contents.map(|content| (content.key, content.fingerprint)).unzip();
+        let verified = self.hasher.has_fingerprints();
+        Ok(ChainRecord {
+            known: None,
+            keys: Keys::pack(&keys),
+            fingerprints: if verified { Keys::pack(&fingerprints) } else { Keys::default() },
+            ..record.clone()
+        })
+    }
+
+    /// The tokens of whole blocks: one of each content's own, behind zeros.
+    fn spell(&self, path: &[u32], tokens: &mut Vec<u32>) {
+        for &token in path {
+            tokens.resize(tokens.len() + self.block_size - 1, 0);
+            tokens.push(token);
+        }
+    }
+
+    /// A prompt with the digests of a record.
+    pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
+        let path = self.path(record)?;
+        let hasher = if foreign { &self.foreign } else { &self.hasher };
+        let extra = ExtraKeys { epoch: record.epoch, ..ExtraKeys::default() };
+        let mut cursor = HashCursor::new(Arc::clone(hasher), extra)?;
+        let mut tokens = Vec::new();
+        self.spell(&path, &mut tokens);
+        let tail = record.tokens.checked_sub(tokens.len()).filter(|&tail| tail < self.block_size);
+        tokens.resize(tokens.len() + tail.ok_or(ReplayError::BadLength { tokens: record.tokens })?, 0);
+        cursor.append(&tokens);
+        Ok(cursor)
+    }
+
+    /// A chain with the digests of a record, of whatever kind it was.
+    pub(crate) fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
+        let path = self.path(record)?;
+        let algorithm = algorithm(record.algorithm)?;
+        let contents: Vec<_> =
+            path.iter().filter_map(|&token| self.contents.get(token as usize).copied()).collect();
+        let hashes = contents.iter().map(|content| BlockHash::from_key(content.key)).collect();
+        let has_fingerprints =
+            !record.fingerprints.is_empty() || self.hasher.has_fingerprints() && record.keys.is_empty();
+        let fingerprints = contents.iter().filter(|_| has_fingerprints).map(|one| one.fingerprint.into());
+        let mut tokens = Vec::new();
+        if record.has_tokens && record.block_size == self.block_size {
+            self.spell(&path, &mut tokens);
+        }
+        let fingerprints = fingerprints.collect();
+        Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
+    }
+
+    /// A link with the digest of a record.
+    pub(crate) fn link(&mut self, record: &LinkRecord) -> Result<ChainLink, ReplayError> {
+        let parent = match record.parent {
+            None => None,
+            Some(key) => Some(self.token(key, 0, None)?),
+        };
+        let token = self.token(record.key, record.fingerprint.unwrap_or(0), parent)?;
+        let mut tokens = vec![0; record.block_size.min(1 << 20)];
+        if let Some(last) = tokens.last_mut() {
+            *last = token;
+        }
+        Ok(ChainLink::forged(
+            algorithm(record.algorithm)?,
+            record.epoch,
+            BlockHash::from_key(record.key),
+            record.fingerprint.map(u128::from),
+            record.parent.map(BlockHash::from_key),
+            record.depth,
+            tokens.into(),
+        ))
+    }
+
+    /// The tokens that an append spells: `count` of them behind a prompt, with the contents of the blocks that they fill.
+    pub(crate) fn appended(
+        &mut self,
+        cursor: &HashCursor,
+        count: usize,
+        keys: &mut impl Iterator<Item = u64>,
+        fingerprints: &mut impl Iterator<Item = u64>,
+    ) -> Result<Vec<u32>, ReplayError> {
+        let mut parent = cursor.chain().tokens().last().copied();
+        let mut tokens = vec![0; count];
+        let first = self.block_size - 1 - cursor.tail().len();
+        for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
+            // A refused append filled nothing, and nothing is known of what it would have.
+            let Some(key) = keys.next() else { break };
+            *last = self.token(key, fingerprints.next().unwrap_or(0), parent)?;
+            parent = Some(*last);
+        }
+        Ok(tokens)
+    }
+
+    /// A prompt has other digests from now on: it was hashed again in another epoch.
+    pub(crate) fn rehash(&mut self, cursor: &HashCursor, (keys, fingerprints): &Rehashed) {
+        let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
+        let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
+        for (block, (key, fingerprint)) in blocks.zip(keys.unpack().zip(fingerprints)) {
+            let Some(&token) = block.last() else { continue };
+            let fingerprint = fingerprint.unwrap_or(0);
+            if self.hashes.replace(token, key, fingerprint)
+                && let Some(content) = self.contents.get_mut(token as usize)
+            {
+                (content.key, content.fingerprint) = (key, fingerprint);
+                self.tokens.insert((key, fingerprint), token);
+            }
+        }
+    }
+}
+
+fn algorithm(number: u8) -> Result<HashAlgorithm, ReplayError> {
+    let known = HashAlgorithm::ALL.get(usize::from(number));
+    known.copied().ok_or(ReplayError::UnknownAlgorithm { number })
+}

@@ -1,0 +1,81 @@
+//! Why a journal cannot be replayed.
+
+use kvpool::hash::HashError;
+use kvpool::journal::JournalError;
+use kvpool::{ManagerError, PoolError};
+use kvpool_vllm::VllmError;
+
+/// A journal that cannot be read, or that says what cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The file.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A ring that has dropped its oldest frames.
+    #[error(
+        "the journal begins with operation {first}: what led there is gone, so it can be shown and not replayed. \
+         Record to a file, or into a larger ring"
+    )]
+    NoBeginning {
+        /// The first operation that it holds.
+        first: u64,
+    },
+    /// Settings that no pool has.
+    #[error("the journal's settings are refused: {0}")]
+    Settings(String),
+    /// A content that was not recorded.
+    #[error("the journal refers to a block {key:016x} that it has not named before")]
+    UnknownContent {
+        /// The first eight bytes of its digest.
+        key: u64,
+    },
+    /// A slot without a request.
+    #[error("the journal names the request in slot {slot}, where there is none")]
+    UnknownSlot {
+        /// The slot.
+        slot: u32,
+    },
+    /// A number that stands for no algorithm.
+    #[error("the journal names hash algorithm {number}, which this version of kvpool does not know")]
+    UnknownAlgorithm {
+        /// The number.
+        number: u8,
+    },
+    /// Tokens and blocks of a prompt that do not fit each other.
+    #[error("the journal has a prompt of {tokens} tokens with another number of full blocks")]
+    BadLength {
+        /// Its tokens.
+        tokens: usize,
+    },
+    /// More than 2^32 distinct blocks.
+    #[error("the journal names more than 2^32 distinct blocks")]
+    TooManyContents,
+    /// A language of tests that a subject has no calls in.
+    #[error("journals of vLLM's pool are shrunk and replayed, and not exported: their calls are vLLM's own")]
+    NoExport,
+    /// The hasher refused.
+    #[error(transparent)]
+    Hash(#[from] HashError),
+    /// The caller stopped it.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl From<PoolError> for ReplayError {
+    fn from(error: PoolError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}
+
+impl From<VllmError> for ReplayError {
+    fn from(error: VllmError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}
+
+impl From<ManagerError> for ReplayError {
+    fn from(error: ManagerError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}

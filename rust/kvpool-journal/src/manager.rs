@@ -1,0 +1,425 @@
+//! Replays on a [`CacheManager`].
+
+use hashbrown::HashMap;
+use kvpool::hash::Verify;
+use kvpool::journal::{
+    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows,
+};
+use kvpool::retention::TenantId;
+use kvpool::{
+    BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
+    StepOutcome, SwapId,
+};
+
+use crate::contents::Contents;
+use crate::error::ReplayError;
+use crate::subject::{Answer, Step, Subject, memory};
+
+/// A manager that a journal is replayed on.
+#[derive(Debug)]
+pub struct ManagerSubject {
+    manager: CacheManager,
+    contents: Contents,
+    /// The request in each slot.
+    slots: Vec<Option<RequestId>>,
+    /// The slots of the batch before.
+    rows: Vec<u32>,
+    /// Swaps and blocks of the recorded run -> those of this one, where operations run on their own.
+    swaps: HashMap<u64, u64>,
+    renamed: HashMap<BlockId, BlockId>,
+}
+
+fn told<T: std::fmt::Debug>(result: &Result<T, ManagerError>) -> String {
+    match result {
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => format!("refused: {error}"),
+    }
+}
+
+fn answered<T: Outcome + std::fmt::Debug>(
+    result: &Result<T, ManagerError>,
+    blocks: impl FnOnce(&T) -> Vec<BlockId>,
+) -> Answer {
+    Answer {
+        check: Check::of(result),
+        refused: result.is_err(),
+        blocks: result.as_ref().map_or_else(|_| Vec::new(), blocks),
+        swap: None,
+        told: told(result),
+    }
+}
+
+impl ManagerSubject {
+    /// The manager, to look at.
+    #[must_use]
+    pub const fn manager(&self) -> &CacheManager {
+        &self.manager
+    }
+
+    fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let config = header.manager_config()?;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(config.algorithm, config.block_size, verify)?;
+        let config = ManagerConfig { verify, digest: true, ..config };
+        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
+        Ok(Self {
+            manager,
+            contents,
+            slots: Vec::new(),
+            rows: Vec::new(),
+            swaps: HashMap::new(),
+            renamed: HashMap::new(),
+        })
+    }
+
+    fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
+        match name {
+            Name::Id(id) => Ok(id.clone()),
+            Name::Slot(slot) => {
+                let known = self.slots.get(*slot as usize).and_then(Clone::clone);
+                known.ok_or(ReplayError::UnknownSlot { slot: *slot })
+            }
+        }
+    }
+
+    fn ids(&self, names: &[Name]) -> Result<Vec<RequestId>, ReplayError> {
+        names.iter().map(|name| self.id(name)).collect()
+    }
+
+    /// The requests of a batch; its slots are remembered.
+    fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
+        match rows {
+            Rows::Ids(ids) => return Ok(ids.clone()),
+            Rows::Slots(slots) => self.rows.clone_from(slots),
+            Rows::Same => {}
+        }
+        self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
+    }
+
+    /// Notes which slot a new request got.
+    fn enter(&mut self, id: &RequestId) {
+        if let Some(slot) = self.manager.slot_of(id) {
+            self.slots.resize_with(self.slots.len().max(slot + 1), || None);
+            self.slots[slot] = Some(id.clone());
+        }
+    }
+
+    fn rehash(&mut self, id: &RequestId, rehashed: Option<&Rehashed>) {
+        if let (Some(rehashed), Ok(cursor)) = (rehashed, self.manager.cursor(id)) {
+            self.contents.rehash(cursor, rehashed);
+        }
+    }
+
+    fn swap(&mut self, ids: &[RequestId], out: bool) -> Answer {
+        let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+        let result = if out { self.manager.begin_swap_out(&refs) } else { self.manager.begin_swap_in(&refs) };
+        let swap = result.as_ref().ok().map(|swap| swap.get());
+        Answer { swap, ..answered(&result, |_| Vec::new()) }
+    }
+
+    fn append(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
+        let ManagerOperation::Append { rows, tokens, commit_first, filled, fingerprints } = operation else {
+            return Ok(Answer::default());
+        };
+        let ids = self.batch(rows)?;
+        let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
+        let mut spelled = Vec::with_capacity(*tokens);
+        for id in ids.iter().take(*tokens) {
+            spelled.push(match self.manager.cursor(id) {
+                Ok(cursor) => self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0],
+                Err(_) => 0,
+            });
+        }
+        spelled.resize(*tokens, 0);
+        let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+        let result = self.manager.append(&refs, &spelled, *commit_first);
+        Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
+    }
+
+    fn commit_step(&mut self, planned: &[Planned], stale: bool) -> Result<Answer, ReplayError> {
+        let mut plan = self.manager.begin_step();
+        for one in planned {
+            // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
+            let _refused = match one {
+                Planned::Admit { request, prompt, hints } => {
+                    let cursor = self.contents.cursor(prompt, false)?;
+                    let hints = hints.hints();
+                    let planned = self.manager.plan_admit_with(&mut plan, request.clone(), cursor, &hints);
+                    planned.map_err(ManagerError::from)
+                }
+                Planned::Resume { request, rehashed } => {
+                    let id = self.id(request)?;
+                    self.rehash(&id, rehashed.as_ref());
+                    self.manager.plan_resume(&mut plan, &id)
+                }
+                Planned::Append { request, tokens, filled, fingerprints } => {
+                    let id = self.id(request)?;
+                    let spelled = match self.manager.cursor(&id) {
+                        Ok(cursor) => {
+                            let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
+                            self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
+                        }
+                        Err(_) => vec![0; *tokens],
+                    };
+                    self.manager.plan_append(&mut plan, &id, &spelled)
+                }
+                Planned::Preempt { request, after_step } => {
+                    self.manager.plan_preempt(&mut plan, &self.id(request)?, *after_step)
+                }
+                Planned::Release { request, after_step } => {
+                    self.manager.plan_release(&mut plan, &self.id(request)?, *after_step)
+                }
+            };
+        }
+        if stale {
+            // A plan of another manager is one of another state.
+            plan =
+                CacheManager::new(ManagerConfig { num_blocks: 2, ..ManagerConfig::default() })?.begin_step();
+        }
+        let result = self.manager.commit_step(&mut plan);
+        for one in planned.iter().filter(|_| result.is_ok()) {
+            if let Planned::Admit { request, .. } = one {
+                self.enter(request);
+            }
+        }
+        Ok(answered(&result, |outcomes| {
+            let blocks = outcomes.iter().flat_map(|outcome| match outcome {
+                StepOutcome::Admitted(admission) => admission.block_ids.clone(),
+                StepOutcome::Appended(changes) => changes.iter().map(|change| change.block).collect(),
+                _ => Vec::new(),
+            });
+            blocks.collect()
+        }))
+    }
+}
+
+impl Subject for ManagerSubject {
+    type Operation = ManagerOperation;
+
+    fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
+        Self::made(header)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let mut subject = Self::made(header)?;
+        subject.manager.begin_journal(&header.manager_config()?, memory()?);
+        Ok(subject)
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.manager.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
+    }
+
+    fn run(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
+        use ManagerOperation as O;
+        let nothing = |_: &()| Vec::new();
+        Ok(match operation {
+            O::Admit { request, prompt, foreign, hints } => {
+                let cursor = self.contents.cursor(prompt, *foreign)?;
+                let result = self.manager.admit_with(request.clone(), cursor, &hints.hints());
+                if result.is_ok() {
+                    self.enter(request);
+                }
+                let result = result.map_err(|refused| refused.error);
+                answered(&result, |admission| admission.block_ids.clone())
+            }
+            O::Resume { request, rehashed } => {
+                let id = self.id(request)?;
+                self.rehash(&id, rehashed.as_ref());
+                answered(&self.manager.resume(&id), |admission| admission.block_ids.clone())
+            }
+            O::Release { request, after_step, end_of_life } => {
+                let id = self.id(request)?;
+                let slot = self.manager.slot_of(&id);
+                let result = self.manager.release_with(&id, *after_step, *end_of_life);
+                if let Some(freed) = slot.filter(|_| result.is_ok()).and_then(|slot| self.slots.get_mut(slot))
+                {
+                    *freed = None;
+                }
+                answered(&result, |_| Vec::new())
+            }
+            O::Preempt { request, after_step } => {
+                let id = self.id(request)?;
+                answered(&self.manager.preempt(&id, *after_step), nothing)
+            }
+            O::Append { .. } => self.append(operation)?,
+            O::AppendTokens { request, tokens, lookahead, filled, fingerprints } => {
+                let id = self.id(request)?;
+                let spelled = match self.manager.cursor(&id) {
+                    Ok(cursor) => {
+                        let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
+                        self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
+                    }
+                    Err(_) => vec![0; *tokens],
+                };
+                let result = self.manager.append_tokens(&id, &spelled, *lookahead);
+                answered(&result, |changes| changes.iter().map(|change| change.block).collect())
+            }
+            O::Commit { request, computed_tokens } => {
+                let id = self.id(request)?;
+                answered(&self.manager.commit(&id, *computed_tokens), |_| Vec::new())
+            }
+            O::CommitBatch { rows, computed_tokens } => {
+                let ids = self.batch(rows)?;
+                let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+                answered(&self.manager.commit_batch(&refs, computed_tokens), |_| Vec::new())
+            }
+            O::Fork { parent, child } => {
+                let id = self.id(parent)?;
+                let result = self.manager.fork(&id, child.clone());
+                if result.is_ok() {
+                    self.enter(child);
+                }
+                answered(&result, nothing)
+            }
+            O::Truncate { request, tokens } => {
+                let id = self.id(request)?;
+                answered(&self.manager.truncate(&id, *tokens), nothing)
+            }
+            O::TrimWindow { request, window } => {
+                let id = self.id(request)?;
+                answered(&self.manager.trim_window(&id, *window), |_| Vec::new())
+            }
+            O::TakePlan => answered(&self.manager.take_plan(), |_| Vec::new()),
+            O::BeginSwapOut { requests } => {
+                let ids = self.ids(requests)?;
+                self.swap(&ids, true)
+            }
+            O::BeginSwapIn { requests } => {
+                let ids = self.ids(requests)?;
+                self.swap(&ids, false)
+            }
+            O::CompleteSwap { swap } => {
+                let result = self.manager.complete_swap(SwapId::from_number(*swap));
+                answered(&result, |pairs| pairs.iter().map(|&(_, new)| new).collect())
+            }
+            O::AbortSwap { swap } => answered(&self.manager.abort_swap(SwapId::from_number(*swap)), nothing),
+            O::CommitStep { planned, stale } => self.commit_step(planned, *stale)?,
+            O::Retain { request, ranges } => {
+                let id = self.id(request)?;
+                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
+                answered(&self.manager.retain(&id, &ranges), |_| Vec::new())
+            }
+            O::SetTenant { request, tenant } => {
+                let id = self.id(request)?;
+                answered(&self.manager.set_tenant(&id, TenantId(*tenant)), nothing)
+            }
+            O::RetainPrefix { prompt, foreign, ranges } => {
+                let cursor = self.contents.cursor(prompt, *foreign)?;
+                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
+                answered(&self.manager.retain_prefix(&cursor, &ranges), |_| Vec::new())
+            }
+            O::AdvanceTime { now } => answered(&self.manager.advance_time(*now), |_| Vec::new()),
+            O::CompleteStep { step } => answered(&self.manager.complete_step(*step), |_| Vec::new()),
+            O::BumpEpoch => answered(&self.manager.bump_epoch(), |_| Vec::new()),
+            O::Reset => answered(&self.manager.reset(), |_| Vec::new()),
+            O::Evict { blocks } => answered(&self.manager.evict(&blocks.unpack()), |_| Vec::new()),
+            O::Resize { num_blocks } => answered(&self.manager.resize(*num_blocks), nothing),
+            O::TakeEvents => {
+                let events = self.manager.take_events();
+                let told = format!("{} events", events.events.len());
+                Answer { check: Check::of(&events), told, ..Answer::default() }
+            }
+        })
+    }
+
+    fn resolve(&mut self, operation: &ManagerOperation) -> Result<ManagerOperation, ReplayError> {
+        use ManagerOperation as O;
+        let mut resolved = operation.clone();
+        let alone = |subject: &Self, name: &mut Name| -> Result<(), ReplayError> {
+            *name = Name::Id(subject.id(name)?);
+            Ok(())
+        };
+        match &mut resolved {
+            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => {
+                *prompt = self.contents.whole(prompt)?;
+            }
+            O::Append { rows, .. } | O::CommitBatch { rows, .. } => *rows = Rows::Ids(self.batch(rows)?),
+            O::BeginSwapOut { requests } | O::BeginSwapIn { requests } => {
+                for name in requests {
+                    alone(self, name)?;
+                }
+            }
+            O::Resume { request, .. }
+            | O::Release { request, .. }
+            | O::Preempt { request, .. }
+            | O::AppendTokens { request, .. }
+            | O::Commit { request, .. }
+            | O::Fork { parent: request, .. }
+            | O::Truncate { request, .. }
+            | O::TrimWindow { request, .. }
+            | O::Retain { request, .. }
+            | O::SetTenant { request, .. } => alone(self, request)?,
+            O::CommitStep { planned, .. } => {
+                for one in planned {
+                    match one {
+                        Planned::Admit { prompt, .. } => *prompt = self.contents.whole(prompt)?,
+                        Planned::Resume { request, .. }
+                        | Planned::Append { request, .. }
+                        | Planned::Preempt { request, .. }
+                        | Planned::Release { request, .. } => alone(self, request)?,
+                    }
+                }
+            }
+            O::TakePlan
+            | O::CompleteSwap { .. }
+            | O::AbortSwap { .. }
+            | O::AdvanceTime { .. }
+            | O::CompleteStep { .. }
+            | O::BumpEpoch
+            | O::Reset
+            | O::Evict { .. }
+            | O::Resize { .. }
+            | O::TakeEvents => {}
+        }
+        Ok(resolved)
+    }
+
+    fn run_alone(&mut self, step: &Step<ManagerOperation>) -> Result<Answer, ReplayError> {
+        use ManagerOperation as O;
+        let mut operation = step.operation.clone();
+        let epoch = self.epoch();
+        let move_on = |prompt: &mut ChainRecord| {
+            if prompt.epoch == step.epoch {
+                prompt.epoch = epoch;
+            }
+        };
+        match &mut operation {
+            O::CompleteSwap { swap } | O::AbortSwap { swap } => {
+                *swap = self.swaps.get(swap).copied().unwrap_or(*swap);
+            }
+            O::Evict { blocks } => {
+                let rename = |block: BlockId| self.renamed.get(&block).copied().unwrap_or(block);
+                *blocks = Ids::pack(&blocks.unpack().into_iter().map(rename).collect::<Vec<_>>());
+            }
+            O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => move_on(prompt),
+            O::CommitStep { planned, .. } => {
+                for one in planned {
+                    if let Planned::Admit { prompt, .. } = one {
+                        move_on(prompt);
+                    }
+                }
+            }
+            _ => {}
+        }
+        let answer = self.run(&operation)?;
+        self.renamed.extend(step.answer.blocks.iter().copied().zip(answer.blocks.iter().copied()));
+        if let (Some(recorded), Some(swap)) = (step.answer.swap, answer.swap) {
+            self.swaps.insert(recorded, swap);
+        }
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.manager.pool().epoch()
+    }
+
+    fn digest(&mut self) -> u64 {
+        self.manager.state_digest().unwrap_or(0)
+    }
+
+    fn check(&mut self) -> Result<(), InvariantViolation> {
+        self.manager.check_invariants()
+    }
+}

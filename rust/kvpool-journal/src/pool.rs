@@ -1,0 +1,195 @@
+//! Replays on a [`BlockPool`].
+
+use hashbrown::HashMap;
+use kvpool::hash::Verify;
+use kvpool::journal::{Check, Ids, JournalHeader, PoolOperation};
+use kvpool::retention::TenantId;
+use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError};
+
+use crate::contents::Contents;
+use crate::error::ReplayError;
+use crate::subject::{Answer, Step, Subject, memory};
+
+/// A pool that a journal is replayed on.
+#[derive(Debug)]
+pub struct PoolSubject {
+    pool: BlockPool,
+    contents: Contents,
+    /// Blocks of the recorded run -> blocks of this one, where operations run on their own.
+    renamed: HashMap<BlockId, BlockId>,
+}
+
+impl PoolSubject {
+    /// The pool, to look at.
+    #[must_use]
+    pub const fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    fn made(
+        header: &JournalHeader,
+        make: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
+    ) -> Result<Self, ReplayError> {
+        let config = header.pool_config()?;
+        let algorithm = header.manager_config()?.algorithm;
+        // Tokens are made up: fingerprints tell the same contents apart.
+        let verify = config.verify.min(Verify::Fingerprint);
+        let contents = Contents::new(algorithm, config.block_size, verify)?;
+        let pool = make(PoolConfig { verify, digest: true, ..config })?;
+        Ok(Self { pool, contents, renamed: HashMap::new() })
+    }
+
+    /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
+    fn rename(&self, block: BlockId) -> BlockId {
+        self.renamed.get(&block).copied().unwrap_or(block)
+    }
+
+    fn rename_all(&self, blocks: &mut Ids) {
+        let renamed: Vec<BlockId> = blocks.unpack().into_iter().map(|block| self.rename(block)).collect();
+        *blocks = Ids::pack(&renamed);
+    }
+}
+
+fn answered<T: kvpool::journal::Outcome + std::fmt::Debug>(
+    result: &Result<T, PoolError>,
+    blocks: impl FnOnce(&T) -> Vec<BlockId>,
+) -> Answer {
+    Answer {
+        check: Check::of(result),
+        refused: result.is_err(),
+        blocks: result.as_ref().map_or_else(|_| Vec::new(), blocks),
+        swap: None,
+        told: match result {
+            Ok(answer) => format!("{answer:?}"),
+            Err(error) => format!("refused: {error}"),
+        },
+    }
+}
+
+impl Subject for PoolSubject {
+    type Operation = PoolOperation;
+
+    fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
+        Self::made(header, BlockPool::new)
+    }
+
+    fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
+        let journal = memory()?;
+        Self::made(header, |config| BlockPool::with_journal(config, journal))
+    }
+
+    fn take_image(&mut self) -> Vec<u8> {
+        self.pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
+    }
+
+    fn run(&mut self, operation: &PoolOperation) -> Result<Answer, ReplayError> {
+        use PoolOperation as O;
+        let Self { pool, contents, .. } = self;
+        let none = |_: &()| Vec::new();
+        let count = |_: &usize| Vec::new();
+        Ok(match operation {
+            O::Allocate { blocks } => answered(&pool.allocate(*blocks), Vec::clone),
+            O::Acquire { blocks } => answered(&pool.acquire(&blocks.unpack()), none),
+            O::Release { blocks } => answered(&pool.release(&blocks.unpack()), none),
+            O::ReleaseTable { blocks } => answered(&pool.release_table(&blocks.unpack()), none),
+            O::ReleaseAfter { blocks, step } => answered(&pool.release_after(&blocks.unpack(), *step), none),
+            O::CompleteStep { step } => answered(&pool.complete_step(*step), count),
+            O::Match { chain, max_blocks, tenant } => {
+                let chain = contents.chain(chain)?;
+                let found = match tenant {
+                    None => pool.match_and_acquire(&chain, *max_blocks),
+                    Some(tenant) => pool.match_and_acquire_for(&chain, *max_blocks, TenantId(*tenant)),
+                };
+                answered(&found, Vec::clone)
+            }
+            O::Register { blocks, chain, start } => {
+                let chain = contents.chain(chain)?;
+                answered(&pool.register(&blocks.unpack(), &chain, *start), |_| Vec::new())
+            }
+            O::MarkComputed { blocks } => answered(&pool.mark_computed(&blocks.unpack()), none),
+            O::Promote { block, link } => {
+                answered(&pool.promote(BlockId::new(*block), &contents.link(link)?), |&block| vec![block])
+            }
+            O::AcquireRegistered { link } => {
+                answered(&pool.acquire_registered(&contents.link(link)?), |block| {
+                    block.iter().copied().collect()
+                })
+            }
+            O::MarkAccessed { blocks, time } => answered(&pool.mark_accessed(&blocks.unpack(), *time), none),
+            O::Evict { blocks } => answered(&pool.evict(&blocks.unpack()), count),
+            O::Reset => answered(&pool.reset(), count),
+            O::BumpEpoch => answered(&pool.bump_epoch(), |_| Vec::new()),
+            O::Resize { num_blocks } => answered(&pool.resize(*num_blocks), none),
+            O::Retain { blocks, retention } => {
+                answered(&pool.retain(&blocks.unpack(), retention.retention()), |_| Vec::new())
+            }
+            O::AssignTenant { blocks, tenant } => {
+                answered(&pool.assign_tenant(&blocks.unpack(), TenantId(*tenant)), none)
+            }
+            O::AdvanceTime { now } => answered(&pool.advance_time(*now), count),
+            O::TakeEvents => {
+                let events = pool.take_events();
+                Answer {
+                    check: Check::of(&events),
+                    told: format!("{} events", events.events.len()),
+                    ..Answer::default()
+                }
+            }
+        })
+    }
+
+    fn resolve(&mut self, operation: &PoolOperation) -> Result<PoolOperation, ReplayError> {
+        Ok(match operation.clone() {
+            PoolOperation::Match { chain, max_blocks, tenant } => {
+                PoolOperation::Match { chain: self.contents.whole(&chain)?, max_blocks, tenant }
+            }
+            PoolOperation::Register { blocks, chain, start } => {
+                PoolOperation::Register { blocks, chain: self.contents.whole(&chain)?, start }
+            }
+            other => other,
+        })
+    }
+
+    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Answer, ReplayError> {
+        use PoolOperation as O;
+        let mut operation = step.operation.clone();
+        match &mut operation {
+            O::Acquire { blocks }
+            | O::Release { blocks }
+            | O::ReleaseTable { blocks }
+            | O::ReleaseAfter { blocks, .. }
+            | O::Register { blocks, .. }
+            | O::MarkComputed { blocks }
+            | O::MarkAccessed { blocks, .. }
+            | O::Evict { blocks }
+            | O::Retain { blocks, .. }
+            | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
+            O::Promote { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
+            _ => {}
+        }
+        match &mut operation {
+            O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
+                chain.epoch = self.pool.epoch();
+            }
+            O::Promote { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
+                link.epoch = self.pool.epoch();
+            }
+            _ => {}
+        }
+        let answer = self.run(&operation)?;
+        self.renamed.extend(step.answer.blocks.iter().copied().zip(answer.blocks.iter().copied()));
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.pool.epoch()
+    }
+
+    fn digest(&mut self) -> u64 {
+        self.pool.state_digest().unwrap_or(0)
+    }
+
+    fn check(&mut self) -> Result<(), InvariantViolation> {
+        self.pool.check_invariants()
+    }
+}

@@ -1,0 +1,20 @@
+//! Steps that stand on their own, run anew and recorded as a journal of their own.
+
+use kvpool::journal::JournalHeader;
+
+use crate::error::ReplayError;
+use crate::subject::{Step, Subject};
+
+/// Runs steps on a new subject with a journal, and tells each as a person reads it.
+pub(crate) fn record<S: Subject>(
+    header: &JournalHeader,
+    steps: &[Step<S::Operation>],
+) -> Result<(Vec<u8>, Vec<String>), ReplayError> {
+    let mut subject = S::recorded(header)?;
+    let mut told = Vec::with_capacity(steps.len());
+    for step in steps {
+        let answer = subject.run_alone(step)?;
+        told.push(format!("{} -> {}", crate::replay::shown(&step.operation), answer.told));
+    }
+    Ok((subject.take_image(), told))
+}

@@ -1,0 +1,124 @@
+//! What a journal says, for people: a summary of it, and its operations in words.
+//!
+//! Nothing is replayed, so a journal that cannot be (a ring which has dropped its beginning) can still be shown. Requests that are
+//! written by slot are shown by slot.
+//!
+//! Costs: O(bytes of the journal); of the operations, those that are asked for are kept.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kvpool::journal::{Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail};
+use kvpool_vllm::VllmOperation;
+use serde::de::DeserializeOwned;
+
+use crate::error::ReplayError;
+use crate::words::Words;
+
+/// What is in a journal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// What was recorded, and with which settings.
+    pub header: JournalHeader,
+    /// Its bytes, those of a cut last frame included.
+    pub bytes: usize,
+    /// The number of the first operation that it holds.
+    pub first_operation: u64,
+    /// The number of the operation behind the last.
+    pub operations: u64,
+    /// Digests of the state.
+    pub digests: u64,
+    /// Operations by kind, by name.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// Whether the last frame is whole.
+    pub tail: Tail,
+}
+
+/// An operation, or a digest, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The number of the operation; of a digest, how many operations are before it.
+    pub number: u64,
+    /// The call, as the method is named; `"digest"` for a digest.
+    pub call: &'static str,
+    /// What it was asked: requests, lengths, blocks.
+    pub words: String,
+}
+
+/// What is in a journal, and `count` operations of it with the digests between them: from operation `from` on, or the last.
+///
+/// ```
+/// use kvpool::journal::{Journal, JournalConfig};
+/// use kvpool::{BlockPool, PoolConfig};
+/// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
+/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let blocks = pool.allocate(3)?;
+/// pool.release(&blocks)?;
+/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+///
+/// let (summary, lines) = kvpool_journal::show(&image, None, 20)?;
+/// assert_eq!((summary.operations, summary.kinds["allocate"]), (2, 1));
+/// assert_eq!((lines[1].call, lines[1].words.as_str()), ("release", "3 blocks: 1 2 3"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`ReplayError::Journal`]: no journal, or a record that this version cannot read.
+pub fn show(bytes: &[u8], from: Option<u64>, count: usize) -> Result<(Summary, Vec<Line>), ReplayError> {
+    let reader = JournalReader::new(bytes)?;
+    match reader.header().subject {
+        Subject::Pool => read::<PoolOperation>(&reader, bytes.len(), from, count),
+        Subject::Manager => read::<ManagerOperation>(&reader, bytes.len(), from, count),
+        Subject::VllmPool => read::<VllmOperation>(&reader, bytes.len(), from, count),
+    }
+}
+
+fn read<O: DeserializeOwned + Words>(
+    reader: &JournalReader<'_>,
+    bytes: usize,
+    from: Option<u64>,
+    count: usize,
+) -> Result<(Summary, Vec<Line>), ReplayError> {
+    let mut summary = Summary {
+        header: reader.header().clone(),
+        bytes,
+        first_operation: reader.first_operation(),
+        operations: reader.operations(),
+        digests: 0,
+        kinds: BTreeMap::new(),
+        tail: reader.tail(),
+    };
+    let mut kept: VecDeque<(u64, Entry<O>)> = VecDeque::new();
+    let mut operations = 0;
+    for record in reader.records::<O>() {
+        let (number, entry) = record?;
+        let is_operation = match &entry {
+            Entry::Operation(operation, _) => {
+                *summary.kinds.entry(operation.call()).or_default() += 1;
+                true
+            }
+            Entry::Digest(_) => {
+                summary.digests += 1;
+                false
+            }
+        };
+        let wanted = from.is_none_or(|from| {
+            // A digest behind the last of the operations still belongs to them.
+            let end = from.saturating_add(count as u64);
+            number >= from && (number < end || number == end && !is_operation)
+        });
+        if count == 0 || !wanted {
+            continue;
+        }
+        kept.push_back((number, entry));
+        operations += usize::from(is_operation);
+        while from.is_none() && operations > count {
+            let Some((_, oldest)) = kept.pop_front() else { break };
+            operations -= usize::from(matches!(oldest, Entry::Operation(..)));
+        }
+    }
+    let lines = kept.into_iter().map(|(number, entry)| match entry {
+        Entry::Operation(operation, _) => Line { number, call: operation.call(), words: operation.words() },
+        Entry::Digest(digest) => Line { number, call: "digest", words: format!("{digest:016x}") },
+    });
+    Ok((summary, lines.collect()))
+}

@@ -1,0 +1,179 @@
+//! Shrinking: the fewest operations that still go wrong.
+//!
+//! Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over operations that stand
+//! on their own: chunks are left out, halves first, then single operations, until none can be. Then arguments are made smaller.
+
+use kvpool::journal::{JournalReader, Subject as Kind};
+
+use crate::error::ReplayError;
+use crate::manager::ManagerSubject;
+use crate::pool::PoolSubject;
+use crate::record::record;
+use crate::replay::{Options, steps};
+use crate::simpler::Simpler;
+use crate::subject::{Step, Subject};
+use crate::vllm::VllmSubject;
+
+/// What has to stay as it is while operations are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// An invariant is broken, or the pool is poisoned.
+    Broken,
+    /// The operation with this number is answered as it was, in words.
+    Answer(u64),
+}
+
+/// A journal made smaller.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// Operations before.
+    pub before: usize,
+    /// Operations that are left, as a person reads them.
+    pub operations: Vec<String>,
+    /// What goes wrong.
+    pub failure: String,
+    /// The journal of them.
+    pub journal: Vec<u8>,
+    /// Runs that it took.
+    pub runs: usize,
+}
+
+/// The fewest operations of a journal that still reach the goal; `None` if all of them do not. `progress` is told the number of
+/// operations left after each run, and may stop the shrinking by answering false: then what was reached so far counts.
+///
+/// # Errors
+/// As [`crate::replay`].
+pub fn shrink(
+    bytes: &[u8],
+    goal: Goal,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Option<Shrunk>, ReplayError> {
+    let reader = JournalReader::new(bytes)?;
+    match reader.header().subject {
+        Kind::Pool => shrink_in::<PoolSubject>(&reader, goal, progress),
+        Kind::Manager => shrink_in::<ManagerSubject>(&reader, goal, progress),
+        Kind::VllmPool => shrink_in::<VllmSubject>(&reader, goal, progress),
+    }
+}
+
+fn shrink_in<S: Subject>(
+    reader: &JournalReader<'_>,
+    goal: Goal,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Option<Shrunk>, ReplayError>
+where
+    S::Operation: Simpler,
+{
+    let all = steps::<S>(reader, Options::default())?;
+    let before = all.len();
+    let wanted = match goal {
+        Goal::Broken => None,
+        Goal::Answer(number) => all.iter().find(|step| step.number == number).cloned(),
+    };
+    if wanted.is_none() && goal != Goal::Broken {
+        return Ok(None);
+    }
+    let try_steps = |steps: &[Step<S::Operation>]| fails::<S>(reader, steps, wanted.as_ref());
+    if try_steps(&all)?.is_none() {
+        return Ok(None);
+    }
+    let (mut runs, mut going) = (1, true);
+    let mut problem = None;
+    let mut still = |steps: &[Step<S::Operation>]| {
+        runs += 1;
+        going = going && progress(steps.len());
+        match try_steps(steps) {
+            Ok(failure) => going && failure.is_some(),
+            Err(error) => {
+                problem = Some(error);
+                false
+            }
+        }
+    };
+    let mut least = minimize(all, &mut still);
+    simplify(&mut least, &mut still);
+    least = minimize(least, &mut still);
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
+    let failure = try_steps(&least)?.unwrap_or_default();
+    let (journal, operations) = record::<S>(reader.header(), &least)?;
+    Ok(Some(Shrunk { before, operations, failure, journal, runs }))
+}
+
+/// Runs steps on their own, and says what goes wrong.
+fn fails<S: Subject>(
+    reader: &JournalReader<'_>,
+    steps: &[Step<S::Operation>],
+    wanted: Option<&Step<S::Operation>>,
+) -> Result<Option<String>, ReplayError> {
+    let mut subject = S::new(reader.header())?;
+    for step in steps {
+        let answer = subject.run_alone(step)?;
+        match wanted {
+            Some(wanted) if wanted.number == step.number => {
+                return Ok((wanted.answer.told == answer.told).then_some(answer.told));
+            }
+            Some(_) => {}
+            None => {
+                if let Err(broken) = subject.check() {
+                    return Ok(Some(broken.to_string()));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared) runs at worst.
+pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
+    let mut least = items;
+    // What comes behind the failure is of no use: the shortest beginning first.
+    let (mut short, mut long) = (0, least.len());
+    while long - short > 1 {
+        let middle = short + (long - short) / 2;
+        if still(&least[..middle]) {
+            long = middle;
+        } else {
+            short = middle;
+        }
+    }
+    if long < least.len() && still(&least[..long]) {
+        least.truncate(long);
+    }
+    let mut chunk = least.len().div_ceil(2);
+    while chunk > 0 {
+        let mut left_out = false;
+        let mut end = least.len();
+        while end > 0 {
+            let start = end.saturating_sub(chunk);
+            let rest = [&least[..start], &least[end..]].concat();
+            if still(&rest) {
+                (least, left_out) = (rest, true);
+            }
+            end = start.min(least.len());
+        }
+        // Again with the same chunk as long as it helps, down to single items.
+        if !left_out || chunk > 1 {
+            chunk /= 2;
+        }
+    }
+    least
+}
+
+/// Makes arguments smaller, one step at a time, as long as the steps still fail.
+fn simplify<O: Simpler + Clone>(steps: &mut Vec<Step<O>>, still: &mut dyn FnMut(&[Step<O>]) -> bool) {
+    for at in 0..steps.len() {
+        let mut tried = 0;
+        while let Some(simpler) = steps[at].operation.simpler(tried) {
+            let mut changed = steps.clone();
+            changed[at].operation = simpler;
+            if still(&changed) {
+                *steps = changed;
+                tried = 0;
+            } else {
+                tried += 1;
+            }
+        }
+    }
+}

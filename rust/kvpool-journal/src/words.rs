@@ -1,0 +1,388 @@
+//! Operations in words: the call, and what it was asked, in one line without tokens.
+//!
+//! Contents are shown as the first eight bytes of their digests, in the order of the digest's bytes, so they can be found in events
+//! and logs. Long lists are cut.
+
+use std::fmt::Write;
+
+use kvpool::journal::{
+    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, ManagerOperation, Name, Planned, PoolOperation,
+    RangeRecord, RetentionRecord, Rows,
+};
+use kvpool::retention::{Keep, Retention, Then, Ttl};
+use kvpool_vllm::{Key, VllmOperation};
+
+/// Items of a list that are shown.
+const SHOWN: usize = 8;
+
+/// What can be said in words.
+pub trait Words {
+    /// The method that was called.
+    fn call(&self) -> &'static str;
+    /// What it was asked; may be empty.
+    fn words(&self) -> String;
+}
+
+/// The start of a digest, as its bytes are written elsewhere.
+pub(crate) fn key(key: u64) -> String {
+    format!("{:016x}", key.swap_bytes())
+}
+
+fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>) -> String {
+    let left = items.len().saturating_sub(SHOWN);
+    let mut text = String::new();
+    for item in items.take(SHOWN) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{item}", if text.is_empty() { "" } else { " " });
+    }
+    if left > 0 {
+        let _ = write!(text, " ... and {left} more");
+    }
+    text
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn blocks(ids: &Ids) -> String {
+    let ids = ids.unpack();
+    format!("{}: {}", counted(ids.len(), "block"), list(ids.iter().map(|block| block.get())))
+}
+
+fn keys(keys: &Keys) -> String {
+    list(keys.unpack().map(key).collect::<Vec<_>>().into_iter())
+}
+
+fn filled(filled: &Keys) -> String {
+    match filled.len() {
+        0 => String::new(),
+        blocks => format!(", fills {}: {}", counted(blocks, "block"), keys(filled)),
+    }
+}
+
+fn chain(chain: &ChainRecord) -> String {
+    let mut text = format!("{}, {}", counted(chain.tokens, "token"), counted(chain.blocks(), "full block"));
+    if let Some((blocks, (last, _))) = chain.known {
+        let _ = write!(text, "; {blocks} known, to {}", key(last));
+    }
+    if !chain.keys.is_empty() {
+        let _ = write!(text, "; {} new: {}", chain.keys.len(), keys(&chain.keys));
+    }
+    if chain.epoch > 0 {
+        let _ = write!(text, "; epoch {}", chain.epoch);
+    }
+    text
+}
+
+fn link(link: &LinkRecord) -> String {
+    let parent = link.parent.map_or_else(|| "nothing".into(), key);
+    format!("{} at depth {}, behind {parent}", key(link.key), link.depth)
+}
+
+fn name(name: &Name) -> String {
+    match name {
+        Name::Slot(slot) => format!("slot {slot}"),
+        Name::Id(id) => id.to_string(),
+    }
+}
+
+fn rows(rows: &Rows) -> String {
+    match rows {
+        Rows::Same => "the same batch".into(),
+        Rows::Slots(slots) => format!("{}: {}", counted(slots.len(), "slot"), list(slots.iter())),
+        Rows::Ids(ids) => format!("{}: {}", counted(ids.len(), "request"), list(ids.iter())),
+    }
+}
+
+fn after(step: Option<u64>) -> String {
+    step.map_or_else(String::new, |step| format!(" after step {step}"))
+}
+
+fn retention(retention: Retention) -> String {
+    let mut text = match retention.keep {
+        Keep::Priority(priority) => format!("priority {}", priority.get()),
+        Keep::Pinned => "pinned".into(),
+        Keep::Demoted => "demoted".into(),
+        other => format!("{other:?}"),
+    };
+    match retention.ttl {
+        Some(Ttl::Idle(seconds)) => drop(write!(text, " for {seconds} s idle")),
+        Some(Ttl::Absolute(seconds)) => drop(write!(text, " for {seconds} s")),
+        _ => {}
+    }
+    if retention.then == Then::Demote {
+        text.push_str(", then demoted");
+    }
+    text
+}
+
+fn kept(record: &RetentionRecord) -> String {
+    retention(record.retention())
+}
+
+fn ranges(records: &[RangeRecord]) -> String {
+    let range = |record: &RangeRecord| {
+        let range = record.range();
+        let end = range.end.map_or_else(|| "end".into(), |end| end.to_string());
+        format!("tokens {} to {end}: {}", range.start, retention(range.retention))
+    };
+    list(records.iter().map(range))
+}
+
+fn hints(record: &HintsRecord) -> String {
+    let hints = record.hints();
+    let mut text = String::new();
+    if let Some(tenant) = hints.tenant {
+        let _ = write!(text, "; tenant {}", tenant.0);
+    }
+    if hints.no_cache {
+        text.push_str("; no_cache");
+    }
+    for range in &hints.ranges {
+        let _ = write!(text, "; {}", ranges(&[RangeRecord::from(range)]));
+    }
+    text
+}
+
+fn planned(planned: &Planned) -> String {
+    match planned {
+        Planned::Admit { request, prompt, hints: said } => {
+            format!("admit {request}: {}{}", chain(prompt), hints(said))
+        }
+        Planned::Resume { request, .. } => format!("resume {}", name(request)),
+        Planned::Append { request, tokens, filled: keys, .. } => {
+            format!("append {} to {}{}", counted(*tokens, "token"), name(request), filled(keys))
+        }
+        Planned::Preempt { request, after_step } => {
+            format!("preempt {}{}", name(request), after(*after_step))
+        }
+        Planned::Release { request, after_step } => {
+            format!("release {}{}", name(request), after(*after_step))
+        }
+    }
+}
+
+fn foreign(is: bool) -> &'static str {
+    if is { "; hashed by another hasher" } else { "" }
+}
+
+impl Words for ManagerOperation {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Admit { .. } => "admit",
+            Self::Resume { .. } => "resume",
+            Self::Release { .. } => "release",
+            Self::Preempt { .. } => "preempt",
+            Self::Append { .. } => "append",
+            Self::AppendTokens { .. } => "append_tokens",
+            Self::Commit { .. } => "commit",
+            Self::CommitBatch { .. } => "commit_batch",
+            Self::Fork { .. } => "fork",
+            Self::Truncate { .. } => "truncate",
+            Self::TrimWindow { .. } => "trim_window",
+            Self::TakePlan => "take_plan",
+            Self::BeginSwapOut { .. } => "begin_swap_out",
+            Self::BeginSwapIn { .. } => "begin_swap_in",
+            Self::CompleteSwap { .. } => "complete_swap",
+            Self::AbortSwap { .. } => "abort_swap",
+            Self::CommitStep { .. } => "commit_step",
+            Self::Retain { .. } => "retain",
+            Self::SetTenant { .. } => "set_tenant",
+            Self::RetainPrefix { .. } => "retain_prefix",
+            Self::AdvanceTime { .. } => "advance_time",
+            Self::CompleteStep { .. } => "complete_step",
+            Self::BumpEpoch => "bump_epoch",
+            Self::Reset => "reset",
+            Self::Evict { .. } => "evict",
+            Self::Resize { .. } => "resize",
+            Self::TakeEvents => "take_events",
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Admit { request, prompt, foreign: is_foreign, hints: said } => {
+                format!("{request}: {}{}{}", chain(prompt), foreign(*is_foreign), hints(said))
+            }
+            Self::Resume { request, rehashed } => {
+                let again = if rehashed.is_some() { ", hashed again" } else { "" };
+                format!("{}{again}", name(request))
+            }
+            Self::Release { request, after_step, end_of_life } => {
+                let end = if *end_of_life { ", end of life" } else { "" };
+                format!("{}{}{end}", name(request), after(*after_step))
+            }
+            Self::Preempt { request, after_step } => format!("{}{}", name(request), after(*after_step)),
+            Self::Append { rows: batch, tokens, commit_first, filled: keys, .. } => {
+                let commit = if *commit_first { ", commit first" } else { "" };
+                format!("{} to {}{commit}{}", counted(*tokens, "token"), rows(batch), filled(keys))
+            }
+            Self::AppendTokens { request, tokens, lookahead, filled: keys, .. } => {
+                let ahead = if *lookahead > 0 { format!(", {lookahead} ahead") } else { String::new() };
+                format!("{} to {}{ahead}{}", counted(*tokens, "token"), name(request), filled(keys))
+            }
+            Self::Commit { request, computed_tokens } => {
+                format!("{}, {} computed", name(request), counted(*computed_tokens, "token"))
+            }
+            Self::CommitBatch { rows: batch, computed_tokens } => {
+                format!("{}, computed: {}", rows(batch), list(computed_tokens.iter()))
+            }
+            Self::Fork { parent, child } => format!("{} of {}", child, name(parent)),
+            Self::Truncate { request, tokens } => {
+                format!("{} to {}", name(request), counted(*tokens, "token"))
+            }
+            Self::TrimWindow { request, window } => {
+                format!("{} to a window of {}", name(request), counted(*window, "token"))
+            }
+            Self::BeginSwapOut { requests } | Self::BeginSwapIn { requests } => {
+                list(requests.iter().map(name))
+            }
+            Self::CompleteSwap { swap } | Self::AbortSwap { swap } => format!("swap {swap}"),
+            Self::CommitStep { planned: operations, stale } => {
+                let all: Vec<_> = operations.iter().map(planned).collect();
+                let stale = if *stale { "stale; " } else { "" };
+                format!("{stale}{}: {}", counted(all.len(), "operation"), all.join(" | "))
+            }
+            Self::Retain { request, ranges: said } => format!("{}, {}", name(request), ranges(said)),
+            Self::SetTenant { request, tenant } => format!("{}, tenant {tenant}", name(request)),
+            Self::RetainPrefix { prompt, foreign: is_foreign, ranges: said } => {
+                format!("{}{}; {}", chain(prompt), foreign(*is_foreign), ranges(said))
+            }
+            Self::AdvanceTime { now } => format!("to {now} s"),
+            Self::CompleteStep { step } => format!("step {step}"),
+            Self::Evict { blocks: ids } => blocks(ids),
+            Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
+            Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents => String::new(),
+        }
+    }
+}
+
+impl Words for PoolOperation {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Allocate { .. } => "allocate",
+            Self::Acquire { .. } => "acquire",
+            Self::Release { .. } => "release",
+            Self::ReleaseTable { .. } => "release_table",
+            Self::ReleaseAfter { .. } => "release_after",
+            Self::CompleteStep { .. } => "complete_step",
+            Self::Match { .. } => "match_and_acquire",
+            Self::Register { .. } => "register",
+            Self::MarkComputed { .. } => "mark_computed",
+            Self::Promote { .. } => "promote",
+            Self::AcquireRegistered { .. } => "acquire_registered",
+            Self::MarkAccessed { .. } => "mark_accessed",
+            Self::Evict { .. } => "evict",
+            Self::Reset => "reset",
+            Self::BumpEpoch => "bump_epoch",
+            Self::Resize { .. } => "resize",
+            Self::Retain { .. } => "retain",
+            Self::AssignTenant { .. } => "assign_tenant",
+            Self::AdvanceTime { .. } => "advance_time",
+            Self::TakeEvents => "take_events",
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Allocate { blocks } => counted(*blocks, "block"),
+            Self::Acquire { blocks: ids }
+            | Self::Release { blocks: ids }
+            | Self::ReleaseTable { blocks: ids }
+            | Self::MarkComputed { blocks: ids }
+            | Self::Evict { blocks: ids } => blocks(ids),
+            Self::ReleaseAfter { blocks: ids, step } => format!("{}{}", blocks(ids), after(Some(*step))),
+            Self::CompleteStep { step } => format!("step {step}"),
+            Self::Match { chain: prompt, max_blocks, tenant } => {
+                let most = match *max_blocks {
+                    usize::MAX => String::new(),
+                    most => format!(", at most {most}"),
+                };
+                let tenant = tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
+                format!("{}{most}{tenant}", chain(prompt))
+            }
+            Self::Register { blocks: ids, chain: prompt, start } => {
+                format!("{}; from block {start} of {}", blocks(ids), chain(prompt))
+            }
+            Self::Promote { block, link: place } => format!("block {block} to {}", link(place)),
+            Self::AcquireRegistered { link: place } => link(place),
+            Self::MarkAccessed { blocks: ids, time } => format!("{} at {time}", blocks(ids)),
+            Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
+            Self::Retain { blocks: ids, retention: said } => format!("{}; {}", blocks(ids), kept(said)),
+            Self::AssignTenant { blocks: ids, tenant } => format!("{}; tenant {tenant}", blocks(ids)),
+            Self::AdvanceTime { now } => format!("to {now} s"),
+            Self::Reset | Self::BumpEpoch | Self::TakeEvents => String::new(),
+        }
+    }
+}
+
+fn numbers(blocks: &[u32]) -> String {
+    format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
+}
+
+/// The start of vLLM's own hash.
+fn hash(key: &Key) -> String {
+    key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Words for VllmOperation {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Allocate { .. } => "allocate",
+            Self::Claim { .. } => "claim",
+            Self::Touch { .. } => "touch",
+            Self::Free { .. } => "free",
+            Self::Unpin { .. } => "unpin",
+            Self::InsertHash { .. } => "insert_hash",
+            Self::CacheFull { .. } => "cache_full",
+            Self::InsertInIndex { .. } => "insert_in_index",
+            Self::RemoveFromIndex { .. } => "remove_from_index",
+            Self::ClearIndex => "clear_index",
+            Self::RemoveHashes { .. } => "remove_hashes",
+            Self::MoveHashes { .. } => "move_hashes",
+            Self::Evict { .. } => "evict",
+            Self::Reset => "reset",
+            Self::SetRefCount { .. } => "set_ref_count",
+            Self::SetHash { .. } => "set_hash",
+            Self::ResetHash { .. } => "reset_hash",
+            Self::ChainGroup { .. } => "chain_group",
+            Self::QueuePop { .. } => "pop_from_queue",
+            Self::QueueRemove { .. } => "remove_from_queue",
+            Self::QueuePush { .. } => "push_to_queue",
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Allocate { blocks } | Self::QueuePop { blocks } => counted(*blocks, "block"),
+            Self::Claim { blocks }
+            | Self::Touch { blocks }
+            | Self::Free { blocks }
+            | Self::Unpin { blocks } => numbers(blocks),
+            Self::InsertHash { key, block, depth, parent, .. } => {
+                let parent = parent.as_ref().map_or_else(|| "nothing".into(), hash);
+                format!("block {block}: {} at depth {depth}, behind {parent}", hash(key))
+            }
+            Self::CacheFull { first, blocks, keys, .. } => {
+                let keys: Vec<_> =
+                    keys.iter().map(|key| key.as_ref().map_or_else(|| "none".into(), hash)).collect();
+                format!("{} from number {first} on: {}", numbers(blocks), list(keys.into_iter()))
+            }
+            Self::InsertInIndex { key, block }
+            | Self::RemoveFromIndex { key, block }
+            | Self::SetHash { block, key, .. } => format!("block {block}: {}", hash(key)),
+            Self::RemoveHashes { block }
+            | Self::Evict { block, .. }
+            | Self::ResetHash { block }
+            | Self::QueueRemove { block } => format!("block {block}"),
+            Self::MoveHashes { from, to } => format!("block {from} to {to}"),
+            Self::SetRefCount { block, count } => format!("block {block} to {count}"),
+            Self::ChainGroup { group } => format!("group {group}"),
+            Self::QueuePush { blocks, front } => {
+                format!("{} to the {}", numbers(blocks), if *front { "front" } else { "back" })
+            }
+            Self::ClearIndex | Self::Reset => String::new(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A journal's bytes: cut anywhere, damaged anywhere, or something else altogether.
+
+use std::sync::{Arc, Mutex};
+
+use kvpool::journal::{Journal, JournalConfig, JournalError, JournalReader, ManagerOperation, Tail};
+use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
+use kvpool_journal::{Difference, Options, ReplayError, compare, replay};
+use proptest::prelude::*;
+
+use super::world::{calls, ring, run_manager, settings};
+
+fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
+    let mut manager = CacheManager::with_journal(config, ring(4)).unwrap();
+    run_manager(&mut manager, calls);
+    manager.take_journal().unwrap().image().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a kill at any byte leaves replays up to the last whole frame.
+    #[test]
+    fn every_beginning_replays(config in settings(), calls in calls(120), cuts in prop::collection::vec(any::<u32>(), 20)) {
+        let image = recorded(config, &calls);
+        let whole = JournalReader::new(&image).unwrap().operations();
+        for cut in cuts {
+            let at = cut as usize % image.len();
+            match JournalReader::new(&image[..at]) {
+                // Cut inside magic number or header: there is no journal yet.
+                Err(JournalError::NotAJournal { .. } | JournalError::NoHeader) => {}
+                Err(other) => panic!("{other}"),
+                Ok(reader) => {
+                    prop_assert!(reader.operations() <= whole);
+                    if let Tail::Cut { at: start, bytes } = reader.tail() {
+                        prop_assert_eq!(start + bytes, at);
+                    }
+                    let report = replay(&image[..at], Options::default(), &mut |_| true).unwrap();
+                    prop_assert_eq!(report.difference, None);
+                    prop_assert_eq!(report.operations, reader.operations());
+                    prop_assert_eq!(compare(&image, &image[..at]).unwrap(), None);
+                }
+            }
+        }
+    }
+
+    /// A flipped bit is noticed: what is behind it is not replayed, what is before it is.
+    #[test]
+    fn a_flipped_bit_ends_the_journal(config in settings(), calls in calls(120), at in any::<u32>(), bit in 0u8..8) {
+        let mut image = recorded(config, &calls);
+        let at = at as usize % image.len();
+        image[at] ^= 1 << bit;
+        if let Ok(reader) = JournalReader::new(&image) {
+            let tail = reader.tail();
+            let before = match tail {
+                Tail::Cut { at: start, .. } => start <= at,
+                _ => false,
+            };
+            prop_assert!(before, "{:?} with byte {} flipped", tail, at);
+            let report = replay(&image, Options::default(), &mut |_| true).unwrap();
+            prop_assert_eq!(report.difference, None);
+        }
+    }
+
+    /// Whatever the bytes say, reading and replaying them gives an error or an end.
+    #[test]
+    fn any_bytes_are_an_error_or_a_journal(bytes in prop::collection::vec(any::<u8>(), 0..400), header in any::<bool>()) {
+        let mut file = bytes;
+        if header {
+            let mut own = recorded(ManagerConfig { num_blocks: 8, ..ManagerConfig::default() }, &[]);
+            own.append(&mut file);
+            file = own;
+        }
+        let _ = replay(&file, Options::default(), &mut |_| true);
+    }
+
+    /// Records that say what cannot be: valid frames around any operations, names and chains.
+    #[test]
+    fn impossible_records_are_refused(config in settings(), calls in calls(60), from in any::<u32>(), to in any::<u32>()) {
+        let image = recorded(config, &calls);
+        let reader = JournalReader::new(&image).unwrap();
+        let mut entries: Vec<_> = reader.records::<ManagerOperation>().map(|entry| entry.unwrap()).collect();
+        let (from, to) = (from as usize % entries.len().max(1), to as usize % entries.len().max(1));
+        if from < entries.len() && to < entries.len() {
+            entries.swap(from, to);
+            entries.truncate(entries.len() - entries.len() / 4);
+            let forged = super::forged::journal(reader.header(), &entries);
+            let _ = replay(&forged, Options::default(), &mut |_| true);
+        }
+    }
+}
+
+/// Bytes that can be looked at while a journal writes them; fails after so many.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>, usize);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut written = self.0.lock().unwrap();
+        if self.1 > 0 && written.len() + bytes.len() > self.1 {
+            return Err(std::io::Error::other("no space left"));
+        }
+        written.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn pool_into(sink: &Shared) -> BlockPool {
+    let config = JournalConfig { digest_every: 2, frame_bytes: 64 };
+    let journal = Journal::to_writer(Box::new(sink.clone()), config).unwrap();
+    BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal).unwrap()
+}
+
+#[test]
+fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
+    let sink = Shared(Arc::default(), 400);
+    let mut pool = pool_into(&sink);
+    for _ in 0..200 {
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
+    }
+    let journal = pool.journal().unwrap();
+    assert!(journal.error().unwrap().contains("no space left"));
+    assert!(journal.operations() < 400);
+    let written = sink.0.lock().unwrap().clone();
+    let report = replay(&written, Options::default(), &mut |_| true).unwrap();
+    assert_eq!(report.difference, None);
+}
+
+#[test]
+fn a_ring_keeps_the_latest_operations_and_says_that_it_cannot_be_replayed() {
+    let config = JournalConfig { digest_every: 8, frame_bytes: 64 };
+    let journal = Journal::ring(1024, config).unwrap();
+    let mut pool =
+        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal).unwrap();
+    for _ in 0..1000 {
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
+        assert!(pool.journal().unwrap().bytes() <= 1024 + 128);
+    }
+    let image = pool.take_journal().unwrap().image().unwrap();
+    let reader = JournalReader::new(&image).unwrap();
+    assert_eq!(reader.operations(), 2000);
+    assert!(reader.first_operation() > 1900);
+    let refused = replay(&image, Options::default(), &mut |_| true).unwrap_err();
+    assert_eq!(refused, ReplayError::NoBeginning { first: reader.first_operation() });
+}
+
+#[test]
+fn a_poisoned_pool_has_flushed_its_journal() {
+    // What poisons it is the invariant that a test breaks on purpose, where faults can be injected; here the flush alone.
+    let sink = Shared::default();
+    let mut pool = pool_into(&sink);
+    pool.allocate(1).unwrap();
+    let before = sink.0.lock().unwrap().len();
+    pool.flush_journal();
+    assert!(sink.0.lock().unwrap().len() > before);
+}
+
+#[test]
+fn another_answer_is_a_difference_and_is_told() {
+    let mut pool =
+        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1)).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.release(&blocks).unwrap();
+    let image = pool.take_journal().unwrap().image().unwrap();
+    let reader = JournalReader::new(&image).unwrap();
+    let mut entries: Vec<_> =
+        reader.records::<kvpool::journal::PoolOperation>().map(|entry| entry.unwrap()).collect();
+    // The release is answered otherwise in the file than by this build.
+    if let kvpool::journal::Entry::Operation(_, check) = &mut entries[2].1 {
+        *check ^= 1;
+    }
+    let forged = super::forged::journal(reader.header(), &entries);
+    let report = replay(&forged, Options::default(), &mut |_| true).unwrap();
+    let Some(Difference::Answer { operation: 1, asked, .. }) = report.difference else {
+        panic!("{:?}", report.difference)
+    };
+    assert!(asked.starts_with("release"), "{asked}");
+    let apart = compare(&image, &forged).unwrap().unwrap();
+    assert_eq!(apart.operation, 1);
+
+    // And another digest.
+    let mut entries: Vec<_> =
+        reader.records::<kvpool::journal::PoolOperation>().map(|entry| entry.unwrap()).collect();
+    if let kvpool::journal::Entry::Digest(digest) = &mut entries[3].1 {
+        *digest ^= 1;
+    }
+    let forged = super::forged::journal(reader.header(), &entries);
+    let report = replay(&forged, Options::default(), &mut |_| true).unwrap();
+    assert_eq!(report.difference, Some(Difference::Digest { operations: 2, since: 1 }));
+}
+
+#[test]
+fn other_versions_and_other_files_are_refused_by_name() {
+    let image = recorded(ManagerConfig { num_blocks: 8, ..ManagerConfig::default() }, &[]);
+    let mut newer = image.clone();
+    newer[7] = b'9';
+    let refused = JournalReader::new(&newer).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the journal has format version \"09\": this version of kvpool reads \"01\""
+    );
+    let refused = JournalReader::new(b"PK\x03\x04 something else").unwrap_err();
+    assert!(matches!(refused, JournalError::NotAJournal { .. }));
+    assert!(matches!(JournalReader::new(b"").unwrap_err(), JournalError::NotAJournal { .. }));
+    assert_eq!(JournalReader::new(&image[..8]).unwrap_err(), JournalError::NoHeader);
+}

@@ -1,0 +1,18 @@
+//! Journals with any records, framed as the format says: what a reader must not trust.
+
+use kvpool::journal::{Entry, JournalHeader, MAGIC};
+use serde::Serialize;
+
+fn frame(operations: u32, records: &[u8]) -> Vec<u8> {
+    let payload = [&0u64.to_le_bytes()[..], &operations.to_le_bytes(), records].concat();
+    let checksum = xxhash_rust::xxh3::xxh3_64(&payload);
+    [&(payload.len() as u32).to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat()
+}
+
+pub(crate) fn journal<O: Serialize>(header: &JournalHeader, entries: &[(u64, Entry<O>)]) -> Vec<u8> {
+    let header = frame(0, &postcard::to_stdvec(header).unwrap());
+    let records: Vec<u8> =
+        entries.iter().flat_map(|(_, entry)| postcard::to_stdvec(entry).unwrap()).collect();
+    let operations = entries.iter().filter(|(_, entry)| matches!(entry, Entry::Operation(..))).count();
+    [&MAGIC[..], &header, &frame(operations as u32, &records)].concat()
+}

@@ -1,0 +1,10 @@
+//! Journals of random runs: they replay bit by bit, survive a cut at any byte, and say no to everything else.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
+
+mod bytes;
+mod forged;
+mod replays;
+mod shrinks;
+mod vllm;
+mod world;

@@ -1,0 +1,54 @@
+//! Replays are the run again.
+
+use kvpool::{BlockPool, CacheManager, ManagerConfig};
+use kvpool_journal::{Options, replay};
+use proptest::prelude::*;
+
+use super::world::{calls, pool_settings, ring, run_manager, run_pool, settings};
+
+fn image(journal: Option<kvpool::journal::Journal>) -> Vec<u8> {
+    journal.unwrap().image().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_manager_replays_bit_by_bit(config in settings(), every in 1u32..9, calls in calls(160)) {
+        let mut manager = CacheManager::with_journal(config, ring(every)).unwrap();
+        run_manager(&mut manager, &calls);
+        manager.check_invariants().unwrap();
+        let recorded = manager.journal().unwrap().operations();
+        let image = image(manager.take_journal());
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        prop_assert_eq!(&report.difference, &None);
+        prop_assert_eq!(report.operations, recorded);
+        prop_assert_eq!(report.digests, recorded / u64::from(every));
+    }
+
+    #[test]
+    fn a_pool_replays_bit_by_bit(config in settings(), every in 1u32..9, calls in calls(160)) {
+        let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
+        let mut pool = BlockPool::with_journal(pool_settings(&config), ring(every)).unwrap();
+        run_pool(&mut pool, &hashed_by, &calls);
+        pool.check_invariants().unwrap();
+        let recorded = pool.journal().unwrap().operations();
+        let image = image(pool.take_journal());
+        let report = replay(&image, Options { check_every: 16, ..Options::default() }, &mut |_| true).unwrap();
+        prop_assert_eq!(&report.difference, &None);
+        prop_assert_eq!(report.operations, recorded);
+        prop_assert_eq!(report.digests, recorded / u64::from(every));
+    }
+
+    /// With a journal, and without: the same answers and the same state.
+    #[test]
+    fn a_journal_changes_nothing(config in settings(), calls in calls(120)) {
+        let mut with = CacheManager::with_journal(config.clone(), ring(3)).unwrap();
+        let mut without = CacheManager::new(config).unwrap();
+        run_manager(&mut with, &calls);
+        run_manager(&mut without, &calls);
+        prop_assert_eq!(with.stats(), without.stats());
+        prop_assert_eq!(with.pool().free_order(), without.pool().free_order());
+        prop_assert_eq!(with.pool().eviction_order(), without.pool().eviction_order());
+    }
+}

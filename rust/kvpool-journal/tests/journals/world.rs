@@ -1,0 +1,308 @@
+//! Random runs of a pool and of a manager, every call among them, with a journal.
+
+use kvpool::journal::{Journal, JournalConfig};
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{
+    BlockId, BlockPool, CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashAlgorithm,
+    ManagerConfig, PoolConfig, RequestHints, RequestRef, RetentionRange, SwapId, Verify,
+};
+use proptest::prelude::*;
+
+/// One call: what to call, and numbers to make arguments of.
+pub(crate) type Call = (u8, u32, u32, u32);
+
+pub(crate) fn calls(most: usize) -> impl Strategy<Value = Vec<Call>> {
+    prop::collection::vec((any::<u8>(), any::<u32>(), any::<u32>(), any::<u32>()), 1..most)
+}
+
+pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
+    let policies = prop::sample::select(EvictionPolicy::ALL.to_vec());
+    let verify = prop::sample::select(vec![Verify::None, Verify::Fingerprint, Verify::Tokens]);
+    let algorithms =
+        prop::sample::select(vec![HashAlgorithm::Sha256, HashAlgorithm::Xxh3, HashAlgorithm::VllmSha256]);
+    (policies, verify, algorithms, 6usize..40, 1usize..5, any::<bool>(), any::<bool>(), 0usize..3).prop_map(
+        |(eviction, verify, algorithm, num_blocks, block_size, drop, retained, host)| ManagerConfig {
+            num_blocks,
+            block_size,
+            algorithm,
+            verify: if algorithm.is_cryptographic() { verify } else { verify.max(Verify::Fingerprint) },
+            duplicates: if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep },
+            eviction,
+            retention: (retained && eviction != EvictionPolicy::LastAccess).then(|| RetentionConfig {
+                pin_budget: 2,
+                tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }],
+            }),
+            event_capacity: 64,
+            watermark: 0.1,
+            host_blocks: host * 8,
+            ..ManagerConfig::default()
+        },
+    )
+}
+
+pub(crate) fn ring(digest_every: u32) -> Journal {
+    Journal::ring(1 << 24, JournalConfig { digest_every, frame_bytes: 512 }).unwrap()
+}
+
+fn retention(a: u32) -> Retention {
+    let keep = match a % 4 {
+        0 => Keep::Pinned,
+        1 => Keep::Demoted,
+        2 => Keep::Priority(Priority::new(80).unwrap()),
+        _ => Keep::Priority(Priority::NORMAL),
+    };
+    let ttl = match a / 4 % 3 {
+        0 => None,
+        1 => Some(Ttl::Idle(f64::from(a % 7))),
+        _ => Some(Ttl::Absolute(f64::from(a % 5))),
+    };
+    Retention { keep, ttl, then: if a.is_multiple_of(2) { Then::Normal } else { Then::Demote } }
+}
+
+/// Prompts share prefixes: runs of one token, of one of two kinds.
+fn prompt(a: u32, b: u32) -> Vec<u32> {
+    let same = a as usize % 12;
+    (0..same).map(|_| b % 2).chain((0..b as usize / 2 % 9).map(|at| b / 32 % 3 + at as u32 % 2)).collect()
+}
+
+fn extra(a: u32) -> ExtraKeys {
+    ExtraKeys { salt: a.is_multiple_of(5).then(|| b"salt".as_slice().into()), ..ExtraKeys::default() }
+}
+
+/// Runs calls on a manager. The journal stays with it.
+pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
+    let mut step = 0;
+    for &(call, a, b, c) in calls {
+        let id = i64::from(a % 6);
+        let name = |a: u32| RequestRef::from(i64::from(a % 6));
+        let after = c.is_multiple_of(3).then_some(u64::from(c % 8) + step);
+        let ranges = [RetentionRange { start: (b % 9) as usize, end: None, retention: retention(c) }];
+        // Refusals are part of what is recorded: answers are not looked at.
+        match call % 32 {
+            0..6 => {
+                let mut cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
+                if c.is_multiple_of(17) {
+                    cursor.rebase(99).unwrap();
+                }
+                let hints = RequestHints {
+                    tenant: b.is_multiple_of(4).then_some(TenantId(1)),
+                    no_cache: c.is_multiple_of(9),
+                    ranges: if b.is_multiple_of(3) { ranges.to_vec() } else { Vec::new() },
+                };
+                let _ = manager.admit_with(id, cursor, &hints);
+            }
+            6 => drop(manager.admit(format!("r{id}"), manager.prepare(&prompt(b, c), extra(c)).unwrap())),
+            7 | 8 => {
+                let ids: Vec<_> = (0..b % 4).map(|at| name(a + at)).collect();
+                let _ = manager.append(&ids, &vec![c % 3; ids.len()], c.is_multiple_of(2));
+            }
+            9 => {
+                let running: Vec<i64> = (0..6)
+                    .filter(|&id| manager.request(id).is_ok_and(|info| info.state.name() == "running"))
+                    .collect();
+                let ids: Vec<RequestRef<'_>> = running.iter().map(|&id| id.into()).collect();
+                let _ = manager.append(&ids, &vec![c % 3; ids.len()], true);
+            }
+            10 => drop(manager.append_tokens(id, &prompt(b, c), (c % 5) as usize)),
+            11 => drop(manager.commit(id, (b % 16) as usize)),
+            12 | 13 => {
+                let tokens = manager.request(id).map_or(3, |info| info.tokens);
+                let _ = manager.commit(id, tokens);
+            }
+            14 => {
+                let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
+                let counts: Vec<_> =
+                    ids.iter().map(|&id| manager.request(id).map_or(1, |info| info.tokens)).collect();
+                let _ = manager.commit_batch(&ids, &counts);
+            }
+            15 => drop(manager.preempt(id, after)),
+            16 => drop(manager.resume(id)),
+            17 | 18 => drop(manager.release_with(id, after, b.is_multiple_of(4))),
+            19 => drop(manager.fork(id, i64::from(b % 6))),
+            20 => drop(manager.truncate(id, (b % 14) as usize)),
+            21 => drop(manager.trim_window(id, (b % 8) as usize)),
+            22 => drop(manager.take_plan()),
+            23 => {
+                let ids: Vec<_> = (0..=b % 2).map(|at| name(a + at)).collect();
+                let _ = if c.is_multiple_of(2) {
+                    manager.begin_swap_out(&ids)
+                } else {
+                    manager.begin_swap_in(&ids)
+                };
+            }
+            24 => {
+                let swap = SwapId::from_number(u64::from(b % 6));
+                let _ = manager.take_plan();
+                if c.is_multiple_of(3) {
+                    drop(manager.abort_swap(swap));
+                } else {
+                    drop(manager.complete_swap(swap));
+                }
+            }
+            25 => planned_step(manager, a, b, c),
+            26 => drop(manager.retain(id, &ranges)),
+            27 => match b % 4 {
+                0 => drop(manager.set_tenant(id, TenantId(c % 3))),
+                1 => drop(manager.end_of_life(id, (c % 8) as usize)),
+                2 => {
+                    let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
+                    let _ = manager.retain_prefix(&cursor, &ranges);
+                }
+                _ => {
+                    let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
+                    let _ = manager.end_of_life_of(&cursor, (a % 5) as usize);
+                }
+            },
+            28 => drop(manager.advance_time(f64::from(b % 50))),
+            29 => {
+                step += u64::from(b % 3);
+                let _ = manager.complete_step(step);
+            }
+            30 => match b % 6 {
+                0 => drop(manager.bump_epoch()),
+                1 => drop(manager.reset()),
+                2 => drop(manager.resize(manager.pool().num_blocks() + (c % 4) as usize)),
+                _ => drop(manager.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+            },
+            _ => drop(manager.take_events()),
+        }
+    }
+}
+
+fn planned_step(manager: &mut CacheManager, a: u32, b: u32, c: u32) {
+    let mut plan = manager.begin_step();
+    let mut bits = a ^ b.rotate_left(7) ^ c.rotate_left(19);
+    for at in 0..(a % 5) {
+        let id = i64::from((b + at) % 6);
+        match bits % 5 {
+            0 => {
+                let cursor = manager.prepare(&prompt(bits, c), extra(bits)).unwrap();
+                let hints = RequestHints { no_cache: bits.is_multiple_of(2), ..RequestHints::default() };
+                let _ = manager.plan_admit_with(&mut plan, id, cursor, &hints);
+            }
+            1 => drop(manager.plan_resume(&mut plan, id)),
+            2 => drop(manager.plan_append(&mut plan, id, &prompt(bits, b))),
+            3 => drop(manager.plan_preempt(&mut plan, id, None)),
+            _ => drop(manager.plan_release(&mut plan, id, None)),
+        }
+        bits = bits.rotate_right(3).wrapping_mul(0x9e37_79b9);
+    }
+    if c.is_multiple_of(7) {
+        let _ = manager.take_plan();
+        let _ = manager.complete_step(0);
+    }
+    let _ = manager.commit_step(&mut plan);
+}
+
+pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
+    PoolConfig {
+        num_blocks: config.num_blocks,
+        block_size: config.block_size,
+        verify: config.verify,
+        duplicates: config.duplicates,
+        eviction: config.eviction,
+        retention: config.retention.clone(),
+        event_capacity: config.event_capacity,
+        ..PoolConfig::default()
+    }
+}
+
+/// Runs calls on a pool, with chains of a manager's hasher.
+pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[Call]) {
+    use kvpool::hash::{ChainLink, HashCursor};
+    let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
+    let mut step = 0;
+    for &(call, a, b, c) in calls {
+        let table = tables[a as usize % 5].clone();
+        let mut cursor = HashCursor::new(
+            hashed_by.hasher().clone(),
+            ExtraKeys { epoch: pool.epoch() + u64::from(c.is_multiple_of(19)), ..extra(c) },
+        )
+        .unwrap();
+        cursor.append(&prompt(b, c));
+        let chain = cursor.chain();
+        match call % 24 {
+            0..4 => {
+                if let Ok(blocks) = pool.allocate((b % 6) as usize) {
+                    tables[a as usize % 5].extend(blocks);
+                }
+            }
+            4..8 => {
+                if let Ok(found) = pool.match_and_acquire(chain, (a % 7) as usize) {
+                    tables[a as usize % 5].extend(found);
+                }
+            }
+            8 => {
+                if let Ok(found) = pool.match_and_acquire_for(chain, usize::MAX, TenantId(1)) {
+                    tables[a as usize % 5].extend(found);
+                }
+            }
+            9..12 => {
+                let blocks = &table[..table.len().min(chain.len())];
+                let _ = pool.register(blocks, chain, 0);
+                let _ = pool.mark_computed(blocks);
+            }
+            12 => {
+                let start = (a % 3) as usize;
+                let blocks: Vec<_> = table.iter().copied().take(chain.len().saturating_sub(start)).collect();
+                let _ = pool.register(&blocks, chain, start);
+            }
+            13..16 => {
+                if pool.release(&table).is_ok() {
+                    tables[a as usize % 5].clear();
+                }
+            }
+            16 => {
+                if pool.release_table(&table).is_ok() {
+                    tables[a as usize % 5].clear();
+                }
+            }
+            17 => {
+                if pool.release_after(&table, u64::from(b % 5)).is_ok() {
+                    tables[a as usize % 5].clear();
+                }
+            }
+            18 => {
+                step += u64::from(b % 3);
+                let _ = pool.complete_step(step);
+            }
+            19 => {
+                if pool.acquire(&table).is_ok() {
+                    tables[b as usize % 5].extend(table);
+                }
+            }
+            20 => {
+                let tokens = vec![b % 2; pool.block_size()];
+                let link = ChainLink::new(
+                    hashed_by.hasher(),
+                    None,
+                    &tokens,
+                    &ExtraKeys { epoch: pool.epoch(), ..ExtraKeys::default() },
+                )
+                .unwrap();
+                if c.is_multiple_of(2) {
+                    if let (Some(&last), Some(place)) = (table.last(), table.len().checked_sub(1))
+                        && let Ok(now) = pool.promote(last, &link)
+                    {
+                        tables[a as usize % 5][place] = now;
+                    }
+                } else if let Ok(Some(block)) = pool.acquire_registered(&link) {
+                    tables[a as usize % 5].push(block);
+                }
+            }
+            21 => match b % 4 {
+                0 => drop(pool.retain(&table, retention(c))),
+                1 => drop(pool.assign_tenant(&table, TenantId(c % 3))),
+                2 => drop(pool.mark_accessed(&table, f64::from(c % 100))),
+                _ => drop(pool.advance_time(f64::from(c % 60))),
+            },
+            22 => match b % 8 {
+                0 => drop(pool.bump_epoch()),
+                1 => drop(pool.reset()),
+                2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
+                _ => drop(pool.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+            },
+            _ => drop(pool.take_events()),
+        }
+    }
+}

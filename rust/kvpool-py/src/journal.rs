@@ -1,0 +1,539 @@
+//! Journals: the settings of one to be written, what pools and managers tell of theirs, and what can be done with one that was.
+//!
+//! A file is made here, not in the core: a file that exists has an exception of its own, and one whose pool could not be made
+//! after all is removed again. Whatever reads a whole journal is detached from the interpreter, and attaches every few thousand
+//! operations for the caller's progress and for Ctrl-C.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail};
+use kvpool_journal::{Difference, Goal, Language, Options, Report};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::convert::{self, Int, count};
+use crate::errors::{OrRaise, ToPyErr, raise};
+
+/// How the operations of a pool or a manager are recorded.
+#[pyclass(frozen, module = "kvpool._core", name = "Journal", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyJournal {
+    path: Option<PathBuf>,
+    ring_bytes: Option<usize>,
+    config: JournalConfig,
+}
+
+fn create(py: Python<'_>, path: &Path) -> PyResult<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    // Request ids are in it: its owner's to read.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map_err(|error| {
+        let path = path.display();
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            let message =
+                format!("{path} exists: a journal overwrites nothing. Remove it, or give another path");
+            return raise(py, "JournalExistsError", message);
+        }
+        raise(py, "JournalFileError", format!("{path}: {error}"))
+    })
+}
+
+impl PyJournal {
+    /// What `make` makes of a new journal with these settings. Its file goes again if that fails.
+    pub(crate) fn record<T: Send, E: ToPyErr + Send>(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce(Journal) -> Result<T, E> + Send,
+    ) -> PyResult<T> {
+        let journal = match &self.path {
+            None => Journal::ring(self.ring_bytes.unwrap_or(0), self.config),
+            Some(path) => Journal::to_writer(Box::new(create(py, path)?), self.config),
+        };
+        let journal = journal.or_raise(py)?;
+        py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
+            if let Some(path) = &self.path {
+                // The error that is told is the first one.
+                let _ = std::fs::remove_file(path);
+            }
+        })
+    }
+}
+
+/// Refuses a journal of a pool whose policy is the caller's own.
+pub(crate) fn refuse_own_policy(py: Python<'_>, journal: Option<&Bound<'_, PyJournal>>) -> PyResult<()> {
+    let message = "eviction is a policy of your own, which a journal cannot hold: what it decides could not be replayed. \
+                   Leave journal out, or take one of eviction_policies()";
+    journal.map_or(Ok(()), |_| Err(raise(py, "JournalError", message)))
+}
+
+#[pymethods]
+impl PyJournal {
+    #[new]
+    #[pyo3(
+        signature = (path=None, *, ring_bytes=None, digest_every=None, frame_bytes=None),
+        text_signature = "(path=None, *, ring_bytes=None, digest_every=256, frame_bytes=32768)"
+    )]
+    fn new(
+        py: Python<'_>,
+        path: Option<PathBuf>,
+        ring_bytes: Option<Int>,
+        digest_every: Option<Int>,
+        frame_bytes: Option<Int>,
+    ) -> PyResult<Self> {
+        let refuse = |message: String| Err(raise(py, "InvalidArgumentError", message));
+        let ring_bytes = ring_bytes.map(|bytes| count(py, "ring_bytes", bytes)).transpose()?;
+        let mut config = JournalConfig::default();
+        if let Some(every) = digest_every {
+            let every = count(py, "digest_every", every)?;
+            let Ok(number) = u32::try_from(every) else {
+                return refuse(format!("digest_every is {every}: must be at most {}", u32::MAX));
+            };
+            config.digest_every = number;
+        }
+        if let Some(bytes) = frame_bytes {
+            config.frame_bytes = count(py, "frame_bytes", bytes)?;
+        }
+        match (&path, ring_bytes) {
+            (None, None) | (Some(_), Some(_)) => {
+                let given = if path.is_some() { "both are given" } else { "neither is given" };
+                return refuse(format!("path and ring_bytes: must be one of them, {given}"));
+            }
+            (None, Some(bytes)) if bytes < config.frame_bytes.saturating_mul(4) => {
+                let least = config.frame_bytes.saturating_mul(4);
+                return refuse(format!("ring_bytes is {bytes}: must be at least four frames, {least}"));
+            }
+            // The other settings, whatever it goes to.
+            _ => drop(Journal::to_writer(Box::new(io::sink()), config).or_raise(py)?),
+        }
+        Ok(Self { path, ring_bytes, config })
+    }
+
+    /// The file that it goes to; None for a ring.
+    #[getter]
+    fn path(&self) -> Option<PathBuf> {
+        self.path.clone()
+    }
+
+    /// Bytes that the ring keeps, or so; None for a file.
+    #[getter]
+    fn ring_bytes(&self) -> Option<usize> {
+        self.ring_bytes
+    }
+
+    /// Operations from one digest of the state to the next; 0 for none.
+    #[getter]
+    fn digest_every(&self) -> u32 {
+        self.config.digest_every
+    }
+
+    /// Bytes that are collected before they are written.
+    #[getter]
+    fn frame_bytes(&self) -> usize {
+        self.config.frame_bytes
+    }
+
+    fn __repr__(&self) -> String {
+        let JournalConfig { digest_every, frame_bytes } = self.config;
+        let kept = match (&self.path, self.ring_bytes) {
+            (Some(path), _) => format!("{path:?}"),
+            (None, bytes) => format!("ring_bytes={}", bytes.unwrap_or(0)),
+        };
+        format!("Journal({kept}, digest_every={digest_every}, frame_bytes={frame_bytes})")
+    }
+}
+
+/// How far a journal has come.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalStats", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyJournalStats {
+    /// Operations recorded.
+    operations: u64,
+    /// Bytes written, or kept in the ring; what is collected for the next frame is not counted.
+    bytes: u64,
+    /// Why it stopped recording, or None.
+    error: Option<String>,
+}
+
+#[pymethods]
+impl PyJournalStats {
+    fn __repr__(&self) -> String {
+        let Self { operations, bytes, error } = self;
+        let error = error.as_ref().map_or_else(|| "None".into(), |error| format!("{error:?}"));
+        format!("JournalStats(operations={operations}, bytes={bytes}, error={error})")
+    }
+}
+
+impl From<&Journal> for PyJournalStats {
+    fn from(journal: &Journal) -> Self {
+        Self {
+            operations: journal.operations(),
+            bytes: journal.bytes(),
+            error: journal.error().map(str::to_owned),
+        }
+    }
+}
+
+/// Raises why a journal stopped, after it was flushed.
+pub(crate) fn check_flushed(py: Python<'_>, error: Option<String>) -> PyResult<()> {
+    let told = |error| raise(py, "JournalFileError", format!("the journal has stopped: {error}"));
+    error.map_or(Ok(()), |error| Err(told(error)))
+}
+
+/// Writes what a ring holds to a new file.
+pub(crate) fn save(py: Python<'_>, image: Option<Vec<u8>>, path: &Path) -> PyResult<()> {
+    let Some(image) = image else {
+        let message = "there is no ring to save: make it with journal=Journal(ring_bytes=...)";
+        return Err(raise(py, "JournalError", message));
+    };
+    let mut file = create(py, path)?;
+    let written = py.detach(|| file.write_all(&image).and_then(|()| file.sync_all()));
+    written.map_err(|error| raise(py, "JournalFileError", format!("{}: {error}", path.display())))
+}
+
+/// A journal that was written: its bytes, or its file.
+#[derive(FromPyObject)]
+pub(crate) enum Source {
+    Bytes(PyBackedBytes),
+    Path(PathBuf),
+}
+
+/// The bytes of a journal.
+enum Loaded {
+    Lent(PyBackedBytes),
+    Read(Vec<u8>),
+}
+
+impl Source {
+    fn load(self, py: Python<'_>) -> PyResult<Loaded> {
+        match self {
+            Self::Bytes(bytes) => Ok(Loaded::Lent(bytes)),
+            Self::Path(path) => {
+                let read = py.detach(|| std::fs::read(&path));
+                let told = |error| raise(py, "JournalFileError", format!("{}: {error}", path.display()));
+                Ok(Loaded::Read(read.map_err(told)?))
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Loaded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// Runs something long, detached. Every few thousand operations `progress` is called and signals are looked at; what they raise
+/// stops it and is raised.
+fn watched<T: Send, E: ToPyErr + Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    run: impl FnOnce(&mut dyn FnMut(u64) -> bool) -> Result<T, E> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let result = py.detach(|| {
+        run(&mut |done| {
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done,)).map(drop))
+            });
+            raised = told.err();
+            raised.is_none()
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => result.or_raise(py),
+    }
+}
+
+/// Where a replay and its journal differ first.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalDifference", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyJournalDifference {
+    /// What differs: answer, digest or invariant.
+    kind: &'static str,
+    /// The number of the operation; of a digest, how many operations are before it.
+    operation: u64,
+    /// Of a digest: the operations until the last one that was the same. The cause lies between the two.
+    since: Option<u64>,
+    /// What was asked.
+    asked: Option<String>,
+    /// What this build answers, or which invariant is broken.
+    found: Option<String>,
+}
+
+impl From<Difference> for PyJournalDifference {
+    fn from(difference: Difference) -> Self {
+        match difference {
+            Difference::Answer { operation, asked, told } => {
+                Self { kind: "answer", operation, since: None, asked: Some(asked), found: Some(told) }
+            }
+            Difference::Digest { operations, since } => {
+                Self { kind: "digest", operation: operations, since: Some(since), asked: None, found: None }
+            }
+            Difference::Invariant { operation, asked, broken } => {
+                Self { kind: "invariant", operation, since: None, asked: Some(asked), found: Some(broken) }
+            }
+            other => Self {
+                kind: "other",
+                operation: 0,
+                since: None,
+                asked: None,
+                found: Some(format!("{other:?}")),
+            },
+        }
+    }
+}
+
+#[pymethods]
+impl PyJournalDifference {
+    fn __repr__(&self) -> String {
+        format!("JournalDifference(kind='{}', operation={})", self.kind, self.operation)
+    }
+}
+
+/// Where the whole frames end, and the bytes behind them.
+const fn cut(tail: Tail) -> (Option<usize>, usize) {
+    match tail {
+        Tail::Cut { at, bytes } => (Some(at), bytes),
+        _ => (None, 0),
+    }
+}
+
+/// What the replay of a journal found.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalReport", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyJournalReport {
+    /// Operations run.
+    operations: u64,
+    /// Digests of the state that were the same.
+    digests: u64,
+    /// The first difference, behind which nothing was run; None if there is none.
+    difference: Option<PyJournalDifference>,
+    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
+    cut_at: Option<usize>,
+    /// Bytes that are left behind it.
+    cut_bytes: usize,
+}
+
+impl From<Report> for PyJournalReport {
+    fn from(report: Report) -> Self {
+        let (cut_at, cut_bytes) = cut(report.tail);
+        let Report { operations, digests, difference, .. } = report;
+        Self { operations, digests, difference: difference.map(Into::into), cut_at, cut_bytes }
+    }
+}
+
+#[pymethods]
+impl PyJournalReport {
+    /// Whether every answer and every digest was the same.
+    #[getter]
+    fn is_exact(&self) -> bool {
+        self.difference.is_none()
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { operations, digests, difference, .. } = self;
+        let difference = difference.as_ref().map_or_else(|| "None".into(), PyJournalDifference::__repr__);
+        format!("JournalReport(operations={operations}, digests={digests}, difference={difference})")
+    }
+}
+
+/// Runs the operations of a journal again and compares every answer and every digest of the state.
+#[pyfunction]
+#[pyo3(
+    signature = (journal, *, until=None, check_every=None, progress=None),
+    text_signature = "(journal, *, until=None, check_every=0, progress=None)"
+)]
+pub(crate) fn replay_journal(
+    py: Python<'_>,
+    journal: Source,
+    until: Option<Int>,
+    check_every: Option<Int>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<PyJournalReport> {
+    let until = until.map(|until| count(py, "until", until)).transpose()?.map(|until| until as u64);
+    let check_every = check_every.map_or(Ok(0), |every| count(py, "check_every", every))? as u64;
+    let bytes = journal.load(py)?;
+    let options = Options { until, check_every };
+    Ok(watched(py, progress, |progress| kvpool_journal::replay(&bytes, options, progress))?.into())
+}
+
+/// Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+#[pyfunction]
+#[pyo3(signature = (journal, *, progress=None))]
+pub(crate) fn bisect_journal(
+    py: Python<'_>,
+    journal: Source,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<PyJournalReport> {
+    let bytes = journal.load(py)?;
+    Ok(watched(py, progress, |progress| kvpool_journal::bisect(&bytes, progress))?.into())
+}
+
+/// Returns the first record in which two journals differ, or None if one is a beginning of the other.
+#[pyfunction]
+pub(crate) fn compare_journals(
+    py: Python<'_>,
+    first: Source,
+    second: Source,
+) -> PyResult<Option<(u64, Option<String>, Option<String>)>> {
+    let (first, second) = (first.load(py)?, second.load(py)?);
+    let found = py.detach(|| kvpool_journal::compare(&first, &second)).or_raise(py)?;
+    Ok(found.map(|found| (found.operation, found.first, found.second)))
+}
+
+/// A journal made smaller.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "ShrunkJournal")]
+pub(crate) struct PyShrunkJournal {
+    /// Operations before.
+    before: usize,
+    /// Operations that are left, and what each was answered, as text.
+    operations: Vec<String>,
+    /// What goes wrong.
+    failure: String,
+    /// The journal of them, as the bytes of a file.
+    journal: Py<PyBytes>,
+    /// Runs that it took.
+    runs: usize,
+}
+
+#[pymethods]
+impl PyShrunkJournal {
+    fn __repr__(&self) -> String {
+        let Self { before, operations, failure, .. } = self;
+        format!("ShrunkJournal(operations={}, before={before}, failure={failure:?})", operations.len())
+    }
+}
+
+/// Leaves out what is not needed to make a journal go wrong.
+#[pyfunction]
+#[pyo3(signature = (journal, *, operation=None, progress=None))]
+pub(crate) fn shrink_journal(
+    py: Python<'_>,
+    journal: Source,
+    operation: Option<Int>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Option<PyShrunkJournal>> {
+    let goal = operation.map(|operation| count(py, "operation", operation)).transpose()?;
+    let goal = goal.map_or(Goal::Broken, |operation| Goal::Answer(operation as u64));
+    let bytes = journal.load(py)?;
+    let shrunk = watched(py, progress, |progress| {
+        kvpool_journal::shrink(&bytes, goal, &mut |left| progress(left as u64))
+    })?;
+    Ok(shrunk.map(|shrunk| PyShrunkJournal {
+        before: shrunk.before,
+        operations: shrunk.operations,
+        failure: shrunk.failure,
+        journal: PyBytes::new(py, &shrunk.journal).unbind(),
+        runs: shrunk.runs,
+    }))
+}
+
+/// Writes a journal as a test that makes the same calls: rust or python.
+#[pyfunction]
+pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) -> PyResult<String> {
+    let language = match language {
+        "rust" => Language::Rust,
+        "python" => Language::Python,
+        other => {
+            let message = format!("language is {other:?}: must be one of rust, python");
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+    };
+    let bytes = journal.load(py)?;
+    py.detach(|| kvpool_journal::export(&bytes, language)).or_raise(py)
+}
+
+/// What is in a journal, without running it.
+#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
+pub(crate) struct PyJournalInfo {
+    /// What was recorded: pool, manager or vllm-pool.
+    subject: &'static str,
+    /// The version of kvpool that wrote it.
+    version: String,
+    /// Its bytes, those of a cut end included.
+    bytes: usize,
+    /// The number of the first operation that it holds: 0, unless a ring dropped what was before.
+    first_operation: u64,
+    /// The number of the operation behind the last.
+    operations: u64,
+    /// Operations from one digest of the state to the next; 0 for none.
+    digest_every: u32,
+    /// Digests of the state that it holds.
+    digests: u64,
+    /// Operations by call.
+    calls: Py<PyDict>,
+    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
+    cut_at: Option<usize>,
+    /// Bytes that are left behind it.
+    cut_bytes: usize,
+    /// The operations that were asked for, and the digests between them: number, call, what it was asked.
+    lines: Vec<(u64, &'static str, String)>,
+    /// The settings of the pool or manager, by name.
+    settings: Py<PyDict>,
+}
+
+#[pymethods]
+impl PyJournalInfo {
+    fn __repr__(&self) -> String {
+        let Self { subject, operations, bytes, .. } = self;
+        format!("JournalInfo(subject='{subject}', operations={operations}, bytes={bytes})")
+    }
+}
+
+/// The settings of a header as a dict of what JSON has.
+fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py, PyDict>> {
+    let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
+    let settings = py.import("json")?.call_method1("loads", (text,))?.cast_into::<PyDict>()?;
+    for told in ["subject", "crate_version", "digest_every"] {
+        settings.del_item(told)?;
+    }
+    Ok(settings)
+}
+
+/// Says what is in a journal, without running it.
+#[pyfunction]
+#[pyo3(signature = (journal, *, start=None, count=None), text_signature = "(journal, *, start=None, count=0)")]
+pub(crate) fn read_journal(
+    py: Python<'_>,
+    journal: Source,
+    start: Option<Int>,
+    count: Option<Int>,
+) -> PyResult<PyJournalInfo> {
+    let from = start.map(|start| convert::count(py, "start", start)).transpose()?.map(|start| start as u64);
+    let count = count.map_or(Ok(0), |count| convert::count(py, "count", count))?;
+    let bytes = journal.load(py)?;
+    let (summary, lines) = py.detach(|| kvpool_journal::show(&bytes, from, count)).or_raise(py)?;
+    let calls = PyDict::new(py);
+    summary.kinds.iter().try_for_each(|(call, count)| calls.set_item(call, count))?;
+    let (cut_at, cut_bytes) = cut(summary.tail);
+    Ok(PyJournalInfo {
+        subject: match summary.header.subject {
+            Subject::Pool => "pool",
+            Subject::Manager => "manager",
+            Subject::VllmPool => "vllm-pool",
+        },
+        version: summary.header.crate_version.clone(),
+        bytes: summary.bytes,
+        first_operation: summary.first_operation,
+        operations: summary.operations,
+        digest_every: summary.header.digest_every,
+        digests: summary.digests,
+        calls: calls.unbind(),
+        cut_at,
+        cut_bytes,
+        lines: lines.into_iter().map(|line| (line.number, line.call, line.words)).collect(),
+        settings: settings(py, &summary.header)?.unbind(),
+    })
+}

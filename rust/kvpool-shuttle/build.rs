@@ -1,0 +1,6 @@
+//! Everything in this package is compiled against shuttle's primitives.
+
+fn main() {
+    println!("cargo::rustc-cfg=shuttle");
+    println!("cargo::rerun-if-changed=build.rs");
+}

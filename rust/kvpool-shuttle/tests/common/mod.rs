@@ -1,0 +1,37 @@
+//! Running a model: so many schedules, half of them uniformly random, half with few preemptions at random places.
+//!
+//! The schedules are the same every time; `KVPOOL_SHUTTLE_SCHEDULES=n` runs n of each kind, and what fails prints a schedule that
+//! `shuttle::replay` takes.
+
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part of it")]
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, MaxSteps, Runner, thread};
+
+/// Schedules of each kind, unless told otherwise.
+const SCHEDULES: usize = 1000;
+
+/// Preemptions of a schedule that has few.
+const DEPTH: usize = 3;
+
+fn config() -> Config {
+    let mut config = Config::new();
+    // A hasher, a manager and a panic's message fit.
+    config.stack_size = 1 << 18;
+    config.max_steps = MaxSteps::FailAfter(200_000);
+    config
+}
+
+/// Runs a model under many schedules.
+pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
+    let given = std::env::var("KVPOOL_SHUTTLE_SCHEDULES").ok();
+    let schedules = given.and_then(|number| number.parse().ok()).unwrap_or(SCHEDULES);
+    Runner::new(RandomScheduler::new_from_seed(1, schedules), config()).run(model.clone());
+    Runner::new(PctScheduler::new_from_seed(1, DEPTH, schedules), config()).run(model);
+}
+
+/// Runs tasks on a thread each, and waits for all of them.
+pub(crate) fn together<R: Send + 'static>(tasks: Vec<Box<dyn FnOnce() -> R + Send>>) -> Vec<R> {
+    let threads: Vec<_> = tasks.into_iter().map(thread::spawn).collect();
+    threads.into_iter().map(|thread| thread.join().expect("a task")).collect()
+}

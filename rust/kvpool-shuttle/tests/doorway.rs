@@ -1,0 +1,358 @@
+//! The doorway of the Python bindings, the very file, under shuttle with a made-up interpreter: with a global lock, or
+//! free-threaded with a collector that stops the world.
+//!
+//! Whatever is attached keeps others from running (with the lock) or the collector from stopping them (without). So who waits for a
+//! lock while attached can bring both to a standstill, and shuttle reports that as a deadlock.
+
+#![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
+
+// `use pyo3::prelude::*` of the included file is the module below.
+extern crate self as pyo3;
+
+mod common;
+#[path = "../../kvpool-py/src/enter.rs"]
+#[allow(dead_code, clippy::allow_attributes, reason = "the bindings use all of it")]
+mod enter;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Counter, Ordering};
+
+use common::{check, together};
+use enter::{
+    Door, LONG, enter, enter_guarded, enter_measured, enter_sized, inside_policy, look, look_guarded,
+};
+use prelude::{PyErr, PyResult, Python};
+use shuttle::sync::{Condvar, Mutex};
+
+std::thread_local! {
+    /// Looks that have begun. One operating-system thread runs all threads of a model.
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
+    /// How many had, when the step that waits began to.
+    static WAITS_SINCE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+shuttle::thread_local! {
+    /// Whether the thread is attached.
+    static ATTACHED: Cell<bool> = Cell::new(false);
+}
+
+mod sync {
+    pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
+    pub(crate) use shuttle::thread_local;
+
+    /// A mutex that nobody who is attached waits for, but for the one that is held for moments: it protects nothing.
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> shuttle::sync::LockResult<MutexGuard<'_, T>> {
+            let waits = size_of::<T>() > 0;
+            assert!(!waits || !crate::ATTACHED.with(std::cell::Cell::get), "waits while attached");
+            self.0.lock()
+        }
+
+        pub(crate) fn try_lock(&self) -> shuttle::sync::TryLockResult<MutexGuard<'_, T>> {
+            self.0.try_lock()
+        }
+    }
+
+    pub(crate) mod atomic {
+        pub(crate) use shuttle::sync::atomic::Ordering;
+
+        /// The count of waiting steps: says when it rose.
+        pub(crate) struct AtomicUsize(shuttle::sync::atomic::AtomicUsize);
+
+        impl AtomicUsize {
+            pub(crate) fn new(value: usize) -> Self {
+                Self(shuttle::sync::atomic::AtomicUsize::new(value))
+            }
+
+            pub(crate) fn load(&self, ordering: Ordering) -> usize {
+                self.0.load(ordering)
+            }
+
+            pub(crate) fn fetch_add(&self, value: usize, ordering: Ordering) -> usize {
+                let before = self.0.fetch_add(value, ordering);
+                crate::WAITS_SINCE.set(Some(crate::LOOKS.get()));
+                before
+            }
+
+            pub(crate) fn fetch_sub(&self, value: usize, ordering: Ordering) -> usize {
+                self.0.fetch_sub(value, ordering)
+            }
+        }
+    }
+}
+
+mod errors {
+    use crate::prelude::{PyErr, Python};
+
+    pub(crate) fn raise(_: Python<'_>, class: &'static str, _: &str) -> PyErr {
+        PyErr(class)
+    }
+}
+
+/// An interpreter.
+#[derive(Default)]
+struct Interpreter {
+    global_lock: bool,
+    threads: Mutex<Threads>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Threads {
+    attached: usize,
+    stopped: bool,
+}
+
+pub mod prelude {
+    //! What the doorway takes from pyo3.
+
+    /// An exception: its class.
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct PyErr(pub &'static str);
+
+    /// What a call returns or raises.
+    pub type PyResult<T> = Result<T, PyErr>;
+
+    /// A thread that is attached.
+    #[derive(Clone, Copy)]
+    pub struct Python<'py>(pub(crate) &'py crate::Interpreter);
+
+    impl Python<'_> {
+        /// Runs something that needs no interpreter.
+        pub fn detach<R: Send>(self, call: impl FnOnce() -> R + Send) -> R {
+            self.0.leave();
+            let result = call();
+            self.0.come();
+            result
+        }
+    }
+}
+
+impl Interpreter {
+    fn come(&self) {
+        let mut threads = self.threads.lock().expect("no panic");
+        while threads.stopped || (self.global_lock && threads.attached > 0) {
+            threads = self.changed.wait(threads).expect("no panic");
+        }
+        threads.attached += 1;
+        ATTACHED.with(|attached| attached.set(true));
+    }
+
+    fn leave(&self) {
+        ATTACHED.with(|attached| attached.set(false));
+        self.threads.lock().expect("no panic").attached -= 1;
+        self.changed.notify_all();
+    }
+
+    fn attach<R>(&self, call: impl FnOnce(Python<'_>) -> R) -> R {
+        self.come();
+        let result = call(Python(self));
+        self.leave();
+        result
+    }
+
+    /// A thread runs Python code: others get their turn, and the collector may run.
+    fn run_python(&self) {
+        self.leave();
+        if !self.global_lock {
+            let mut threads = self.threads.lock().expect("no panic");
+            while threads.stopped {
+                threads = self.changed.wait(threads).expect("no panic");
+            }
+            threads.stopped = true;
+            while threads.attached > 0 {
+                threads = self.changed.wait(threads).expect("no panic");
+            }
+            threads.stopped = false;
+            drop(threads);
+            self.changed.notify_all();
+        }
+        self.come();
+    }
+}
+
+/// What a door protects: notices two calls at once.
+#[derive(Default)]
+struct State {
+    busy: bool,
+    calls: usize,
+}
+
+impl State {
+    fn call(&mut self, within: impl FnOnce()) {
+        assert!(!std::mem::replace(&mut self.busy, true), "two calls at once");
+        within();
+        shuttle::thread::yield_now();
+        self.calls += 1;
+        self.busy = false;
+    }
+}
+
+type Shared = Arc<(Interpreter, Door<State>)>;
+
+fn shared(global_lock: bool) -> Shared {
+    LOOKS.set(0);
+    WAITS_SINCE.set(None);
+    Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Door::new(State::default())))
+}
+
+/// A thread of Python that makes some calls.
+fn thread(shared: &Shared, calls: impl Fn(Python<'_>, &Shared) + Send + 'static) -> Box<dyn FnOnce() + Send> {
+    let shared = shared.clone();
+    Box::new(move || shared.0.attach(|py| calls(py, &shared)))
+}
+
+fn calls_of_every_kind(global_lock: bool) {
+    let shared = shared(global_lock);
+    let steps = |py: Python<'_>, shared: &Shared| {
+        enter(py, &shared.1, |state| state.call(|| ()));
+        enter_sized(py, &shared.1, LONG, |state| state.call(|| ()));
+        enter_measured(py, &shared.1, |state| state.calls % 2 * LONG, |state| state.call(|| ()));
+        py.0.run_python();
+    };
+    let looks = |py: Python<'_>, shared: &Shared| {
+        look(py, &shared.1, 0, |state| state.call(|| ()));
+        py.0.run_python();
+        look(py, &shared.1, LONG, |state| state.call(|| ()));
+    };
+    together(vec![
+        thread(&shared, steps),
+        thread(&shared, steps),
+        thread(&shared, looks),
+        thread(&shared, looks),
+    ]);
+    assert_eq!(shared.0.attach(|py| enter(py, &shared.1, |state| state.calls)), 10);
+}
+
+#[test]
+fn calls_are_one_after_the_other_with_a_global_lock() {
+    check(|| calls_of_every_kind(true));
+}
+
+#[test]
+fn calls_are_one_after_the_other_without_a_global_lock() {
+    check(|| calls_of_every_kind(false));
+}
+
+/// A step whose policy is written in Python: it runs with the lock held, and may not come back.
+fn step_with_policy(py: Python<'_>, shared: &Shared) {
+    let policy = |state: &mut State| {
+        state.call(|| {
+            inside_policy(|| {
+                py.0.run_python();
+                let refused = |again: PyResult<()>| assert_eq!(again, Err(PyErr("PolicyError")));
+                refused(enter_guarded(py, &shared.1, true, 0, |_| ()));
+                refused(look_guarded(py, &shared.1, true, 0, |_| ()));
+            });
+        });
+    };
+    enter_guarded(py, &shared.1, true, 0, policy).expect("not inside of a policy");
+}
+
+fn policies(global_lock: bool) {
+    let shared = shared(global_lock);
+    let looks = |py: Python<'_>, shared: &Shared| {
+        for _ in 0..2 {
+            look_guarded(py, &shared.1, true, LONG, |state| state.call(|| ()))
+                .expect("not inside of a policy");
+        }
+    };
+    together(vec![
+        thread(&shared, step_with_policy),
+        thread(&shared, step_with_policy),
+        thread(&shared, looks),
+    ]);
+    assert_eq!(shared.0.attach(|py| enter(py, &shared.1, |state| state.calls)), 4);
+}
+
+#[test]
+fn a_policy_that_comes_back_is_refused_and_nobody_else_with_a_global_lock() {
+    check(|| policies(true));
+}
+
+#[test]
+fn a_policy_that_comes_back_is_refused_and_nobody_else_without_a_global_lock() {
+    check(|| policies(false));
+}
+
+/// The stated bound: a step that waits is overtaken by one look of each thread that looks, at most.
+#[test]
+fn a_step_waits_for_one_look_of_each_thread() {
+    const READERS: usize = 2;
+    for guarded in [false, true] {
+        let (waited, most) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
+        let counts = (waited.clone(), most.clone());
+        check(move || {
+            let shared = shared(true);
+            let (waited, most) = counts.clone();
+            let looks = move |py: Python<'_>, shared: &Shared| {
+                for _ in 0..4 {
+                    let look = |state: &mut State| {
+                        LOOKS.set(LOOKS.get() + 1);
+                        // Without a policy the lock is held detached, with one while others have the interpreter.
+                        state.call(|| {
+                            if guarded {
+                                inside_policy(|| py.0.run_python());
+                            }
+                        });
+                    };
+                    look_guarded(py, &shared.1, guarded, LONG, look).expect("not inside of a policy");
+                }
+            };
+            let step = move |py: Python<'_>, shared: &Shared| {
+                let step = |state: &mut State| {
+                    if let Some(since) = WAITS_SINCE.take() {
+                        let overtaken = LOOKS.get() - since;
+                        waited.fetch_add(1, Ordering::Relaxed);
+                        most.fetch_max(overtaken, Ordering::Relaxed);
+                        assert!(
+                            overtaken <= READERS,
+                            "a step let {overtaken} looks of {READERS} threads go first"
+                        );
+                    }
+                    state.call(|| ());
+                };
+                enter_guarded(py, &shared.1, guarded, 0, step).expect("not inside of a policy");
+            };
+            let readers = (0..READERS).map(|_| thread(&shared, looks));
+            together(readers.chain([thread(&shared, step)]).collect());
+        });
+        assert!(waited.load(Ordering::Relaxed) > 50, "steps did not wait");
+        assert!(most.load(Ordering::Relaxed) > 0, "no look went first: is there anything to bound?");
+    }
+}
+
+/// What the doorway is for: the same without it comes to a standstill.
+fn waiting_while_attached(global_lock: bool) {
+    let shared = Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Mutex::new(())));
+    let with_policy = {
+        let shared = shared.clone();
+        move || {
+            shared.0.attach(|py| {
+                let _held = shared.1.lock().expect("no panic");
+                py.0.run_python();
+            });
+        }
+    };
+    let other = move || shared.0.attach(|_| drop(shared.1.lock().expect("no panic")));
+    together(vec![Box::new(with_policy), Box::new(other)]);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiting_while_attached_is_a_deadlock_with_a_global_lock() {
+    check(|| waiting_while_attached(true));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiting_while_attached_is_a_deadlock_without_a_global_lock() {
+    check(|| waiting_while_attached(false));
+}

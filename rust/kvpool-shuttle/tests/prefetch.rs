@@ -1,0 +1,82 @@
+//! The threads that hash ahead of a replay, the very file, under shuttle: trace order, bounded queues, and their end.
+
+#![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
+
+mod common;
+
+/// What the included file's parent has for it, and the models.
+#[path = "../../kvpool-replay/src/replay"]
+mod replay {
+    mod prefetch;
+
+    use std::sync::Arc;
+
+    use kvpool::{BlockHasher, HasherConfig};
+    use kvpool_replay::replay::{Mode, ReplayError};
+    use kvpool_replay::trace::{Trace, TraceRequest};
+
+    use self::prefetch::Prefetch;
+    use crate::common::check;
+
+    mod lookup {
+        use kvpool_replay::trace::TraceRequest;
+
+        pub(super) fn indexed_tokens(request: &TraceRequest, block_tokens: usize) -> u64 {
+            u64::from(request.input_length).min((request.hash_ids.len() * block_tokens) as u64)
+        }
+    }
+
+    /// More requests than the queues of two threads hold.
+    const REQUESTS: u64 = 40;
+
+    fn start(threads: usize) -> Prefetch {
+        let request = |id| TraceRequest {
+            timestamp_ms: id as f64,
+            input_length: 4 + id as u32 % 3,
+            output_length: 1,
+            hash_ids: vec![id].into(),
+        };
+        let trace = Trace::new((0..REQUESTS).map(request).collect(), 8).expect("a trace");
+        let config = HasherConfig { block_size: 4, ..HasherConfig::default() };
+        let hasher = Arc::new(BlockHasher::new(config).expect("a configuration"));
+        assert!(threads <= prefetch::MAX_THREADS);
+        Prefetch::start(&Arc::new(trace), &hasher, Mode::Engine, threads).expect("threads")
+    }
+
+    #[test]
+    fn prompts_come_in_the_order_of_the_trace() {
+        check(|| {
+            let mut prompts = start(2);
+            for id in 0..REQUESTS {
+                let tokens = prompts.next().expect("a prompt").num_tokens();
+                assert_eq!(tokens, 4 + id as usize % 3, "request {id}");
+            }
+            // Once more than there are: said, not waited for.
+            assert!(matches!(prompts.next(), Err(ReplayError::Threads { .. })));
+        });
+    }
+
+    /// The threads are blocked on full queues, or not: a replay that is given up ends them. Shuttle waits for all threads.
+    #[test]
+    fn a_replay_that_is_given_up_ends_its_threads() {
+        check(|| {
+            let mut prompts = start(2);
+            for _ in 0..2 {
+                prompts.next().expect("a prompt");
+            }
+            drop(prompts);
+        });
+    }
+}
+
+mod expand {
+    pub(crate) use kvpool_replay::expand::TokenExpander;
+}
+
+mod sync {
+    pub(crate) use shuttle::{sync::mpsc, thread};
+}
+
+mod trace {
+    pub(crate) use kvpool_replay::trace::Trace;
+}

@@ -1,0 +1,225 @@
+//! The transfer engine, the very sources, under shuttle: its worker thread, those who submit, wait and poll, and its end.
+//!
+//! The engine of the CPU: what a device's driver does beside it is tested with the fake driver of tests/transfer.
+
+#![expect(clippy::expect_used, reason = "helpers of tests may panic as tests do")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize as Counter, Ordering};
+
+use common::{check, together};
+use kvpool_transfer_shuttle::{
+    After, Device, EngineConfig, HostOptions, Options, Region, Store, Transfer, TransferEngine, TransferError,
+};
+
+const BLOCKS: i64 = 6;
+
+/// A store of host memory of its own, each block filled with its number.
+fn store() -> Arc<Store> {
+    // Never read: it only says what a block looks like.
+    let mut byte = [0_u8; 1];
+    let regions = vec![Region { base: byte.as_mut_ptr() as u64, stride: 1, nbytes: 1 }];
+    // SAFETY: the one block is the byte above, and nothing is copied from or to it.
+    let like = unsafe { Store::new(regions, 1, Device::Cpu, vec![], false, None) }.expect("a layout");
+    let options = HostOptions { pinned: Some(false), ..HostOptions::default() };
+    let store = Store::host(BLOCKS as u64, &like, &options).expect("memory");
+    for block in 0..BLOCKS {
+        store.write_block(block, &[block as u8 + 1]).expect("a block");
+    }
+    store
+}
+
+fn engine() -> Arc<TransferEngine> {
+    TransferEngine::new(Device::Cpu, EngineConfig { threads: 1, ..EngineConfig::default() })
+        .expect("an engine")
+}
+
+fn submit(
+    engine: &Arc<TransferEngine>,
+    store: &Arc<Store>,
+    pair: (i64, i64),
+    after: After,
+) -> Result<Arc<Transfer>, TransferError> {
+    engine.submit(store, store, [pair].into_iter(), &Options { after, ..Options::default() })
+}
+
+fn content(store: &Store, block: i64) -> u8 {
+    store.read_block(block).expect("a block")[0]
+}
+
+/// No wake-up is lost: those who wait for one, for all, or poll hear of every end.
+#[test]
+fn every_end_is_told_to_whoever_waits() {
+    check(|| {
+        let (engine, store) = (engine(), store());
+        let first = submit(&engine, &store, (0, 1), After::Nothing).expect("checked");
+        let polled = Arc::new(Counter::new(0));
+        let waits = {
+            let first = first.clone();
+            move || first.wait(None).expect("copied")
+        };
+        let submits = {
+            let (engine, store, first) = (engine.clone(), store.clone(), first.clone());
+            move || {
+                let second = submit(&engine, &store, (1, 2), After::Transfer(first)).expect("checked");
+                second.wait(None).expect("copied");
+                assert_eq!(content(&store, 2), 1, "it did not wait for what it is after");
+            }
+        };
+        let polls = {
+            let (engine, polled) = (engine.clone(), polled.clone());
+            move || {
+                polled.fetch_add(engine.poll().expect("no device").len(), Ordering::Relaxed);
+                engine.wait_all(None).expect("no limit");
+            }
+        };
+        together(vec![Box::new(waits), Box::new(submits), Box::new(polls)]);
+        assert_eq!((engine.num_in_flight(), content(&store, 1)), (0, 1));
+        // Ends that somebody waited for are told, if they were not polled before: nothing is left.
+        assert!(polled.load(Ordering::Relaxed) <= 2);
+        assert!(engine.poll().expect("no device").is_empty());
+        engine.close();
+    });
+}
+
+/// Each end is told once, by `poll` to one of those who poll.
+#[test]
+fn an_end_is_polled_once() {
+    check(|| {
+        let (engine, store) = (engine(), store());
+        for block in 1..4 {
+            submit(&engine, &store, (0, block), After::Nothing).expect("checked");
+        }
+        let poll = |engine: Arc<TransferEngine>| {
+            move || {
+                let some: Vec<_> =
+                    engine.poll().expect("no device").iter().map(|transfer| transfer.id).collect();
+                engine.wait_all(None).expect("no limit");
+                some.into_iter()
+                    .chain(engine.poll().expect("no device").iter().map(|one| one.id))
+                    .collect::<Vec<_>>()
+            }
+        };
+        let polled = together(vec![Box::new(poll(engine.clone())), Box::new(poll(engine.clone()))]);
+        let mut polled: Vec<_> = polled.into_iter().flatten().collect();
+        polled.sort_unstable();
+        assert_eq!(polled, [0, 1, 2]);
+        engine.close();
+    });
+}
+
+/// `close` refuses what comes later and waits for what came before; nothing is copied after it.
+#[test]
+fn after_close_nothing_is_under_way() {
+    let outcomes = Arc::new([const { Counter::new(0) }; 2]);
+    let counted = outcomes.clone();
+    check(move || {
+        let (engine, store) = (engine(), store());
+        let submits = |block: i64| {
+            let (engine, store, outcomes) = (engine.clone(), store.clone(), counted.clone());
+            move || match submit(&engine, &store, (0, block), After::Nothing) {
+                Ok(transfer) => {
+                    transfer.wait(None).expect("copied");
+                    assert_eq!(content(&store, block), 1);
+                    outcomes[0].fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    assert_eq!(error, TransferError::EngineClosed);
+                    outcomes[1].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let closes = {
+            let (engine, store) = (engine.clone(), store.clone());
+            move || {
+                engine.close();
+                let before: Vec<_> = (1..3).map(|block| content(&store, block)).collect();
+                shuttle::thread::yield_now();
+                assert!(matches!(
+                    submit(&engine, &store, (0, 5), After::Nothing),
+                    Err(TransferError::EngineClosed)
+                ));
+                assert_eq!(before, (1..3).map(|block| content(&store, block)).collect::<Vec<_>>());
+                assert_eq!(engine.num_in_flight(), 0);
+            }
+        };
+        together(vec![Box::new(submits(1)), Box::new(submits(2)), Box::new(closes)]);
+        assert_eq!(content(&store, 5), 6);
+    });
+    assert!(outcomes.iter().all(|outcome| outcome.load(Ordering::Relaxed) > 100), "one side only");
+}
+
+/// Two threads close, and both return.
+#[test]
+fn it_is_closed_by_two_at_once() {
+    check(|| {
+        let (engine, store) = (engine(), store());
+        let transfer = submit(&engine, &store, (0, 1), After::Nothing).expect("checked");
+        let close = |engine: Arc<TransferEngine>| move || engine.close();
+        together(vec![Box::new(close(engine.clone())), Box::new(close(engine.clone()))]);
+        transfer.wait(None).expect("copied");
+        assert_eq!(content(&store, 1), 1);
+    });
+}
+
+/// An engine that is dropped with work under way does it; the worker thread may be the last that held it.
+#[test]
+fn a_dropped_engine_finishes_its_work() {
+    check(|| {
+        let (engine, store) = (engine(), store());
+        let transfer = submit(&engine, &store, (0, 1), After::Nothing).expect("checked");
+        let waits = {
+            let transfer = transfer.clone();
+            move || transfer.wait(None).expect("copied")
+        };
+        together(vec![Box::new(waits), Box::new(move || drop(engine))]);
+        assert_eq!((content(&store, 1), transfer.error()), (1, None));
+    });
+}
+
+/// Transfers of two engines that wait for each other's, in a chain.
+#[test]
+fn engines_wait_for_each_other() {
+    check(|| {
+        let (one, two, store) = (engine(), engine(), store());
+        let first = submit(&one, &store, (0, 1), After::Nothing).expect("checked");
+        let second = submit(&two, &store, (1, 2), After::Transfer(first)).expect("checked");
+        let third = submit(&one, &store, (2, 3), After::Transfer(second)).expect("checked");
+        let end = |engine: Arc<TransferEngine>| move || engine.close();
+        together(vec![Box::new(end(one)), Box::new(end(two))]);
+        third.wait(None).expect("copied");
+        assert_eq!([1, 2, 3].map(|block| content(&store, block)), [1, 1, 1]);
+    });
+}
+
+/// A store that is closed takes nothing new; what was accepted is copied.
+#[test]
+fn a_store_is_closed_while_others_submit() {
+    check(|| {
+        let (engine, from, to) = (engine(), store(), store());
+        let submits = {
+            let (engine, from, to) = (engine.clone(), from.clone(), to.clone());
+            move || match engine.submit(&from, &to, [(0, 1)].into_iter(), &Options::default()) {
+                Ok(transfer) => transfer.wait(None).map(|()| true).expect("copied"),
+                Err(error) => {
+                    assert!(matches!(error, TransferError::StoreClosed { .. }));
+                    false
+                }
+            }
+        };
+        let closes = {
+            let from = from.clone();
+            move || {
+                from.close();
+                true
+            }
+        };
+        let copied = together(vec![Box::new(submits), Box::new(closes)])[0];
+        assert_eq!(content(&to, 1), if copied { 1 } else { 2 });
+        let late = engine.submit(&from, &to, [(0, 2)].into_iter(), &Options::default());
+        assert!(matches!(late, Err(TransferError::StoreClosed { .. })));
+        engine.close();
+    });
+}

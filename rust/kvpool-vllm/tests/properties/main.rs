@@ -1,0 +1,50 @@
+//! Historical bugs as properties of vLLM's pool over kvpool: those of the list of 25 that have to hold here as well, or only
+//! here. The numbers are those of `docs/properties.md`; what is behind vLLM's Python is tested in `tests/properties`.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+
+mod p01_freed_twice;
+mod p06_free_before_cached;
+mod p11_stale_readers;
+mod p15_event_lengths;
+mod p17_superseded_partial;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvpool::EvictionPolicy;
+use kvpool_vllm::{Key, Pool, Removed, Start, VllmError};
+use proptest::prelude::*;
+
+/// Tokens per block.
+const B: usize = 4;
+
+/// The key of a prefix: its digest begins with it.
+fn key(prefix: &[u8]) -> Key {
+    let mut digest = [0; 32];
+    digest[..prefix.len()].copy_from_slice(prefix);
+    digest[31] = prefix.len() as u8;
+    Key::new(&digest, 0).unwrap()
+}
+
+/// The policies that order vLLM's queue: all but the one that needs access times.
+fn policies() -> impl Iterator<Item = EvictionPolicy> {
+    EvictionPolicy::ALL.iter().copied().filter(|&policy| policy != EvictionPolicy::LastAccess)
+}
+
+fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
+    let mut blocks = Vec::new();
+    pool.allocate(n, &mut blocks, None).unwrap();
+    blocks
+}
+
+/// Caches `blocks` as the full blocks of `prompt`, whose tokens are one byte each. Returns what made way.
+fn cache(pool: &mut Pool, blocks: &[u32], prompt: &[u8]) -> Vec<Removed> {
+    let mut removed = Vec::new();
+    let key_of = |position: usize| Some(key(&prompt[..(position + 1) * B]));
+    pool.cache_full(Start::at(0), blocks, key_of, B, &mut removed, None).unwrap();
+    removed
+}
+
+fn order(pool: &Pool) -> Vec<u32> {
+    pool.order().collect()
+}

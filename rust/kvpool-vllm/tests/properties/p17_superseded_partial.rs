@@ -1,0 +1,104 @@
+//! Property 17: once a block is promoted from a part to the whole, a lookup of the part misses, and nothing is told of it again.
+//!
+//! Bugs: vllm#49125: the digest of the part stayed in the map, led to a block with other tokens, and was removed once more later.
+//! Fails it: a promotion that writes the new hash over the old one.
+
+use super::*;
+
+/// The first `tokens` tokens of every prompt here.
+const PROMPT: [u8; 4] = [7, 7, 8, 8];
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// The block becomes full.
+    Full,
+    /// Its keys are taken by hand first, as a replacement does.
+    Taken,
+    /// A copy-on-write gives the keys to another block, which becomes full.
+    Moved,
+}
+
+/// Every set of parts, held by one block or also by another one, promoted every way, in both orders of what follows.
+#[test]
+fn property_17_a_superseded_part_is_not_found_and_not_told_of_again() {
+    for parts in 1..8u8 {
+        let lengths: Vec<usize> = (1..=3).filter(|length| parts & (1 << (length - 1)) != 0).collect();
+        for way in [Way::Full, Way::Taken, Way::Moved] {
+            for shared in [false, true] {
+                for policy in policies() {
+                    promote(policy, &lengths, way, shared);
+                }
+            }
+        }
+    }
+}
+
+fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
+    let what = format!("{policy:?}, {lengths:?}, {way:?}, shared: {shared}");
+    let mut pool = Pool::with_policy(5, true, policy).unwrap();
+    // Replayed, what is told gives the keys that lead somewhere: of each how many copies.
+    let mut told: BTreeMap<Vec<u8>, i32> = BTreeMap::new();
+    let gone = |told: &mut BTreeMap<Vec<u8>, i32>, removed: &[Removed]| {
+        for one in removed {
+            let copies = told.get_mut(one.key.as_bytes()).unwrap_or_else(|| panic!("{what}: {one:?}"));
+            *copies -= 1;
+            assert!(*copies >= 0, "{what}: {one:?} is told twice");
+            assert_eq!(one.last_copy, *copies == 0, "{what}: {one:?}");
+        }
+    };
+    let mut block = take(&mut pool, 1)[0];
+    let other = take(&mut pool, 1)[0];
+    for &length in lengths {
+        // A shorter part is a further key of the block, a longer one too: vLLM takes the shorter away by itself.
+        pool.insert_hash(key(&PROMPT[..length]), block, Some(length as u32));
+        *told.entry(key(&PROMPT[..length]).as_bytes().to_vec()).or_default() += 1;
+    }
+    if shared {
+        pool.insert_hash(key(&PROMPT[..lengths[0]]), other, Some(lengths[0] as u32));
+        *told.entry(key(&PROMPT[..lengths[0]]).as_bytes().to_vec()).or_default() += 1;
+    }
+    match way {
+        Way::Full => {}
+        Way::Taken => {
+            let removed = pool.remove_hashes(block);
+            assert_eq!(removed.len(), lengths.len(), "{what}");
+            gone(&mut told, &removed);
+        }
+        Way::Moved => {
+            let fresh = take(&mut pool, 1)[0];
+            pool.move_hashes(block, fresh).unwrap();
+            for &length in lengths {
+                assert!(!pool.keys().leads_to(&key(&PROMPT[..length]), block), "{what}");
+                assert!(pool.keys().leads_to(&key(&PROMPT[..length]), fresh), "{what}");
+            }
+            pool.free([block]).unwrap();
+            block = fresh;
+        }
+    }
+
+    gone(&mut told, &cache(&mut pool, &[block], &PROMPT));
+    *told.entry(key(&PROMPT).as_bytes().to_vec()).or_default() += 1;
+
+    let check = |pool: &Pool, told: &BTreeMap<Vec<u8>, i32>| {
+        for length in 1..=3 {
+            let part = key(&PROMPT[..length]);
+            let left = shared && length == lengths[0];
+            assert!(!pool.keys().leads_to(&part, block), "{what}: {length} tokens lead to the full block");
+            assert_eq!(pool.find(&part), left.then_some(other), "{what}: {length} tokens");
+            assert_eq!(told.get(part.as_bytes()).copied().unwrap_or(0), i32::from(left), "{what}");
+        }
+        assert_eq!(pool.keys().further_keys(block), [], "{what}");
+        pool.check_invariants().unwrap();
+    };
+    check(&pool, &told);
+    assert_eq!(pool.find(&key(&PROMPT)), Some(block));
+    // The block is freed, and handed out again: nothing but its whole content is told to be gone.
+    pool.free([block]).unwrap();
+    check(&pool, &told);
+    let (mut removed, mut all) = (Vec::new(), Vec::new());
+    let free = pool.num_free();
+    pool.allocate(free, &mut all, Some(&mut removed)).unwrap();
+    assert_eq!(removed, [Removed { block, key: key(&PROMPT), last_copy: true }], "{what}");
+    gone(&mut told, &removed);
+    check(&pool, &told);
+}

@@ -1,0 +1,541 @@
+//! The manager's reference model: requests with their tables over reference pools, one per tier.
+//!
+//! Every method says whether it succeeded, `false` or `None` for a refusal; what is refused changes nothing. Hints, retention
+//! and statistics are not modelled.
+
+use std::collections::BTreeMap;
+
+use super::ReferencePool;
+use crate::manager::RequestState;
+
+/// Tier and block.
+type Place = (usize, usize);
+
+/// A request: its table is empty while it is preempted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReferenceRequest {
+    /// Where its blocks are.
+    pub state: RequestState,
+    /// The tier of its blocks.
+    pub tier: usize,
+    /// Of its prompt.
+    pub salt: Vec<u8>,
+    /// Prompt and appended ones.
+    pub tokens: Vec<u32>,
+    /// Its table; trimmed entries are 0.
+    pub blocks: Vec<usize>,
+    /// Tokens whose KV is written.
+    pub computed: usize,
+    /// Leading blocks that are in the index.
+    pub published: usize,
+    /// Leading blocks that were given up for a window.
+    pub trimmed: usize,
+    /// Whether an append may meet a block that is shared or registered.
+    guarded: bool,
+    epoch: u64,
+}
+
+impl ReferenceRequest {
+    fn new(tokens: &[u32], salt: &[u8]) -> Self {
+        Self {
+            state: RequestState::Preempted,
+            tier: 0,
+            salt: salt.to_vec(),
+            tokens: tokens.to_vec(),
+            blocks: Vec::new(),
+            computed: 0,
+            published: 0,
+            trimmed: 0,
+            guarded: false,
+            epoch: 0,
+        }
+    }
+}
+
+/// One operation of a step plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReferenceStep {
+    /// A new request: id, tokens, salt.
+    Admit(i64, Vec<u32>, Vec<u8>),
+    /// A preempted one.
+    Resume(i64),
+    /// Tokens for a running one.
+    Append(i64, Vec<u32>),
+    /// Preemption, after a step or at once.
+    Preempt(i64, Option<u64>),
+    /// The end of a request, after a step or at once.
+    Release(i64, Option<u64>),
+}
+
+/// What a committed operation gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReferenceOutcome {
+    /// The table, and how many of its blocks were cached.
+    Admitted(Vec<usize>, usize),
+    /// Positions of the table that changed, with their blocks.
+    Appended(Vec<(usize, usize)>),
+    /// A request gave up its blocks.
+    Ended,
+}
+
+/// A block on its way: source, destination, references, whether it is copied, whether its content goes along.
+#[derive(Clone, Debug)]
+struct Moved {
+    src: usize,
+    dst: usize,
+    references: usize,
+    copied: bool,
+    registered: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Swap {
+    ids: Vec<i64>,
+    to: usize,
+    moved: Vec<Moved>,
+    taken: bool,
+}
+
+/// The manager's reference model.
+#[derive(Clone, Debug)]
+pub struct ReferenceManager {
+    /// The device's pool, then the host's, if there is one.
+    pub pools: Vec<ReferencePool>,
+    /// By id.
+    pub requests: BTreeMap<i64, ReferenceRequest>,
+    watermark: f64,
+    block_size: usize,
+    /// Planned copies: source, destination, the swap that they belong to.
+    planned: Vec<(Place, Place, Option<u64>)>,
+    swaps: BTreeMap<u64, Swap>,
+    next_swap: u64,
+}
+
+impl ReferenceManager {
+    /// No requests, over a device's pool and perhaps a host's.
+    #[must_use]
+    pub fn new(pool: ReferencePool, host: Option<ReferencePool>, watermark: f64) -> Self {
+        let block_size = pool.block_size;
+        let pools = std::iter::once(pool).chain(host).collect();
+        let (requests, planned, swaps) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0 }
+    }
+
+    /// The device's pool.
+    #[must_use]
+    pub fn device(&self) -> &ReferencePool {
+        &self.pools[0]
+    }
+
+    /// Whether the request is in this state.
+    #[must_use]
+    pub fn is(&self, id: i64, state: RequestState) -> bool {
+        self.requests.get(&id).is_some_and(|request| request.state == state)
+    }
+
+    fn reserve(&self) -> usize {
+        let running = self.requests.values().any(|request| request.state == RequestState::Running);
+        let share = (self.watermark * (self.device().num_blocks() - 1) as f64) as usize;
+        if running { share } else { 0 }
+    }
+
+    /// The cached prefix of a prompt, held; its last token is left to compute.
+    fn look_up(&mut self, tokens: &[u32], salt: &[u8]) -> Vec<usize> {
+        let most = tokens.len().saturating_sub(1) / self.block_size;
+        self.pools[0].lookup(salt, tokens, most, true)
+    }
+
+    /// Allocates behind a held match: the table, and how many blocks of it were cached.
+    fn install(&mut self, id: i64, mut request: ReferenceRequest, found: Vec<usize>) -> Option<usize> {
+        let cached = found.len();
+        let missing = request.tokens.len().div_ceil(self.block_size) - cached;
+        request.blocks = found;
+        request.blocks.extend(self.pools[0].allocate(missing)?);
+        (request.published, request.computed) = (cached, cached * self.block_size);
+        (request.state, request.epoch) = (RequestState::Running, self.device().epoch);
+        self.requests.insert(id, request);
+        Some(cached)
+    }
+
+    /// Lookup, then allocation. On a copy: what does not fit changes nothing.
+    fn place(&mut self, id: i64, request: ReferenceRequest) -> Option<usize> {
+        let mut changed = self.clone();
+        let found = changed.look_up(&request.tokens, &request.salt);
+        let missing = request.tokens.len().div_ceil(self.block_size) - found.len();
+        if missing + self.reserve() > changed.device().available() {
+            return None;
+        }
+        let cached = changed.install(id, request, found)?;
+        *self = changed;
+        Some(cached)
+    }
+
+    /// Admits a request: how many blocks were cached.
+    pub fn admit(&mut self, id: i64, tokens: &[u32], salt: &[u8]) -> Option<usize> {
+        if tokens.is_empty() || self.requests.contains_key(&id) {
+            return None;
+        }
+        self.place(id, ReferenceRequest::new(tokens, salt))
+    }
+
+    /// Resumes a preempted request: how many blocks were cached.
+    pub fn resume(&mut self, id: i64) -> Option<usize> {
+        if !self.is(id, RequestState::Preempted) {
+            return None;
+        }
+        self.place(id, self.requests[&id].clone())
+    }
+
+    /// Positions of the table that `more` slots behind the last token reach and that exist already.
+    fn touched(&self, request: &ReferenceRequest, more: usize) -> std::ops::Range<usize> {
+        let first = request.tokens.len() / self.block_size;
+        let end = (request.tokens.len() + more).div_ceil(self.block_size).min(request.blocks.len());
+        if request.guarded && more > 0 { first..end.max(first) } else { first..first }
+    }
+
+    fn missing(&self, request: &ReferenceRequest, more: usize) -> usize {
+        (request.tokens.len() + more).div_ceil(self.block_size).saturating_sub(request.blocks.len())
+    }
+
+    /// Blocks that an append takes; `given_up` counts the references that others of the batch give up by copying.
+    fn needed(&self, id: i64, more: usize, given_up: &mut BTreeMap<usize, usize>) -> usize {
+        let request = &self.requests[&id];
+        let mut needed = self.missing(request, more);
+        for &block in &request.blocks[self.touched(request, more)] {
+            let given_up = given_up.entry(block).or_default();
+            if self.device().users(block) - *given_up > 1 || self.device().is_registered(block) {
+                *given_up += 1;
+                needed += 1;
+            }
+        }
+        needed
+    }
+
+    /// Appends a token to each of some running requests: rows, positions and blocks that changed.
+    pub fn append(&mut self, rows: &[(i64, u32)], commit_first: bool) -> Option<Vec<(usize, usize, usize)>> {
+        let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
+        if (0..rows.len()).any(|at| twice(at) || !self.is(rows[at].0, RequestState::Running)) {
+            return None;
+        }
+        let mut given_up = BTreeMap::new();
+        let needed: usize = rows.iter().map(|&(id, _)| self.needed(id, 1, &mut given_up)).sum();
+        if needed > self.device().available() {
+            return None;
+        }
+        let mut changes = Vec::new();
+        for (row, &(id, token)) in rows.iter().enumerate() {
+            if commit_first {
+                self.commit(id, self.requests[&id].tokens.len());
+            }
+            let changed = self.extend(id, &[token], 0)?;
+            changes.extend(changed.into_iter().map(|(index, block)| (row, index, block)));
+        }
+        Some(changes)
+    }
+
+    /// Appends tokens to a running request, with room for more: positions and blocks that changed.
+    pub fn append_tokens(
+        &mut self,
+        id: i64,
+        tokens: &[u32],
+        lookahead: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let fits = self.is(id, RequestState::Running)
+            && self.needed(id, tokens.len() + lookahead, &mut BTreeMap::new()) <= self.device().available();
+        if fits { self.extend(id, tokens, lookahead) } else { None }
+    }
+
+    fn extend(&mut self, id: i64, tokens: &[u32], lookahead: usize) -> Option<Vec<(usize, usize)>> {
+        let mut request = self.requests.get(&id)?.clone();
+        let more = tokens.len() + lookahead;
+        let touched = self.touched(&request, more);
+        let mut changes = Vec::new();
+        for index in touched.clone() {
+            let block = request.blocks[index];
+            if self.device().users(block) == 1 && !self.device().is_registered(block) {
+                continue;
+            }
+            request.blocks[index] = self.pools[0].allocate(1)?[0];
+            changes.push((index, request.blocks[index]));
+            if index * self.block_size < request.tokens.len() {
+                self.plan_copy((0, block), (0, request.blocks[index]));
+            }
+            self.pools[0].release(&[block]);
+        }
+        request.guarded &= more == 0 || touched.end < request.blocks.len();
+        let missing = self.missing(&request, more);
+        let fresh = self.pools[0].allocate(missing)?;
+        changes.extend(fresh.iter().enumerate().map(|(at, &block)| (request.blocks.len() + at, block)));
+        request.blocks.extend(fresh);
+        request.tokens.extend(tokens);
+        self.requests.insert(id, request);
+        Some(changes)
+    }
+
+    /// Where the content of a block is until the plan is executed.
+    fn resolve(&self, place: Place) -> Place {
+        self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
+    }
+
+    fn plan_copy(&mut self, src: Place, dst: Place) {
+        let src = self.resolve(src);
+        self.pools[src.0].pin(&[src.1]);
+        self.pools[dst.0].pin(&[dst.1]);
+        self.planned.push((src, dst, None));
+    }
+
+    /// The copies that are planned, in order.
+    #[must_use]
+    pub fn planned_copies(&self) -> Vec<(Place, Place)> {
+        self.planned.iter().map(|&(src, dst, _)| (src, dst)).collect()
+    }
+
+    /// Hands out the planned copies whose destinations are of use.
+    pub fn take_plan(&mut self) -> Vec<(Place, Place)> {
+        let wanted = |(tier, block): Place| {
+            let pool = &self.pools[tier];
+            pool.holders(block) > 0 || pool.blocks[block].computed
+        };
+        let plan = self.planned_copies().into_iter().filter(|&(_, dst)| wanted(dst)).collect();
+        self.planned.clear();
+        self.swaps.values_mut().for_each(|swap| swap.taken = true);
+        self.pools.iter_mut().for_each(ReferencePool::unpin);
+        plan
+    }
+
+    /// Says that tokens are computed: full blocks are registered, unless the epoch has changed since or a fork has
+    /// registered them.
+    pub fn commit(&mut self, id: i64, computed: usize) -> bool {
+        if !self.is(id, RequestState::Running) {
+            return false;
+        }
+        let Some(request) = self.requests.get_mut(&id) else { return false };
+        if computed > request.tokens.len() || computed < request.computed {
+            return false;
+        }
+        request.computed = computed;
+        if request.epoch == self.pools[0].epoch {
+            for at in request.published..computed / self.block_size {
+                let block = request.blocks[at..=at].to_vec();
+                if !self.pools[0].is_registered(block[0]) {
+                    self.pools[0].register(&block, &request.salt, &request.tokens, at);
+                    self.pools[0].mark_computed(&block);
+                }
+            }
+            request.published = request.published.max(computed / self.block_size);
+        }
+        true
+    }
+
+    /// A second request over the same blocks.
+    pub fn fork(&mut self, parent: i64, child: i64) -> bool {
+        if !self.is(parent, RequestState::Running) || self.requests.contains_key(&child) {
+            return false;
+        }
+        let Some(request) = self.requests.get_mut(&parent) else { return false };
+        request.guarded = true;
+        let twin = request.clone();
+        self.pools[0].acquire(&twin.blocks[twin.trimmed..]);
+        self.requests.insert(child, twin);
+        true
+    }
+
+    /// Keeps the first tokens of a running request.
+    pub fn truncate(&mut self, id: i64, keep: usize) -> bool {
+        let size = self.block_size;
+        let Some(request) = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running) else {
+            return false;
+        };
+        if !((request.trimmed * size).max(1)..=request.tokens.len()).contains(&keep) {
+            return false;
+        }
+        request.tokens.truncate(keep);
+        let mut dropped = request.blocks.split_off(keep.div_ceil(size));
+        dropped.reverse();
+        (request.computed, request.published) =
+            (request.computed.min(keep), request.published.min(keep / size));
+        request.guarded = true;
+        self.pools[0].release(&dropped)
+    }
+
+    /// Gives up the blocks before a window of a running request: how many.
+    pub fn trim(&mut self, id: i64, window: usize) -> Option<usize> {
+        let size = self.block_size;
+        let request = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running)?;
+        let gone = request.trimmed..(request.computed.saturating_sub(window) / size).max(request.trimmed);
+        request.trimmed = gone.end;
+        let blocks: Vec<_> = request.blocks[gone.clone()].iter().rev().copied().collect();
+        request.blocks[gone.clone()].fill(0);
+        self.pools[0].release(&blocks);
+        Some(gone.len())
+    }
+
+    fn give_up(&mut self, id: i64, after: Option<u64>) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let blocks: Vec<_> = request.blocks[request.trimmed..].iter().rev().copied().collect();
+        let pool = &mut self.pools[request.tier];
+        match after {
+            None => pool.release(&blocks),
+            Some(step) => pool.release_after(&blocks, step),
+        };
+        let ReferenceRequest { tokens, salt, .. } = &*request;
+        *request = ReferenceRequest::new(tokens, salt);
+    }
+
+    /// Preempts a running or swapped request by recompute.
+    pub fn preempt(&mut self, id: i64, after: Option<u64>) -> bool {
+        let holds = self.is(id, RequestState::Running) || self.is(id, RequestState::Swapped);
+        if holds {
+            self.give_up(id, after);
+        }
+        holds
+    }
+
+    /// Ends a request.
+    pub fn release(&mut self, id: i64, after: Option<u64>) -> bool {
+        let settled = self.requests.contains_key(&id) && !self.is(id, RequestState::Moving);
+        if settled {
+            self.give_up(id, after);
+            self.requests.remove(&id);
+        }
+        settled
+    }
+
+    /// Ends the fences of a step and of earlier ones.
+    pub fn complete_step(&mut self, step: u64) {
+        self.pools.iter_mut().for_each(|pool| pool.complete_step(step));
+    }
+
+    /// Forgets everything cached, in every tier.
+    pub fn bump_epoch(&mut self) {
+        self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
+    }
+
+    /// Does what a plan of these operations does: all matches are held, then blocks are given up, then taken. `None` if
+    /// something does not fit, or not any more: then the plan has promised too much, and the model is spoilt.
+    pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
+        let mut matched = BTreeMap::new();
+        for operation in planned {
+            let (id, request) = match operation {
+                ReferenceStep::Admit(id, tokens, salt) => (*id, ReferenceRequest::new(tokens, salt)),
+                ReferenceStep::Resume(id) => (*id, self.requests.get(id)?.clone()),
+                _ => continue,
+            };
+            let found = self.look_up(&request.tokens, &request.salt);
+            matched.insert(id, (request, found));
+        }
+        for operation in planned {
+            let done = match *operation {
+                ReferenceStep::Preempt(id, after) => self.preempt(id, after),
+                ReferenceStep::Release(id, after) => self.release(id, after),
+                _ => true,
+            };
+            if !done {
+                return None;
+            }
+        }
+        let outcome = |operation: &ReferenceStep| match operation {
+            ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id) => {
+                let (request, found) = matched.remove(id)?;
+                let cached = self.install(*id, request, found)?;
+                Some(ReferenceOutcome::Admitted(self.requests[id].blocks.clone(), cached))
+            }
+            ReferenceStep::Append(id, tokens) => {
+                Some(ReferenceOutcome::Appended(self.extend(*id, tokens, 0)?))
+            }
+            ReferenceStep::Preempt(..) | ReferenceStep::Release(..) => Some(ReferenceOutcome::Ended),
+        };
+        planned.iter().map(outcome).collect()
+    }
+
+    /// Begins to move requests to the host, or back to the device: the swap's number.
+    pub fn begin_swap(&mut self, ids: &[i64], out: bool) -> Option<u64> {
+        let (state, from, to) =
+            if out { (RequestState::Running, 0, 1) } else { (RequestState::Swapped, 1, 0) };
+        let twice = (1..ids.len()).any(|at| ids[..at].contains(&ids[at]));
+        if self.pools.len() < 2 || ids.is_empty() || twice || !ids.iter().all(|&id| self.is(id, state)) {
+            return None;
+        }
+        let mut moved: Vec<Moved> = Vec::new();
+        for &src in ids.iter().map(|id| &self.requests[id]).flat_map(|r| &r.blocks[r.trimmed..]) {
+            if let Some(known) = moved.iter_mut().find(|known| known.src == src) {
+                known.references += 1;
+                continue;
+            }
+            let content = self.pools[from].content_of(src);
+            let found = content.and_then(|content| self.pools[to].find(content));
+            let registered = content.is_some();
+            let (dst, copied) = (found.unwrap_or(0), found.is_none());
+            moved.push(Moved { src, dst, references: 1, copied, registered });
+        }
+        let mut changed = self.clone();
+        let target = &mut changed.pools[to];
+        for known in moved.iter().filter(|known| !known.copied) {
+            (0..known.references).for_each(|_| target.hold(known.dst));
+        }
+        let fresh = moved.iter().filter(|known| known.copied).count();
+        if fresh > target.available().saturating_sub(if out { 0 } else { self.reserve() }) {
+            return None;
+        }
+        let mut fresh = target.allocate(fresh)?.into_iter();
+        let id = self.next_swap;
+        for known in moved.iter_mut().filter(|known| known.copied) {
+            known.dst = fresh.next()?;
+            changed.pools[to].blocks[known.dst].references = known.references;
+            let src = changed.resolve((from, known.src));
+            changed.planned.push((src, (to, known.dst), Some(id)));
+        }
+        let taken = moved.iter().all(|known| !known.copied);
+        changed.next_swap += 1;
+        changed.swaps.insert(id, Swap { ids: ids.to_vec(), to, moved, taken });
+        for request in changed.requests.iter_mut().filter(|(id, _)| ids.contains(id)) {
+            request.1.state = RequestState::Moving;
+        }
+        *self = changed;
+        Some(id)
+    }
+
+    /// Ends a swap whose copies were handed out: pairs of blocks, old and new.
+    pub fn complete_swap(&mut self, swap: u64) -> Option<Vec<(usize, usize)>> {
+        self.swaps.get(&swap).filter(|swap| swap.taken)?;
+        let Swap { ids, to, moved, .. } = self.swaps.remove(&swap)?;
+        let from = 1 - to;
+        for known in moved.iter().filter(|known| known.copied && known.registered) {
+            if let Some(content) = self.pools[from].content_of(known.src).cloned() {
+                self.pools[to].adopt(known.dst, &content);
+            }
+        }
+        self.pools[from].release(&references(&moved, |known| known.src));
+        for id in &ids {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            for block in &mut request.blocks[request.trimmed..] {
+                *block = moved.iter().find(|known| known.src == *block).map_or(*block, |known| known.dst);
+            }
+            request.tier = to;
+            request.state = if to == 1 { RequestState::Swapped } else { RequestState::Running };
+        }
+        Some(moved.iter().map(|known| (known.src, known.dst)).collect())
+    }
+
+    /// Takes a swap back.
+    pub fn abort_swap(&mut self, swap: u64) -> bool {
+        let Some(Swap { ids, to, moved, .. }) = self.swaps.remove(&swap) else { return false };
+        self.planned.retain(|copy| copy.2 != Some(swap));
+        self.pools[to].release(&references(&moved, |known| known.dst));
+        for request in self.requests.iter_mut().filter(|(id, _)| ids.contains(id)) {
+            request.1.state = if to == 1 { RequestState::Running } else { RequestState::Swapped };
+        }
+        true
+    }
+
+    /// Swaps under way.
+    #[must_use]
+    pub fn swaps(&self) -> Vec<u64> {
+        self.swaps.keys().copied().collect()
+    }
+}
+
+/// The references of one end of a swap, last block first.
+fn references(moved: &[Moved], end: impl Fn(&Moved) -> usize) -> Vec<usize> {
+    moved.iter().rev().flat_map(|known| vec![end(known); known.references]).collect()
+}

@@ -1,0 +1,43 @@
+//! Property 3: an allocation of nothing, of a negative number, or of more than there is changes nothing; counts stay within
+//! the pool.
+//!
+//! Bugs: ascend#14283, lmcache#987: such an allocation took what there was, or moved the counts below 0.
+//! Fails it: popping blocks until none is left and only then raising; a signed count that is never compared with 0.
+
+use super::*;
+
+/// ascend#14283, lmcache#987: an allocation of 0, of a negative number or of more than there is changed the counts.
+#[test]
+fn property_03_an_impossible_allocation_changes_nothing() {
+    for cached in 0..=2 {
+        for held in 0..=2 {
+            let mut pool = pool(6);
+            cache(&mut pool, &(0..2 * cached as u32).collect::<Vec<_>>());
+            let held = pool.allocate(held).unwrap();
+            if let [first, ..] = held[..] {
+                pool.release_after(&[first], 7).unwrap();
+            }
+            let available = pool.num_available();
+            assert_eq!(available, 6 - held.len());
+            let before = observe(&pool);
+            // -1 and the most negative number, as a caller's unsigned count has them.
+            for n in [0, available + 1, 7, usize::MAX, isize::MIN.cast_unsigned()] {
+                let mut out = ids(&[77]);
+                let result = pool.allocate_into(n, &mut out);
+                if n == 0 {
+                    assert_eq!(result, Ok(()));
+                } else {
+                    let fenced = usize::from(!held.is_empty());
+                    assert_eq!(
+                        result,
+                        Err(PoolError::OutOfBlocks(Refusal::new(n, available, fenced, n <= 6)))
+                    );
+                }
+                assert_eq!(raw(&out), [77], "allocate({n})");
+                assert_eq!(observe(&pool), before, "allocate({n})");
+            }
+            assert_eq!(pool.allocate(available).unwrap().len(), available);
+            assert_eq!(sums(&pool), recount(&pool));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Property 10: aborting a request in any state of its life, with its completion messages lost, sent twice or late, brings the
+//! counts back to what they would be without it, at the latest when the last step or swap it was part of is over.
+//!
+//! Bugs: vllm#46283, vllm#41269, vllm#44100: an abort at the wrong moment leaked blocks, or freed them twice.
+//! Fails it: a release that takes its blocks from the running table alone; a late message that is taken for a new one.
+
+use super::*;
+
+/// A request in one of the states that it can be aborted in, beside another one that shares its prefix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Admitted,
+    PartlyCommitted,
+    Committed,
+    Decoding,
+    Preempted,
+    PreemptedAfterStep,
+    Resumed,
+    ResumedWhileFenced,
+    StaleEpoch,
+}
+
+const STAGES: [Stage; 9] = [
+    Stage::Admitted,
+    Stage::PartlyCommitted,
+    Stage::Committed,
+    Stage::Decoding,
+    Stage::Preempted,
+    Stage::PreemptedAfterStep,
+    Stage::Resumed,
+    Stage::ResumedWhileFenced,
+    Stage::StaleEpoch,
+];
+
+const STEP: u64 = 10;
+
+fn bring_to(engine: &mut Engine, request: i64, stage: Stage) {
+    engine.admit(request, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
+    match stage {
+        Stage::Admitted => {}
+        Stage::PartlyCommitted => engine.compute(request, 5),
+        Stage::Committed => engine.compute_all(request),
+        Stage::StaleEpoch => {
+            engine.compute(request, 5);
+            engine.manager.bump_epoch().unwrap();
+            engine.compute_all(request);
+        }
+        _ => {
+            engine.compute_all(request);
+            for token in 0..4 {
+                engine.append(request, token).unwrap();
+                engine.compute_all(request);
+            }
+            engine.append(request, 4).unwrap(); // sampled, not computed
+        }
+    }
+    let fence = matches!(stage, Stage::PreemptedAfterStep | Stage::ResumedWhileFenced).then_some(STEP);
+    if matches!(
+        stage,
+        Stage::Preempted | Stage::PreemptedAfterStep | Stage::Resumed | Stage::ResumedWhileFenced
+    ) {
+        engine.manager.preempt(request, fence).unwrap();
+    }
+    if matches!(stage, Stage::Resumed | Stage::ResumedWhileFenced) {
+        engine.resume(request).unwrap();
+    }
+    engine.check();
+}
+
+/// vllm#46283, #41269, #44100: an abort in some state, or with its completion message lost, sent twice or late, left
+/// blocks behind or freed them twice.
+#[test]
+fn property_10_an_abort_in_any_state_gives_everything_back() {
+    let messages: [&[u64]; 7] = [
+        &[],
+        &[STEP],
+        &[STEP, STEP],
+        &[STEP - 1, STEP],
+        &[STEP + 5],
+        &[STEP, STEP - 1],
+        &[3, 3, STEP + 1, STEP],
+    ];
+    for stage in STAGES {
+        for fence in [None, Some(STEP), Some(STEP - 1)] {
+            for early in [&[][..], &[STEP]] {
+                for late in messages {
+                    abort(stage, fence, early, late);
+                }
+            }
+        }
+    }
+}
+
+fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
+    let what = format!("{stage:?}, released after {fence:?}, completed {early:?}, then {late:?}");
+    let mut engine = Engine::new(20);
+    engine.admit(1, &[1, 2, 3, 4, 8]).unwrap();
+    engine.compute_all(1);
+    let held = |engine: &Engine| {
+        let stats = engine.manager.stats();
+        (stats.pool.free + stats.pool.cached_free, stats.pool.active, stats.running, stats.preempted)
+    };
+    let without = held(&engine);
+    let bystander = engine.manager.block_table(1).unwrap().to_vec();
+
+    bring_to(&mut engine, 2, stage);
+    for &step in early {
+        engine.manager.complete_step(step).unwrap();
+    }
+    let fenced_before = engine.manager.pool().num_fenced();
+    engine.release(2, fence);
+    // The abort may come twice as well.
+    let after = observe_manager(&engine.manager);
+    assert_eq!(engine.manager.release(2, fence), Err(ManagerError::UnknownRequest { id: 2.into() }));
+    assert_eq!(observe_manager(&engine.manager), after);
+    engine.check();
+
+    let is_open = |step: u64| early.iter().all(|&completed| completed < step);
+    if fence.is_some_and(is_open) && !matches!(stage, Stage::Preempted | Stage::PreemptedAfterStep) {
+        assert!(engine.manager.pool().num_fenced() > fenced_before, "{what}: nothing waits for the step");
+    }
+    for &step in late {
+        engine.manager.complete_step(step).unwrap();
+        engine.check();
+    }
+    // The last deadline: every step has ended by now.
+    engine.manager.complete_step(STEP).unwrap();
+    assert_eq!(engine.manager.pool().num_fenced(), 0, "{what}");
+    assert_eq!(held(&engine), without, "{what}");
+    assert_eq!(engine.manager.block_table(1).unwrap(), bystander);
+    assert!(bystander.iter().all(|&block| engine.manager.pool().ref_count(block) == Some(1)), "{what}");
+    engine.check();
+    engine.release(1, None);
+    assert_eq!(engine.manager.pool().num_available(), 20, "{what}");
+}
+
+/// Where a request is on its way to the host and back.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+enum Trip {
+    OutBegun,
+    OutTaken,
+    Out,
+    InBegun,
+    InTaken,
+    Back,
+}
+
+/// The same along a swap: the request and its fork end while they are on their way out, there, on their way in, or back. A swap
+/// under way is completed or taken back first, as its copies demand; its messages come late and twice.
+#[test]
+fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
+    for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {
+        for take_back in [false, true] {
+            for fence in [None, Some(STEP)] {
+                abort_on_the_way(trip, take_back, fence);
+            }
+        }
+    }
+}
+
+fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
+    let what = format!("{trip:?}, taken back: {take_back}, {fence:?}");
+    let (num_blocks, host_blocks) = (21, 11);
+    let config = ManagerConfig { num_blocks, host_blocks, block_size: B, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    let admit = |manager: &mut CacheManager, id: i64, tokens: &[u32]| {
+        let cursor = manager.prepare(tokens, ExtraKeys::default()).unwrap();
+        manager.admit(id, cursor).unwrap();
+        manager.commit(id, tokens.len()).unwrap();
+    };
+    let held = |manager: &CacheManager| {
+        let tier = |tier| {
+            let (free, cached_free, active, fenced) = sums(manager.tiers().pool(tier).unwrap());
+            (free + cached_free, active, fenced)
+        };
+        let stats = manager.stats();
+        (tier(0), tier(1), stats.running, stats.preempted, stats.swapped, stats.moving)
+    };
+    admit(&mut manager, 1, &[1, 2, 3, 4, 8]);
+    let without = held(&manager);
+    admit(&mut manager, 2, &[1, 2, 3, 4, 5, 6, 7]);
+    manager.fork(2, 3).unwrap();
+    manager.append_tokens(3, &[9], 0).unwrap();
+    let group = [RequestRef::Int(2), RequestRef::Int(3)];
+
+    let mut over = Vec::new();
+    let mut under_way = None;
+    for (out, last) in [(true, Trip::Out), (false, Trip::Back)] {
+        let swap = if out { manager.begin_swap_out(&group) } else { manager.begin_swap_in(&group) }.unwrap();
+        under_way = Some(swap);
+        if trip == if out { Trip::OutBegun } else { Trip::InBegun } {
+            break;
+        }
+        manager.take_plan().unwrap();
+        if trip < last {
+            break;
+        }
+        manager.complete_swap(swap).unwrap();
+        over.push(swap);
+        under_way = None;
+        if trip == last {
+            break;
+        }
+    }
+    manager.check_invariants().unwrap();
+    if let Some(swap) = under_way {
+        // Not while its copies may still be made.
+        for id in [2, 3] {
+            let refused = manager.release(id, fence);
+            assert!(matches!(refused, Err(ManagerError::WrongState { .. })), "{what}: {refused:?}");
+        }
+        if take_back {
+            manager.abort_swap(swap).unwrap();
+        } else {
+            manager.take_plan().unwrap();
+            manager.complete_swap(swap).unwrap();
+        }
+        over.push(swap);
+    }
+    manager.release(2, fence).unwrap();
+    manager.release(3, fence).unwrap();
+    // Late and duplicated messages of all of it.
+    let before = observe_manager(&manager);
+    for &swap in &over {
+        assert!(manager.complete_swap(swap).is_err(), "{what}");
+        assert!(manager.abort_swap(swap).is_err(), "{what}");
+    }
+    for id in [2, 3] {
+        assert_eq!(manager.release(id, fence), Err(ManagerError::UnknownRequest { id: id.into() }));
+    }
+    assert_eq!(observe_manager(&manager), before, "{what}");
+    manager.take_plan().unwrap(); // the fork's copy, if nobody took it: of no use to anybody
+    for step in [STEP, STEP, STEP - 1] {
+        manager.complete_step(step).unwrap();
+        manager.check_invariants().unwrap();
+    }
+    assert_eq!(held(&manager), without, "{what}");
+}

@@ -1,0 +1,325 @@
+//! Property 11: a reader that copies a block's bytes and validates afterwards never accepts what a later owner wrote.
+//!
+//! Bugs: mooncake#850, vllm#47021: a reader checked that its block was still there, and it was: somebody else's.
+//! Fails it: handles that are plain slot numbers, ids that are used again, a version that some changes forget.
+//!
+//! There are four ways to read: by handle, whose generation ends with the sequence; beside a plan, whose version ends with any
+//! change; by a swap's number, which is used once; and holding the blocks, which needs no validation.
+
+use super::histories::*;
+use super::*;
+
+fn prompt(sequences: &Sequences, tokens: &[u32]) -> HashCursor {
+    let mut prompt = HashCursor::new(Arc::clone(sequences.hasher()), ExtraKeys::default()).unwrap();
+    prompt.append(tokens);
+    prompt
+}
+
+fn sequences(usable: &[usize]) -> Sequences {
+    let tier = |&usable: &usize| PoolConfig { num_blocks: usable + 1, block_size: B, ..Default::default() };
+    Sequences::new(Tiers::new(usable.iter().map(tier).collect()).unwrap(), hasher()).unwrap()
+}
+
+/// One byte per block, and a reader that copies a table's bytes one by one while others go on.
+struct Reader {
+    handle: SequenceId,
+    table: Vec<BlockId>,
+    expected: Vec<u64>,
+    copied: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Admit(usize),
+    Append(usize),
+    Fork(usize),
+    Free(usize, bool),
+    CompleteStep,
+    StartReading(usize),
+    CopyOne,
+}
+
+/// mooncake#850, vllm#47021, by handle: the slot and the blocks of a sequence are somebody else's while the reader copies.
+#[test]
+fn property_11_a_handle_is_refused_once_its_blocks_can_be_others() {
+    let nth = || 0usize..4;
+    let act = prop_oneof![
+        4 => (1usize..4).prop_map(Act::Admit),
+        2 => nth().prop_map(Act::Append),
+        1 => nth().prop_map(Act::Fork),
+        4 => (nth(), any::<bool>()).prop_map(|(nth, fence)| Act::Free(nth, fence)),
+        1 => Just(Act::CompleteStep),
+        2 => nth().prop_map(Act::StartReading),
+        6 => Just(Act::CopyOne),
+    ];
+    let (accepted, torn) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let result = runner(file!(), 1000).run(&prop::collection::vec(act, 1..120), |acts| {
+        let mut sequences = sequences(&[5]);
+        let mut live: Vec<SequenceId> = Vec::new();
+        let mut memory = [0u64; 6];
+        let (mut step, mut stamp) = (0, 0);
+        let mut reader: Option<Reader> = None;
+        for act in acts {
+            let pick = |live: &[SequenceId], nth: usize| live.get(nth % live.len().max(1)).copied();
+            match act {
+                Act::Admit(blocks) => {
+                    stamp += 1;
+                    let prompt = prompt(&sequences, &vec![stamp as u32; B * blocks - 1]);
+                    if let Ok(id) = sequences.admit(prompt, 0) {
+                        live.push(id);
+                        let table = sequences.block_table(id).unwrap();
+                        table.iter().for_each(|block| memory[block.index()] = stamp);
+                    }
+                }
+                Act::Append(nth) => {
+                    let Some(id) = pick(&live, nth) else { continue };
+                    stamp += 1;
+                    // Written are the new blocks alone; what a copy replaces is a new block, too.
+                    for change in sequences.append(id, &[7], 0).unwrap_or_default() {
+                        memory[change.block.index()] = stamp;
+                    }
+                    sequences.take_plan().unwrap();
+                }
+                Act::Fork(nth) => live.extend(pick(&live, nth).map(|id| sequences.fork(id).unwrap())),
+                Act::Free(nth, fence) if !live.is_empty() => {
+                    let id = live.remove(nth % live.len());
+                    sequences.free(id, fence.then_some(step)).unwrap();
+                }
+                Act::Free(..) => {}
+                Act::CompleteStep => {
+                    sequences.complete_step(step).unwrap();
+                    step += 1;
+                }
+                Act::StartReading(nth) => {
+                    reader = pick(&live, nth).map(|handle| {
+                        let table = sequences.block_table(handle).unwrap().to_vec();
+                        let expected = table.iter().map(|block| memory[block.index()]).collect();
+                        Reader { handle, table, expected, copied: Vec::new() }
+                    });
+                }
+                Act::CopyOne => {
+                    let Some(one) = &mut reader else { continue };
+                    one.copied.push(memory[one.table[one.copied.len()].index()]);
+                    if one.copied.len() < one.table.len() {
+                        continue;
+                    }
+                    let now = sequences.block_table(one.handle);
+                    let is_valid = now.is_ok_and(|now| now.starts_with(&one.table));
+                    assert!(!is_valid || one.copied == one.expected, "{:?} was accepted", one.copied);
+                    accepted.set(accepted.get() + usize::from(is_valid));
+                    torn.set(torn.get() + usize::from(one.copied != one.expected));
+                    reader = None;
+                }
+            }
+            sequences.check_invariants().unwrap();
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+    let (accepted, torn) = (accepted.get(), torn.get());
+    assert!(accepted > 100 && torn > 10, "{accepted} reads were accepted, {torn} were of later owners");
+}
+
+/// A slot is used again and again: none of its earlier handles is ever good for anything.
+#[test]
+fn property_11_no_handle_of_a_slot_is_good_for_a_later_owner() {
+    let mut sequences = sequences(&[2, 2]);
+    let mut stale: Vec<SequenceId> = Vec::new();
+    for round in 0..50u32 {
+        let prompt = prompt(&sequences, &[round]);
+        let id = sequences.admit(prompt, 0).unwrap();
+        assert!(!stale.contains(&id));
+        let before = sequences.info(id).unwrap();
+        for &handle in &stale {
+            let refused = Err(SequenceError::Stale { handle });
+            assert_eq!(sequences.info(handle).map(drop), refused);
+            assert_eq!(sequences.block_table(handle).map(drop), refused);
+            assert_eq!(sequences.cursor(handle).map(drop), refused);
+            assert_eq!(sequences.append(handle, &[1], 0).map(drop), refused);
+            assert_eq!(sequences.commit(handle, 1, false).map(drop), refused);
+            assert_eq!(sequences.truncate(handle, 0), refused);
+            assert_eq!(sequences.trim_window(handle, 0).map(drop), refused);
+            assert_eq!(sequences.fork(handle).map(drop), refused);
+            assert_eq!(sequences.begin_swap(&[id, handle], 1).map(drop), refused);
+            assert_eq!(sequences.free(handle, None), refused);
+        }
+        assert_eq!(sequences.info(id).unwrap(), before);
+        sequences.free(id, None).unwrap();
+        stale.push(id);
+        // One that was never given out is as good as one that is stale.
+        let never = SequenceId::from_bits(id.to_bits() + (7 << 32));
+        assert!(sequences.info(never).is_err());
+    }
+}
+
+/// What a reader beside the manager looks at.
+fn looked_at(engine: &Engine) -> impl PartialEq + std::fmt::Debug + use<> {
+    let manager = &engine.manager;
+    let tables: Vec<_> = (0..4).map(|id| manager.block_table(id).ok().map(<[_]>::to_vec)).collect();
+    let pool = manager.pool();
+    let blocks = |b| (pool.ref_count(b), pool.hash_of(b), pool.is_computed(b));
+    (tables, all_blocks(pool).map(blocks).collect::<Vec<_>>(), engine.memory.clone())
+}
+
+proptest! {
+    /// vllm#47021, beside the manager: an empty plan that is begun before a read and committed after it is refused if
+    /// anything that the reader may have seen has changed, or has changed and changed back.
+    #[test]
+    fn property_11_a_plan_from_before_a_read_tells_of_any_change(
+        usable in 3usize..9,
+        calls in calls(),
+        extra in prop::collection::vec((0usize..3, 0i64..4, 1usize..6), 80),
+    ) {
+        let mut engine = Engine::new(usable);
+        let (mut plan, mut seen) = (engine.manager.begin_step(), looked_at(&engine));
+        let mut next = extra.into_iter();
+        play(&mut engine, &calls, |engine| {
+            // What the engine itself does not call.
+            match next.next() {
+                Some((0, _, block)) => {
+                    let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);
+                    engine.manager.evict(&[block]).unwrap();
+                }
+                Some((1, id, _)) if engine.is_running(id) => {
+                    engine.manager.fork(id, 9).unwrap();
+                    engine.manager.release(9, None).unwrap();
+                }
+                _ => {}
+            }
+            let now = looked_at(engine);
+            let unchanged = engine.manager.commit_step(&mut plan).is_ok();
+            assert!(!unchanged || now == seen, "the plan was good for what is no longer there");
+            (plan, seen) = (engine.manager.begin_step(), now);
+        });
+    }
+}
+
+/// A block that changes hands twice looks as before, and its reader is told all the same: the version goes up, never back.
+#[test]
+fn property_11_what_changed_and_changed_back_is_a_change() {
+    let prompt = [1, 2, 3];
+    type Act = fn(&mut Engine);
+    let acts: [(&str, Act); 6] = [
+        ("released and admitted", |engine| {
+            engine.release(0, None);
+            engine.admit(0, &[1, 2, 3]).unwrap();
+        }),
+        ("preempted and resumed", |engine| {
+            engine.manager.preempt(0, None).unwrap();
+            engine.resume(0).unwrap();
+        }),
+        ("rolled back and appended", |engine| {
+            engine.manager.truncate(0, 2).unwrap();
+            engine.manager.append_tokens(0, &[3], 0).unwrap();
+        }),
+        ("appended and rolled back", |engine| {
+            engine.manager.append_tokens(0, &[4, 5], 0).unwrap();
+            engine.manager.truncate(0, 3).unwrap();
+        }),
+        ("swapped out and in", |engine| {
+            for out in [true, false] {
+                let manager = &mut engine.manager;
+                let ids = [0.into()];
+                let swap = if out { manager.begin_swap_out(&ids) } else { manager.begin_swap_in(&ids) };
+                manager.take_plan().unwrap();
+                manager.complete_swap(swap.unwrap()).unwrap();
+            }
+        }),
+        ("a swap that was taken back", |engine| {
+            let swap = engine.manager.begin_swap_out(&[0.into()]).unwrap();
+            engine.manager.abort_swap(swap).unwrap();
+        }),
+    ];
+    for (name, act) in acts {
+        let mut engine = Engine::new(4);
+        let (num_blocks, host_blocks) = (5, 5);
+        let config = ManagerConfig { num_blocks, host_blocks, block_size: B, ..Default::default() };
+        engine.manager = CacheManager::new(config).unwrap();
+        engine.admit(0, &prompt).unwrap();
+        let (mut plan, seen) = (engine.manager.begin_step(), looked_at(&engine));
+        act(&mut engine);
+        assert_eq!(looked_at(&engine), seen, "{name}: the same blocks as before");
+        assert_eq!(engine.manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
+    }
+}
+
+/// Each call that changes a table, or who holds a block, ends the plans that were begun before it.
+#[test]
+fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
+    type Act = fn(&mut CacheManager);
+    let acts: [(&str, Act); 14] = [
+        ("admit", |manager| drop(manager.admit(9, manager.prepare(&[8], ExtraKeys::default()).unwrap()))),
+        ("append", |manager| drop(manager.append(&[0.into()], &[4], false).unwrap())),
+        ("append_tokens", |manager| drop(manager.append_tokens(0, &[4], 0).unwrap())),
+        ("commit", |manager| assert_eq!(manager.commit(0, 5).unwrap(), 1)),
+        ("commit_batch", |manager| assert_eq!(manager.commit_batch(&[0.into()], &[5]).unwrap(), 1)),
+        ("truncate", |manager| manager.truncate(0, 4).unwrap()),
+        ("trim_window", |manager| assert_eq!(manager.trim_window(0, 1).unwrap(), 1)),
+        ("fork", |manager| manager.fork(0, 9).unwrap()),
+        ("preempt", |manager| manager.preempt(0, Some(3)).unwrap()),
+        ("release", |manager| manager.release(0, Some(3)).unwrap()),
+        ("begin_swap_out", |manager| assert_eq!(manager.begin_swap_out(&[0.into()]).unwrap().get(), 0)),
+        ("evict", |manager| assert_eq!(manager.evict(&ids(&[1])).unwrap(), 1)),
+        ("bump_epoch", |manager| assert_eq!(manager.bump_epoch().unwrap(), 1)),
+        ("resize", |manager| manager.resize(12).unwrap()),
+    ];
+    for (name, act) in acts {
+        let (num_blocks, host_blocks) = (9, 9);
+        let config = ManagerConfig { num_blocks, host_blocks, block_size: B, ..Default::default() };
+        let mut manager = CacheManager::new(config).unwrap();
+        let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+        manager.admit(0, prompt).unwrap();
+        manager.commit(0, 3).unwrap();
+        let mut undisturbed = manager.begin_step();
+        assert_eq!(manager.commit_step(&mut undisturbed), Ok(Vec::new()));
+        let mut plan = manager.begin_step();
+        act(&mut manager);
+        assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
+        manager.check_invariants().unwrap();
+    }
+}
+
+/// A swap that is over is never another one: completing or aborting it late changes nothing for the swap that came after.
+#[test]
+fn property_11_a_late_message_of_a_swap_does_not_end_another_one() {
+    let mut sequences = sequences(&[4, 4]);
+    let prompt = prompt(&sequences, &[1, 2, 3]);
+    let id = sequences.admit(prompt, 0).unwrap();
+    let mut over = Vec::new();
+    for round in 0..12usize {
+        let to = 1 - sequences.info(id).unwrap().tier;
+        let swap = sequences.begin_swap(&[id], to).unwrap();
+        assert!(!over.contains(&swap), "{swap:?} is used twice");
+        sequences.take_plan().unwrap();
+        for &late in &over {
+            let unknown = Err(SequenceError::Tier(TierError::UnknownSwap { swap: SwapId::get(late) }));
+            assert_eq!(sequences.complete_swap(late).map(drop), unknown);
+            assert_eq!(sequences.abort_swap(late), unknown);
+            assert_eq!(sequences.info(id).unwrap().swap, Some(swap));
+        }
+        if round % 3 == 2 {
+            sequences.abort_swap(swap).unwrap();
+        } else {
+            sequences.complete_swap(swap).unwrap();
+        }
+        sequences.check_invariants().unwrap();
+        over.push(swap);
+    }
+}
+
+/// Whoever holds what a lookup returned reads its own bytes, whatever others do: nothing has to be validated.
+#[test]
+fn property_11_who_holds_what_was_found_reads_what_was_found() {
+    every_history(4, |world, act, history| {
+        let chain = world.prompt();
+        let found = world.pool.match_and_acquire(chain, 2).unwrap();
+        let before = world.tables.len();
+        world.act(act);
+        for table in world.tables.iter().skip(before) {
+            let hit = world.pool.is_registered(table[0]);
+            assert!(hit || table.iter().all(|block| !found.contains(block)), "{history:?}: {table:?}");
+        }
+        let own = found.iter().all(|&block| world.pool.num_holders(block) > 0);
+        assert!(own, "{history:?}: {found:?} is given up under its reader");
+    });
+}

@@ -1,0 +1,180 @@
+//! Property 12: a block with an open lease is nobody's victim, whatever the policy and the hints; hits on it succeed.
+//!
+//! Bugs: trtllm#12542, sglang#31427: a block was evicted while it was being copied, or could not be hit meanwhile.
+//! Fails it: a block that is cached-free as soon as no request holds it; a block under transfer that is taken out of the index.
+//!
+//! Leases are: a holder, a fence, the source of a planned copy, both ends of a swap. All of them, for random holders and every
+//! policy: `evictors/leases.rs` and `evictors/properties.rs`.
+
+use super::*;
+use kvpool::retention::{Retention, RetentionConfig};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lease {
+    Held,
+    HeldTwice,
+    Fence,
+    FenceOfAHit,
+    SourceOfACopy,
+    SourceOfASwap,
+    DestinationOfASwap,
+    SourceOfASwapThatIsTakenBack,
+}
+
+const LEASES: [Lease; 8] = [
+    Lease::Held,
+    Lease::HeldTwice,
+    Lease::Fence,
+    Lease::FenceOfAHit,
+    Lease::SourceOfACopy,
+    Lease::SourceOfASwap,
+    Lease::DestinationOfASwap,
+    Lease::SourceOfASwapThatIsTakenBack,
+];
+
+const STEP: u64 = 4;
+
+/// Makes the oldest blocks of the device's cache leased ones. Returns the tier that they are in and what they are there.
+fn open(lease: Lease, tiers: &mut Tiers, table: &[BlockId]) -> (usize, Vec<BlockId>, Option<SwapId>) {
+    let pool = tiers.pool_mut(0).unwrap();
+    match lease {
+        Lease::Held => {}
+        Lease::HeldTwice => pool.acquire(table).unwrap(),
+        Lease::Fence => pool.release_after(table, STEP).unwrap(),
+        Lease::FenceOfAHit => {
+            pool.release_table(table).unwrap();
+            assert_eq!(pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap(), table);
+            pool.release_after(table, STEP).unwrap();
+        }
+        Lease::SourceOfACopy => {
+            for &block in table {
+                assert_ne!(tiers.copy_on_write(0, block).unwrap(), block);
+            }
+        }
+        Lease::SourceOfASwap | Lease::SourceOfASwapThatIsTakenBack => {
+            return (0, table.to_vec(), Some(tiers.begin_swap(table, 0, 1).unwrap()));
+        }
+        Lease::DestinationOfASwap => {
+            let swap = tiers.begin_swap(table, 0, 1).unwrap();
+            let mapping = tiers.swap_mapping(swap).unwrap();
+            return (1, mapping.iter().map(|&(_, destination, _)| destination).collect(), Some(swap));
+        }
+    }
+    (0, table.to_vec(), None)
+}
+
+/// Ends it, so that nobody needs the blocks any more.
+fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId>) {
+    match lease {
+        Lease::Held => tiers.pool_mut(0).unwrap().release_table(table).unwrap(),
+        Lease::HeldTwice => {
+            let twice = [table, table].concat();
+            tiers.pool_mut(0).unwrap().release_table(&twice).unwrap();
+        }
+        Lease::Fence | Lease::FenceOfAHit => {
+            assert_eq!(tiers.pool_mut(0).unwrap().complete_step(STEP).unwrap(), 2);
+        }
+        Lease::SourceOfACopy => assert_eq!(tiers.take_plan().unwrap().len(), 2),
+        Lease::SourceOfASwap | Lease::DestinationOfASwap => {
+            assert_eq!(tiers.take_plan().unwrap().len(), 2);
+            let moved = tiers.complete_swap(swap.unwrap()).unwrap();
+            let there: Vec<_> = moved.iter().map(|&(_, destination)| destination).collect();
+            tiers.pool_mut(1).unwrap().release_table(&there).unwrap();
+        }
+        Lease::SourceOfASwapThatIsTakenBack => {
+            tiers.abort_swap(swap.unwrap()).unwrap();
+            tiers.pool_mut(0).unwrap().release_table(table).unwrap();
+        }
+    }
+}
+
+/// trtllm#12542, sglang#31427: for every policy, with and without hints that offer the blocks first.
+#[test]
+fn property_12_a_leased_block_is_nobodys_victim_and_can_be_hit() {
+    for &eviction in EvictionPolicy::ALL {
+        for retention in [None, Some(RetentionConfig::default())] {
+            if eviction.build(8, retention.as_ref()).is_err() {
+                continue; // a policy without hints
+            }
+            for lease in LEASES {
+                under(eviction, retention.as_ref(), lease);
+            }
+        }
+    }
+}
+
+fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: Lease) {
+    let what = format!("{eviction:?}, {lease:?}, hints: {}", retention.is_some());
+    let hints = retention.is_some();
+    let tier = || PoolConfig {
+        num_blocks: 9,
+        block_size: B,
+        eviction,
+        retention: retention.cloned(),
+        ..Default::default()
+    };
+    let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
+    // The blocks in question come first, are used least, and nothing will ever need them again, as far as hints go.
+    let pool = tiers.pool_mut(0).unwrap();
+    let table = fill(pool, &[1, 2, 3, 4]);
+    if hints {
+        pool.retain(&table, Retention::END_OF_LIFE).unwrap();
+    }
+    if eviction == EvictionPolicy::LastAccess {
+        pool.mark_accessed(&table, 0.0).unwrap();
+    }
+    let (tier, leased, swap) = open(lease, &mut tiers, &table);
+    let is_destination = lease == Lease::DestinationOfASwap;
+
+    let pool = tiers.pool_mut(tier).unwrap();
+    for round in 0..3 {
+        // Others fill the cache, hit it, and take all that can be had.
+        for first in [50, 60] {
+            let room = pool.num_available() / 2;
+            let other = cache(pool, &(first..first + (B * room) as u32).collect::<Vec<_>>());
+            assert!(other.iter().all(|block| !leased.contains(block)), "{what}: a victim in round {round}");
+        }
+        let all = pool.allocate(pool.num_available()).unwrap();
+        assert!(!all.is_empty() && all.iter().all(|block| !leased.contains(block)), "{what}: {all:?}");
+        assert!(pool.allocate(1).is_err(), "{what}");
+        // A hit, and what it leaves behind, does not end the lease.
+        let hit = pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap();
+        if is_destination {
+            assert!(hit.is_empty(), "{what}: its KV is not there yet");
+        } else {
+            assert_eq!(hit, leased, "{what}: the hit fails");
+        }
+        pool.release_table(&hit).unwrap();
+        assert!(pool.allocate(1).is_err(), "{what}: a hit that ended took the lease along");
+        pool.release(&all).unwrap();
+        pool.check_invariants().unwrap();
+    }
+
+    // When it is over they can be had like all others: no lease is for ever.
+    let before = tiers.pool(tier).unwrap().num_available();
+    close(lease, &mut tiers, &table, swap);
+    tiers.check_invariants().unwrap();
+    let pool = tiers.pool_mut(tier).unwrap();
+    assert_eq!(pool.num_available(), before + 2, "{what}");
+    let all = pool.allocate(before + 2).unwrap();
+    assert!(leased.iter().all(|block| all.contains(block)), "{what}");
+}
+
+/// An evicted entry is one thing, its bytes another: dropping a leased block from the index by id leaves the block with its lease.
+#[test]
+fn property_12_an_eviction_by_id_leaves_the_lease_open() {
+    for lease in LEASES {
+        let tier = || PoolConfig { num_blocks: 9, block_size: B, ..Default::default() };
+        let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
+        let table = fill(tiers.pool_mut(0).unwrap(), &[1, 2, 3, 4]);
+        let (tier, leased, swap) = open(lease, &mut tiers, &table);
+        let pool = tiers.pool_mut(tier).unwrap();
+        pool.evict(&leased).unwrap();
+        assert!(pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap().is_empty());
+        let all = pool.allocate(pool.num_available()).unwrap();
+        assert!(all.iter().all(|block| !leased.contains(block)), "{lease:?}: {all:?}");
+        tiers.check_invariants().unwrap();
+        close(lease, &mut tiers, &table, swap);
+        tiers.check_invariants().unwrap();
+    }
+}

@@ -1,0 +1,139 @@
+//! Property 14: the parent of a stored block is the digest before it in the request that stored it, and it can be matched at
+//! that moment; or the event shows that it cannot.
+//!
+//! Bugs: trtllm#3543, ascend#12002, vllm#58119: blocks were announced as roots, or below a parent that nobody had heard of, and
+//! routers built trees that were not there.
+//! Fails it: the hash of the block before in the table or in the call, which may be a hit, null, or left out; no parent at all
+//! when the block before was not stored by the same call.
+//!
+//! There is no flag: events replay to the matchable hashes (property 13), so a parent that is not in that set is absent. What
+//! they never do is to call a block a root that is none.
+
+use super::histories::*;
+use super::*;
+
+/// The parent and the depth of every block of a chain.
+fn links(chain: &HashChain) -> BTreeMap<BlockHash, (Option<BlockHash>, u32)> {
+    let hashes = chain.hashes();
+    let parent = |at: usize| at.checked_sub(1).map(|before| hashes[before]);
+    (0..hashes.len()).map(|at| (hashes[at], (parent(at), at as u32))).collect()
+}
+
+/// Replays events into `live`: each stored block has the link of its own chain. Returns how many had a parent that was absent.
+fn replay(
+    events: &[BlockEvent],
+    live: &mut BTreeSet<BlockHash>,
+    links: &BTreeMap<BlockHash, (Option<BlockHash>, u32)>,
+) -> usize {
+    let mut absent = 0;
+    for event in events {
+        match *event {
+            BlockEvent::Stored { hash, parent, depth, .. } => {
+                assert_eq!(links[&hash], (parent, depth), "{event:?}");
+                assert_eq!(parent.is_none(), depth == 0, "{event:?} is no root");
+                absent += usize::from(parent.is_some_and(|parent| !live.contains(&parent)));
+                assert!(live.insert(hash));
+            }
+            BlockEvent::Removed { hash, .. } => assert!(live.remove(&hash)),
+            BlockEvent::Cleared { .. } => live.clear(),
+            _ => panic!("{event:?}"),
+        }
+    }
+    absent
+}
+
+/// Every small history of a pool, with copies, evictions by id, hits and epochs.
+#[test]
+fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history() {
+    every_history(5, |world, act, history| {
+        world.pool.take_events();
+        let mut live: BTreeSet<_> = world.copies().into_keys().collect();
+        let before = world.pool.epoch();
+        world.act(act);
+        assert!(world.pool.epoch() == before || matches!(act, Act::BumpEpoch));
+        let links = links(world.prompt());
+        let events = world.pool.take_events().events;
+        assert_eq!(replay(&events, &mut live, &links), 0, "{history:?}: {events:?}");
+    });
+}
+
+proptest! {
+    /// Requests that share prefixes, are preempted, resumed, evicted, and cross epochs: a block is announced behind its own
+    /// parent, and the parent can be matched then.
+    #[test]
+    fn property_14_requests_store_every_block_behind_a_parent_that_is_there(
+        usable in 3usize..9,
+        calls in calls(),
+    ) {
+        let mut live = BTreeSet::new();
+        let mut known = BTreeMap::new();
+        play(&mut Engine::new(usable), &calls, |engine| {
+            for Sequence { tokens, epoch } in engine.requests.values() {
+                known.extend(links(&chain_in(*epoch, tokens)));
+            }
+            let batch = engine.manager.take_events();
+            assert_eq!(batch.dropped, 0);
+            assert_eq!(replay(&batch.events, &mut live, &known), 0, "{:?}", batch.events);
+        });
+    }
+}
+
+/// Parents that are gone when their child comes: dropped by id, behind a window, and left behind by a swap. The event names
+/// them all the same, at their depth, and the replayed set lacks them.
+#[test]
+fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
+    let tokens: Vec<u32> = (1..=8).collect();
+    let known = links(&chain(&tokens));
+    for how in ["by id", "window", "swap"] {
+        let tier = || PoolConfig { num_blocks: 5, block_size: B, event_capacity: 100, ..Default::default() };
+        let mut sequences = Sequences::new(Tiers::new(vec![tier(), tier()]).unwrap(), hasher()).unwrap();
+        let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+        prompt.append(&tokens);
+        let id = sequences.admit(prompt, 0).unwrap();
+        let mut live = BTreeSet::new();
+        let mut absent = 0;
+        let mut take = |sequences: &mut Sequences, tier: usize| {
+            let events = sequences.take_events(tier).unwrap().events;
+            absent += replay(&events, &mut live, &known);
+            events.len()
+        };
+        match how {
+            "swap" => {
+                // The host never sees what is outside the window.
+                sequences.commit(id, 8, false).unwrap();
+                sequences.trim_window(id, 3).unwrap();
+                let swap = sequences.begin_swap(&[id], 1).unwrap();
+                sequences.take_plan().unwrap();
+                sequences.complete_swap(swap).unwrap();
+                assert_eq!(take(&mut sequences, 1), 2);
+            }
+            "window" => {
+                // The smallest window: nothing of the parent is needed, and somebody else takes its block.
+                sequences.commit(id, 4, false).unwrap();
+                assert_eq!(sequences.trim_window(id, 0).unwrap(), 2);
+                let mut other = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+                other.append(&[70, 71, 72]);
+                sequences.admit(other, 0).unwrap();
+                assert_eq!(take(&mut sequences, 0), 4); // stored twice, removed twice
+                sequences.commit(id, 8, false).unwrap();
+                assert_eq!(take(&mut sequences, 0), 2);
+            }
+            _ => {
+                let mut pool = pool_with_events();
+                let blocks = pool.allocate(4).unwrap();
+                pool.register(&blocks, &chain(&tokens), 0).unwrap();
+                pool.mark_computed(&blocks[..2]).unwrap();
+                pool.evict(&blocks[1..2]).unwrap();
+                pool.mark_computed(&blocks[2..]).unwrap();
+                let events = pool.take_events().events;
+                absent += replay(&events, &mut live, &known);
+            }
+        }
+        assert_eq!(absent, 1, "{how}: one parent is absent, and no block is called a root for it");
+    }
+}
+
+fn pool_with_events() -> BlockPool {
+    let config = PoolConfig { num_blocks: 9, block_size: B, event_capacity: 100, ..Default::default() };
+    BlockPool::new(config).unwrap()
+}

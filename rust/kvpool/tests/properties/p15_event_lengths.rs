@@ -1,0 +1,94 @@
+//! Property 15: an event has as many hashes as token chunks and extra keys, each with its logical index.
+//!
+//! Bugs: vllm#44451: an event's lists had different lengths, and consumers attached tokens to the wrong hashes.
+//! Fails it: one event for a run of blocks whose lists are built by different filters: what was masked, cached already, or null.
+//!
+//! Here an event is about one block: one hash, its parent, and its depth, which is the logical index. What is left to hold is
+//! that there is exactly one event per block that became matchable, in the order of the chain, and that the tokens and extra
+//! keys at that depth do hash to it. vLLM's events, which are lists: `tests/properties/test_p15_event_lengths.py`.
+
+use super::*;
+
+fn image(identifier: &str, offset: u64, length: u64) -> MultimodalItem {
+    MultimodalItem { identifier: identifier.as_bytes().into(), offset, length }
+}
+
+/// vllm#44451: blocks with and without images, committed in any two parts, some of them cached by somebody else before.
+#[test]
+fn property_15_each_stored_block_is_one_event_at_its_own_index() {
+    let tokens: Vec<u32> = (0..11).collect();
+    let blocks = tokens.len() / B;
+    // Keys of single blocks, of runs that end inside a block, of none.
+    let extras = [
+        ExtraKeys::default(),
+        ExtraKeys { salt: Some(b"s"[..].into()), ..Default::default() },
+        ExtraKeys { multimodal: vec![image("a", 1, 2)], ..Default::default() },
+        ExtraKeys { multimodal: vec![image("a", 3, 4), image("b", 8, 1)], ..Default::default() },
+    ];
+    for extra in &extras {
+        for known in 0..=blocks {
+            for first in 0..=tokens.len() {
+                let config = ManagerConfig {
+                    num_blocks: 20,
+                    block_size: B,
+                    event_capacity: 100,
+                    ..Default::default()
+                };
+                let mut manager = CacheManager::new(config).unwrap();
+                let cursor = manager.prepare(&tokens, extra.clone()).unwrap();
+                let chain = cursor.chain().clone();
+                // Both are admitted before anything is computed: the second one's blocks are copies.
+                manager.admit(1, cursor.clone()).unwrap();
+                manager.admit(2, cursor).unwrap();
+                manager.commit(1, known * B).unwrap();
+                assert_eq!(manager.take_events().events.len(), known);
+                let table = manager.block_table(2).unwrap().to_vec();
+
+                let mut told = Vec::new();
+                for computed in [first, tokens.len()] {
+                    manager.commit(2, computed).unwrap();
+                    let batch = manager.take_events();
+                    assert_eq!(batch.dropped, 0);
+                    told.extend(batch.events);
+                }
+                let new = (known..blocks).map(|at| BlockEvent::Stored {
+                    hash: chain.hashes()[at],
+                    parent: at.checked_sub(1).map(|before| chain.hashes()[before]),
+                    depth: at as u32,
+                    block: table[at],
+                });
+                assert_eq!(told, new.collect::<Vec<_>>(), "{known} cached before, {first} first: {extra:?}");
+
+                // What an event says is enough to find its tokens and its extra keys: block by block, they hash to it.
+                let mut link: Option<ChainLink> = None;
+                for (at, chunk) in tokens.chunks_exact(B).enumerate() {
+                    let next = ChainLink::new(manager.hasher(), link.as_ref(), chunk, extra).unwrap();
+                    assert_eq!((next.hash(), next.depth()), (chain.hashes()[at], at as u32));
+                    link = Some(next);
+                }
+            }
+        }
+    }
+}
+
+/// A log that nobody drains loses whole events and counts each: what is lost and what is left add up to the blocks.
+#[test]
+fn property_15_lost_and_kept_events_add_up() {
+    for capacity in 1..=7usize {
+        for blocks in 0..=15usize {
+            let config =
+                PoolConfig { num_blocks: 17, block_size: B, event_capacity: capacity, ..Default::default() };
+            let mut pool = BlockPool::new(config).unwrap();
+            fill(&mut pool, &(0..(B * blocks) as u32).collect::<Vec<_>>());
+            let batch = pool.take_events();
+            assert_eq!(batch.events.len() as u64 + batch.dropped, blocks as u64);
+            let depth = |event: &BlockEvent| match event {
+                BlockEvent::Stored { depth, .. } => *depth,
+                _ => panic!("{event:?}"),
+            };
+            let kept: Vec<_> = batch.events.iter().map(depth).collect();
+            let end: Vec<_> = (batch.dropped as u32..blocks as u32).collect();
+            assert_eq!(kept, end, "what is left is the end, in order");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Property 16: every index entry is the hash of the tokens that are really in its block; a chain that was truncated and
+//! appended to is the chain of the tokens that are left.
+//!
+//! Bugs: vllm#49377: blocks were indexed under hashes of drafts that had been rejected.
+//! Fails it: hashing what was scheduled instead of what was committed; a roll-back that keeps the digests behind it.
+
+use super::histories::*;
+use super::*;
+
+/// vllm#49377: blocks were indexed under hashes of tokens that were never written to them, once drafts had been rejected.
+#[test]
+fn property_16_a_rejected_draft_is_never_indexed() {
+    let mut pool = pool(8);
+    let mut cursor = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+    cursor.append(&[1, 2, 3]);
+    cursor.append(&[90, 91, 92]); // drafts: they fill blocks 1 and 2
+    cursor.truncate(4).unwrap(); // one is accepted
+    cursor.append(&[5, 6]);
+    assert_eq!(*cursor.chain(), chain(&[1, 2, 3, 90, 5, 6]));
+    let blocks = pool.allocate(3).unwrap();
+    pool.register(&blocks, cursor.chain(), 0).unwrap();
+    pool.mark_computed(&blocks).unwrap();
+    let matched =
+        |pool: &mut BlockPool, tokens: &[u32]| pool.match_and_acquire(&chain(tokens), 3).unwrap().len();
+    assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 5, 6]), 3);
+    assert_eq!(matched(&mut pool, &[1, 2, 3, 90, 91, 92]), 2);
+
+    // Through the manager: full blocks whose tokens are not committed are not indexed, however often they are appended.
+    let mut engine = Engine::new(8);
+    engine.admit(1, &[1, 2, 3]).unwrap();
+    engine.compute_all(1);
+    for token in [4, 5, 6, 7] {
+        engine.append(1, token).unwrap();
+    }
+    assert_eq!(engine.manager.pool().stats().registered, 1);
+    engine.compute(1, 5);
+    assert_eq!(engine.manager.pool().stats().registered, 2);
+    engine.check_index();
+}
+
+proptest! {
+    /// vllm#49377: every block that can be hit is indexed under the hash of the KV that is really in it, whatever was
+    /// appended, committed in parts, preempted, resumed, evicted and rehashed.
+    #[test]
+    fn property_16_every_index_entry_names_the_kv_that_was_written(usable in 3usize..9, calls in calls()) {
+        play(&mut Engine::new(usable), &calls, |engine| engine.check_index());
+    }
+}

@@ -1,0 +1,126 @@
+//! Property 17: once a block is promoted, looking up what it was before misses, and no event about that follows.
+//!
+//! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block with more tokens.
+//! Fails it: a table of partial digests beside the index that promotion does not clean; a promotion onto another block that
+//! leaves the one given up in the index.
+//!
+//! Here a part of a block has no digest at all, and a promoted block has one: this module holds that so. vLLM has partial
+//! digests: `kvpool-vllm/tests/properties`, `tests/properties/test_p17_superseded_partial.py`.
+
+use super::*;
+
+/// Every prompt, committed token by token: a part of a block is never found, not even by a prompt that ends there, and never
+/// announced; a block is announced once, when it is full.
+#[test]
+fn property_17_a_part_of_a_block_is_never_indexed() {
+    for length in 1..=7usize {
+        let tokens: Vec<u32> = (0..length as u32).collect();
+        let mut engine = Engine::new(12);
+        engine.admit(1, &tokens).unwrap();
+        let mut told = 0;
+        for computed in 0..=length {
+            engine.compute(1, computed);
+            told += engine.manager.take_events().events.len();
+            assert_eq!(told, computed / B);
+            assert_eq!(engine.manager.pool().stats().registered, computed / B);
+            for asked in 1..=length {
+                let mut other = tokens[..asked].to_vec();
+                other.push(99);
+                let cursor = engine.manager.prepare(&other, ExtraKeys::default()).unwrap();
+                let found = engine.manager.probe(&cursor).unwrap().cached_blocks;
+                assert_eq!(found, asked.min(computed) / B, "{asked} of {computed} tokens");
+            }
+            engine.check_index();
+        }
+    }
+}
+
+/// vllm#49125: promotions of copies of one content, in every order and with every end of the first: a block that was given up
+/// for another one carries nothing, leads nowhere, and nothing is said of it.
+#[test]
+fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
+    let extra = ExtraKeys::default();
+    let link = ChainLink::new(&hasher(), None, &[1, 2], &extra).unwrap();
+    for order in permutations(3) {
+        for computed in [false, true] {
+            for dropped in [false, true] {
+                let config =
+                    PoolConfig { num_blocks: 9, block_size: B, event_capacity: 100, ..Default::default() };
+                let mut pool = BlockPool::new(config).unwrap();
+                let own = pool.allocate(3).unwrap();
+                let first = own[order[0]];
+                assert_eq!(pool.promote(first, &link).unwrap(), first);
+                if computed {
+                    pool.mark_computed(&[first]).unwrap();
+                    let events = pool.take_events().events;
+                    assert!(matches!(events[..], [BlockEvent::Stored { block, .. }] if block == first));
+                }
+                for &at in &order[1..] {
+                    assert_eq!(pool.promote(own[at], &link).unwrap(), first, "{order:?}");
+                    assert_eq!((pool.hash_of(own[at]), pool.ref_count(own[at])), (None, Some(0)));
+                    assert_eq!(pool.state(own[at]), Some(BlockState::Free));
+                    assert_eq!(pool.copies(&link.hash()), [first]);
+                }
+                assert_eq!(pool.ref_count(first), Some(3));
+                if dropped {
+                    pool.evict(&[first]).unwrap();
+                }
+                pool.release(&[first; 3]).unwrap();
+                // Whoever has the blocks now: no event of theirs is about this content, and no lookup leads to them.
+                let left = usize::from(computed && !dropped);
+                assert_eq!(pool.match_and_acquire(&chain(&[1, 2]), 1).unwrap().len(), left);
+                let others = fill(&mut pool, &[5, 6, 7, 8]);
+                assert!(left == 0 || !others.contains(&first));
+                assert_eq!(pool.copies(&link.hash()).len(), left);
+                let removed = pool.take_events().events.into_iter().filter(|event| match event {
+                    BlockEvent::Removed { hash, .. } | BlockEvent::Stored { hash, .. } => {
+                        *hash == link.hash()
+                    }
+                    _ => panic!("{event:?}"),
+                });
+                assert_eq!(removed.count(), usize::from(computed && dropped));
+                pool.check_invariants().unwrap();
+            }
+        }
+    }
+}
+
+/// A tail that is rolled back and written anew is another content: the superseded one is found as long as its own block is
+/// there, and never leads to the new one.
+#[test]
+fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
+    for keep in 1..=5usize {
+        for more in 0..=4u32 {
+            let tier =
+                PoolConfig { num_blocks: 13, block_size: B, event_capacity: 100, ..Default::default() };
+            let mut sequences = Sequences::new(Tiers::new(vec![tier]).unwrap(), hasher()).unwrap();
+            let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+            prompt.append(&[1, 2, 3, 4, 5]);
+            let id = sequences.admit(prompt, 0).unwrap();
+            sequences.commit(id, 5, false).unwrap();
+            let old = sequences.cursor(id).unwrap().chain().clone();
+            sequences.truncate(id, keep).unwrap();
+            let tokens: Vec<_> = (0..more).map(|token| 50 + token).collect();
+            sequences.append(id, &tokens, 0).unwrap();
+            sequences.take_plan().unwrap();
+            sequences.commit(id, keep + more as usize, false).unwrap();
+            let new = sequences.cursor(id).unwrap().chain().clone();
+            let table = sequences.block_table(id).unwrap();
+            let pool = sequences.tiers().pool(0).unwrap();
+            for (at, &block) in table.iter().enumerate() {
+                let (own, is_kept) = (pool.hash_of(block), (at + 1) * B <= keep);
+                if more > 0 || is_kept {
+                    assert_eq!(own.as_ref(), new.hashes().get(at), "{keep}, {more}: block {at}");
+                } else {
+                    // Nothing was written yet: the tail is still the registered block that holds more than is left.
+                    assert_eq!(own.as_ref(), old.hashes().get(at), "{keep}: block {at}");
+                }
+            }
+            let rewritten = table.iter().skip(keep / B).filter(|_| more > 0);
+            for block in rewritten {
+                assert!(old.hashes().iter().all(|hash| !pool.copies(hash).contains(block)), "{keep}, {more}");
+            }
+            sequences.check_invariants().unwrap();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Property 20: with copies of a content, evicting one leaves the content matchable through another; whatever the order in
+//! which they go, no entry dangles, and every entry leads to a block with its hash.
+//!
+//! Bugs: kvcached#401, nano#219: the entry named one copy alone and went with it, or stayed when its block had other content.
+//! Fails it: a map from hash to one block, overwritten or deleted by whichever copy comes last.
+
+use super::histories::*;
+use super::*;
+
+/// ovg-project/kvcached#401, nano#219: with two copies of a content, evicting one made the content unmatchable, or left an
+/// entry that named a block with other content. Copies go in every order, by every way out.
+#[test]
+fn property_20_copies_of_a_content_can_go_in_any_order() {
+    let chain = chain(&[1, 2, 3, 4]);
+    for order in permutations(3) {
+        for ways in 0..27 {
+            let mut pool = pool(9);
+            let copies: Vec<_> = (0..3).map(|_| fill(&mut pool, &[1, 2, 3, 4])).collect();
+            for (nth, &copy) in order.iter().enumerate() {
+                let table = &copies[copy];
+                match ways / 3usize.pow(nth as u32) % 3 {
+                    0 => {
+                        pool.release_table(table).unwrap();
+                        assert_eq!(pool.evict(table).unwrap(), 2);
+                    }
+                    1 => assert_eq!(pool.evict(table).unwrap(), 2), // while it is held
+                    _ => {
+                        // Evicted by an allocation of everything that nobody holds.
+                        pool.release_table(table).unwrap();
+                        pool.allocate(pool.num_available()).unwrap();
+                    }
+                }
+                pool.check_invariants().unwrap();
+                let left: Vec<_> = order[nth + 1..].iter().map(|&copy| &copies[copy]).collect();
+                let found = pool.match_and_acquire(&chain, 2).unwrap();
+                assert_eq!(
+                    found.is_empty(),
+                    left.is_empty(),
+                    "{order:?}, {ways}: a copy is left and not found"
+                );
+                for (at, block) in found.iter().enumerate() {
+                    assert!(
+                        left.iter().any(|table| table[at] == *block),
+                        "{order:?}, {ways}: {block:?} is not a copy"
+                    );
+                    assert_eq!(pool.hash_of(*block), Some(chain.hashes()[at]));
+                }
+                pool.release_table(&found).unwrap();
+            }
+            assert_eq!(pool.stats().registered, 0);
+        }
+    }
+}
+
+/// kvcached#401, nano#219, for the index in every small history: each registered block is found among the copies of its own
+/// hash, and what a lookup returns carries the hash that was asked for.
+#[test]
+fn property_20_every_entry_names_a_block_with_its_hash() {
+    every_history(4, |world, act, history| {
+        world.act(act);
+        world.pool.check_invariants().unwrap();
+        let copies = world.copies();
+        let found = world.pool.match_and_acquire(world.prompt(), 2).unwrap();
+        for (block, hash) in found.iter().zip(world.prompt().hashes()) {
+            assert_eq!(world.pool.hash_of(*block), Some(*hash), "{history:?}");
+        }
+        let expected = world.prompt().hashes().iter().take_while(|hash| copies.contains_key(hash)).count();
+        assert_eq!(found.len(), expected, "{history:?}: a dangling or a lost entry");
+    });
+    // The index alone: no two chains share an entry, and a removed block leaves none.
+    let mut index = PrefixIndex::new(8, B, Verify::None, false).unwrap();
+    let (one, two) = (chain(&[1, 2]), chain(&[3, 4]));
+    for (block, chain) in [(1, &one), (2, &two), (3, &one), (4, &one), (5, &two)] {
+        index.insert(id(block), chain, 0).unwrap();
+    }
+    for order in permutations(3) {
+        let mut index = index.clone();
+        for (nth, &at) in order.iter().enumerate() {
+            assert!(index.remove(id([1, 3, 4][at])));
+            let left = index.copies(&one.hashes()[0]);
+            assert_eq!(left.len(), 2 - nth);
+            assert!(left.iter().all(|&block| index.hash_of(block) == Some(one.hashes()[0])));
+            assert_eq!(raw(&index.copies(&two.hashes()[0])), [2, 5]);
+            index.check_invariants().unwrap();
+        }
+        assert_eq!(index.num_hashes(), 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! Property 23: whatever the policy and the hints, n blocks can be allocated if n are evictable; retention that has expired has
+//! no effect; what is retained stays within its budget.
+//!
+//! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never evicted.
+//! Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random ones: `evictors/properties.rs`.
+
+use super::*;
+use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+
+/// vllm#55461, mooncake#2286, #3028: blocks that were said to be evictable could not be evicted. For every policy, whatever
+/// was hit, shared, fenced and dropped before: all that is available can be allocated, at once or one by one.
+#[test]
+fn property_23_what_is_evictable_can_be_allocated() {
+    for &eviction in EvictionPolicy::ALL {
+        for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
+            for n in 1..=12 {
+                for singly in [false, true] {
+                    let config = PoolConfig {
+                        num_blocks: 13,
+                        block_size: B,
+                        eviction,
+                        duplicates,
+                        ..Default::default()
+                    };
+                    let mut pool = BlockPool::new(config).unwrap();
+                    let first = fill(&mut pool, &[1, 2, 3, 4, 5, 6]);
+                    let copy = fill(&mut pool, &[1, 2, 3, 4]);
+                    let other = fill(&mut pool, &[7, 8, 9, 10]);
+                    pool.release(&[first[2], first[0], first[1]]).unwrap();
+                    pool.release_after(&copy, 1).unwrap();
+                    let hit = pool.match_and_acquire(&chain(&[1, 2]), 1).unwrap();
+                    pool.release_table(&other).unwrap();
+                    pool.complete_step(1).unwrap();
+                    pool.evict(&other[..1]).unwrap();
+                    pool.release_table(&hit).unwrap();
+                    assert_eq!(pool.num_available(), 12);
+                    assert!(pool.stats().cached_free >= 4);
+                    let got: BTreeSet<_> = if singly {
+                        (0..n).flat_map(|_| pool.allocate(1).unwrap()).collect()
+                    } else {
+                        pool.allocate(n).unwrap().into_iter().collect()
+                    };
+                    assert_eq!(
+                        (got.len(), pool.num_available()),
+                        (n, 12 - n),
+                        "{eviction:?}, {duplicates:?}"
+                    );
+                    pool.check_invariants().unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// vllm#55461, mooncake#2286: everything is pinned, owned by a tenant below its floor, and has not expired; all of it can be had,
+/// and no more is ever pinned than the budget says.
+#[test]
+fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
+    for &eviction in EvictionPolicy::ALL {
+        for pin_budget in [0, 1, 4, 8] {
+            for floor in 0..=8 - pin_budget {
+                let tenants = vec![TenantLimits { tenant: TenantId(5), floor, ceiling: None }];
+                let retention = Some(RetentionConfig { pin_budget, tenants });
+                if eviction.build(9, retention.as_ref()).is_err() {
+                    continue; // a policy without hints
+                }
+                let config =
+                    PoolConfig { num_blocks: 9, block_size: B, eviction, retention, ..Default::default() };
+                let mut pool = BlockPool::new(config).unwrap();
+                let tables = [fill(&mut pool, &[1, 2, 3, 4, 5, 6]), fill(&mut pool, &[7, 8, 9, 10])];
+                let mut accepted = 0;
+                for table in &tables {
+                    pool.assign_tenant(table, TenantId(5)).unwrap();
+                    for retention in [Retention::PINNED, Retention::PINNED] {
+                        let report = pool.retain(table, retention).unwrap();
+                        assert_eq!(report.accepted + report.clipped + report.ignored, table.len());
+                        accepted = accepted.max(report.accepted);
+                        let pinned = pool.retention_stats().unwrap().pinned;
+                        assert!(pinned <= pin_budget, "{eviction:?}: {pinned} pinned, {pin_budget} allowed");
+                    }
+                }
+                assert!(accepted <= pin_budget.max(tables[0].len()));
+                tables.iter().for_each(|table| pool.release_table(table).unwrap());
+                assert_eq!(pool.num_available(), 8);
+                for n in (1..=8).rev() {
+                    let got = pool.allocate(n).unwrap();
+                    assert_eq!(got.len(), n, "{eviction:?}, {pin_budget} pins, floor {floor}");
+                    pool.release(&got).unwrap();
+                }
+                pool.check_invariants().unwrap();
+            }
+        }
+    }
+}
+
+/// mooncake#3028: retention that has run out still counted. From that moment on, a block goes as if nothing had been said of
+/// it, and its pin is free for others.
+#[test]
+fn property_23_what_has_expired_has_no_effect() {
+    for &eviction in EvictionPolicy::ALL {
+        for ttl in [Ttl::Absolute(10.0), Ttl::Idle(10.0)] {
+            let retention = Some(RetentionConfig { pin_budget: 1, ..Default::default() });
+            if eviction.build(9, retention.as_ref()).is_err() {
+                continue;
+            }
+            let make = || {
+                let retention = retention.clone();
+                let config =
+                    PoolConfig { num_blocks: 5, block_size: B, eviction, retention, ..Default::default() };
+                let mut pool = BlockPool::new(config).unwrap();
+                pool.advance_time(0.0).unwrap();
+                let tables: Vec<_> =
+                    [[1, 2], [3, 4], [5, 6], [7, 8]].map(|tokens| fill(&mut pool, &tokens)).into();
+                (pool, tables)
+            };
+            let (mut pool, tables) = make();
+            let (mut plain, _) = make();
+            // Both learn the same, the second one without an end, and takes it back.
+            let pinned = Retention { keep: Keep::Pinned, ttl: Some(ttl), then: Then::Normal };
+            assert_eq!(pool.retain(&tables[0], pinned).unwrap().accepted, 1);
+            plain.retain(&tables[0], Retention::PINNED).unwrap();
+            for one in [&mut pool, &mut plain] {
+                tables.iter().for_each(|table| one.release_table(table).unwrap());
+                one.advance_time(9.0).unwrap();
+            }
+            assert_eq!(pool.eviction_order(), plain.eviction_order(), "{eviction:?}: as long as it holds");
+            assert_eq!(pool.eviction_order().last(), tables[0].first(), "{eviction:?}: the pin is last");
+            assert_eq!(pool.advance_time(11.0).unwrap(), 1);
+            plain.advance_time(11.0).unwrap();
+            plain.retain(&tables[0], Retention::NORMAL).unwrap();
+            assert_eq!(
+                pool.eviction_order(),
+                plain.eviction_order(),
+                "{eviction:?}: as if it had been taken back"
+            );
+            assert_eq!(pool.retention_stats().unwrap().pinned, 0);
+            assert_eq!(pool.retain(&tables[1], Retention::PINNED).unwrap().accepted, 1, "its budget is free");
+            assert_eq!(pool.allocate(4).unwrap().len(), 4);
+            pool.check_invariants().unwrap();
+        }
+    }
+}

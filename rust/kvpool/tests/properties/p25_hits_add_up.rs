@@ -1,0 +1,71 @@
+//! Property 25: hits + computed tokens == prompt tokens, summed over requests, however often a request is refused or preempted.
+//!
+//! Bugs: vllm#25780, vllm#43736: each retry and each preemption counted the prompt and its hits again.
+//! Fails it: counting in the lookup instead of in the admission that succeeds.
+
+use super::histories::*;
+use super::*;
+
+/// vllm#25780, #43736: hits and prompt tokens were counted again on every retry of an admission and after every
+/// preemption, so that hit rates exceeded 1 or fell with load.
+#[test]
+fn property_25_each_prompt_token_counts_once() {
+    let mut engine = Engine::new(8);
+    let prompts: [&[u32]; 3] = [&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 6, 7, 8], &[1, 2, 9, 9, 9, 9]];
+    let counts = |engine: &Engine| {
+        let stats = engine.manager.stats();
+        (stats.prompt_tokens, stats.hit_tokens, stats.computed_tokens, stats.admissions)
+    };
+    engine.admit(0, prompts[0]).unwrap();
+    assert_eq!(counts(&engine), (5, 0, 5, 1));
+    engine.compute_all(0);
+    engine.admit(1, prompts[1]).unwrap(); // 2 blocks hit
+    assert_eq!(counts(&engine), (12, 4, 8, 2));
+    engine.admit(7, &[50, 51, 52, 53]).unwrap();
+    assert_eq!(counts(&engine), (16, 4, 12, 3));
+    for attempt in 0..5 {
+        let before = counts(&engine);
+        let error = engine.admit(2, prompts[2]).unwrap_err(); // 1 block hit, 2 more needed, 1 there
+        assert!(matches!(error, ManagerError::OutOfBlocks(_)));
+        assert_eq!(counts(&engine), before, "a refused admission counts nothing");
+        assert_eq!(engine.manager.stats().refusals, attempt + 1);
+    }
+    for round in 0..4 {
+        engine.manager.preempt(1, None).unwrap();
+        engine.resume(1).unwrap();
+        assert_eq!(counts(&engine), (16, 4, 12, 3), "a preemption counts no prompt again");
+        assert_eq!(engine.manager.stats().resumed_tokens, 7 * (round + 1));
+        assert_eq!(engine.manager.stats().resumed_hit_tokens, 4 * (round + 1));
+    }
+    engine.release(7, None);
+    engine.admit(2, prompts[2]).unwrap();
+    assert_eq!(counts(&engine), (22, 6, 16, 4));
+    // Decoding adds no prompt tokens.
+    engine.append(2, 1).unwrap();
+    engine.compute_all(2);
+    assert_eq!(counts(&engine), (22, 6, 16, 4));
+}
+
+proptest! {
+    /// vllm#25780, #43736, for any calls: the counters equal the sums over first admissions.
+    #[test]
+    fn property_25_hits_and_computed_tokens_sum_to_prompt_tokens(usable in 3usize..9, calls in calls()) {
+        let mut engine = Engine::new(usable);
+        let mut seen = BTreeSet::new();
+        let (mut prompt_tokens, mut hit_tokens) = (0, 0);
+        play(&mut engine, &calls, |engine| {
+            let stats = engine.manager.stats();
+            // A request that is new since the last call was just admitted.
+            for id in engine.requests.keys() {
+                if seen.insert(*id) {
+                    let info = engine.manager.request(*id).unwrap();
+                    prompt_tokens += info.tokens as u64;
+                    hit_tokens += info.cached_tokens as u64;
+                }
+            }
+            seen.retain(|id| engine.requests.contains_key(id));
+            assert_eq!((stats.prompt_tokens, stats.hit_tokens), (prompt_tokens, hit_tokens));
+            assert_eq!(stats.hit_tokens + stats.computed_tokens, stats.prompt_tokens);
+        });
+    }
+}

@@ -1,0 +1,110 @@
+"""Property 17: once a block is promoted, a lookup of what it was before misses, and no event about that follows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool
+from tests.integrations.fake_vllm import fake_vllm
+from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_pool, replay, request_of
+from tests.properties.support import HASHER, B, chain_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def vllm() -> Iterator[Any]:
+    with fake_vllm() as package:
+        yield package
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("way", ["full", "longer part", "replaced", "moved"])
+def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(vllm: Any, way: str, shared: bool) -> None:
+    """vllm#49125: the digest of a part outlived the promotion of its block, and was removed once more later."""
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8]
+    request = request_of(tokens)
+    pool = make_pool(8)
+    seen: set[bytes] = set()
+    block, other = pool.get_new_blocks(2)
+    pool.cache_partial_block(request, block, 2, 1, 8)
+    if shared:
+        pool.cache_partial_block(request, other, 2, 1, 8)
+    part = key_of(tokens[:2], 1)
+    replay(pool.take_events(), seen)
+    assert seen == cached_keys(pool) == {part}
+    if way == "moved":
+        (fresh,) = pool.get_new_blocks(1)
+        pool.move_block_hashes(block, fresh)
+        assert pool.take_events() == []
+        pool.free_blocks([block])
+        block = fresh
+    if way == "longer part":
+        pool.cache_partial_block(request, block, 4, 1, 8)
+        replay(pool.take_events(), seen)
+        assert (part in seen) == shared
+    if way == "replaced":
+        pool.cache_partial_block(request, block, 6, 1, 8, replace_existing_hashes=True)
+    pool.cache_full_blocks(request, [block], 0, 1, 8, 1)
+
+    whole = key_of(tokens, 1)
+    for _ in range(2):
+        # After the promotion, and again after the block has been freed, hit and freed.
+        replay(pool.take_events(), seen)
+        assert seen == cached_keys(pool) == ({part, whole} if shared else {whole})
+        assert pool.get_cached_block(digest((1, 2)), [1]) == ([other] if shared else None)
+        assert pool.get_cached_block(digest((1, 2, 3, 4)), [1]) is None
+        assert pool.get_cached_block(digest(tuple(tokens)), [1]) == [block]
+        pool.free_blocks([block])
+        pool.touch([block])
+    # Handed out again, it takes its whole content away, and nothing else is told.
+    pool.free_blocks([block])
+    pool.take_events()
+    pool.get_new_blocks(pool.get_num_free_blocks())
+    (removed,) = pool.take_events()
+    assert removed.block_hashes == [digest(tuple(tokens))]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("computed", [False, True])
+def test_property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere(
+    order: tuple[int, ...], computed: bool
+) -> None:
+    """vllm#49125, in kvpool's pool: a block promoted onto another one carries nothing; nothing is said of it."""
+    pool = kvpool.BlockPool(9, B, event_capacity=100)
+    link = HASHER.link([1, 2])
+    own = pool.allocate(3)
+    first, *others = (own[at] for at in order)
+    assert pool.promote(first, link) == first
+    if computed:
+        pool.mark_computed([first])
+    told = pool.take_events()[0]
+    assert [event["type"] for event in told] == ["stored"] * computed
+    for block in others:
+        assert pool.promote(block, link) == first
+        assert (pool.hash_of(block), pool.state(block)) == (None, "free")
+        assert pool.copies(link.digest) == [first]
+    pool.release([first] * 3)
+    assert pool.probe(chain_of([1, 2])).cached_blocks == computed
+    pool.allocate(len(pool.free_order()))
+    assert pool.take_events() == ([], 0)
+    assert pool.probe(chain_of([1, 2])).cached_blocks == computed
+
+
+def test_property_17_a_part_of_a_block_is_never_found() -> None:
+    """vllm#49125: kvpool gives a part of a block no digest, however it is committed."""
+    for length in range(1, 8):
+        manager = kvpool.CacheManager(12, B, event_capacity=100)
+        tokens = list(range(length))
+        manager.admit("a", tokens)
+        told = 0
+        for computed in range(length + 1):
+            manager.commit("a", computed)
+            told += len(manager.take_events()[0])
+            assert told == manager.stats().pool.registered == computed // B
+            for asked in range(1, length + 1):
+                assert manager.probe([*tokens[:asked], 99]).cached_blocks == min(asked, computed) // B

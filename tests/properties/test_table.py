@@ -1,0 +1,102 @@
+"""docs/properties.md names every property, and tests that exist: a table that nobody checks is wrong in a year."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TEXT = (DOCS / "properties.md").read_text()
+ROWS = {cells[0]: cells for line in TEXT.splitlines() if len(cells := [c.strip() for c in line.split("|")[1:-1]]) == 6}
+NUMBERS = [str(number) for number in range(1, 26)]
+KERNELS = ["K1", "K2", "K3"]
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
+
+
+def files_of(cell: str) -> list[Path]:
+    """What a cell links to."""
+    files = [(DOCS / target).resolve() for _, target in LINK.findall(cell)]
+    assert files, f"{cell!r} names no test"
+    for file in files:
+        assert file.is_file(), f"{file} does not exist"
+    return files
+
+
+def functions_of(file: Path) -> list[str]:
+    """The names of the test functions of a file."""
+    if file.suffix == ".py":
+        return re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
+    return re.findall(r"^ *fn (\w+)\(", file.read_text(), re.MULTILINE)
+
+
+def test_the_tables_have_every_property_once_and_in_order() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("|")]
+    numbered = [cells for cells in rows if cells[0] in {*NUMBERS, *KERNELS}]
+    assert [cells[0] for cells in numbered if len(cells) == 6] == [*NUMBERS, *KERNELS]
+    assert [cells[0] for cells in numbered if len(cells) == 2] == NUMBERS  # mutants
+    assert all(all(cells) for cells in numbered)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("language", ["Rust", "Python"])
+def test_the_tests_of_a_property_exist_and_have_its_number(number: str, language: str) -> None:
+    cell = ROWS[number][{"Rust": 3, "Python": 4}[language]]
+    if cell.startswith("not applicable"):
+        assert ROWS[number][5].startswith("not applicable because"), "the status says why"
+        return
+    name = f"property_{int(number):02}_"
+    module = f"p{int(number):02}_" if language == "Rust" else f"test_p{int(number):02}_"
+    first, *others = files_of(cell)
+    assert first.name.startswith(module)
+    assert any(name in test for test in functions_of(first))
+    # A module holds tests of its own property alone; what else is linked has some tests.
+    for file in (first, *others):
+        is_module = file.parent.name == "properties" and "evictors" not in file.parts
+        assert functions_of(file)
+        if is_module and "properties.rs" not in file.name:
+            numbered = [test for test in functions_of(file) if re.match(r"(test_)?property_\d\d_", test)]
+            assert numbered
+            assert all(name in test for test in numbered), file
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_module_says_which_property_and_bugs_it_is_about(number: str) -> None:
+    bugs = re.findall(r"[\w-]+#\d+", ROWS[number][2])
+    assert bugs
+    for column in (3, 4):
+        for file in files_of(ROWS[number][column]):
+            if not re.match(r"(test_)?p\d\d_", file.name):
+                continue
+            text = file.read_text()
+            head = text[: text.index("\nuse " if file.suffix == ".rs" else "\nfrom ")]
+            assert f"Property {number}" in head, file
+            if column == 3:
+                assert "//! Fails it: " in head, file
+            told = re.findall(r"[\w-]+#\d+", text)
+            assert set(told) <= set(bugs), f"{file} names bugs that the table lacks"
+            if file.parts[-4:-2] == ("kvpool", "tests"):
+                assert set(bugs) <= set(told), f"{file} lacks bugs of the table"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_tests_of_copies_exist(kernel: str) -> None:
+    assert re.search(r"[\w-]+#\d+", ROWS[kernel][2])
+    cell = ROWS[kernel][3]
+    assert files_of(cell)
+    for name, target in LINK.findall(cell):
+        assert name.strip("`") in functions_of((DOCS / target).resolve()), f"{target} has no {name}"
+    files_of(ROWS[kernel][4])
+
+
+def test_no_module_is_left_out_of_the_table() -> None:
+    targets = [target for row in ROWS.values() for cell in row[3:5] for _, target in LINK.findall(cell)]
+    linked = {(DOCS / target).resolve() for target in targets}
+    modules = {*ROOT.glob("rust/*/tests/properties/p[0-9][0-9]_*.rs"), *ROOT.glob("tests/properties/test_p[0-9]*.py")}
+    assert len(modules) >= 50
+    assert modules <= linked
+    # A file of Rust is a test only if it is in the tree of modules.
+    for module in (module for module in modules if module.suffix == ".rs"):
+        assert f"mod {module.stem};" in (module.parent / "main.rs").read_text()

@@ -1,0 +1,319 @@
+"""``kvpool journal``: figures are the library's, an exit code says one thing, and every end says what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool
+from kvpool.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAGIC = b"KVPJRN01"
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
+}
+
+
+@pytest.fixture(autouse=True)
+def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:
+    """A journal of a pool: 43 operations, of which the one with number 40 allocates ``last`` blocks."""
+    pool = kvpool.BlockPool(blocks, 2, journal=kvpool.Journal(path, digest_every=digests))
+    for _ in range(20):
+        pool.release(pool.allocate(2))
+    if last < blocks:
+        pool.release(pool.allocate(last))
+    pool.allocate(1)
+    return path
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return record(tmp_path / "good.kvj", digests=4)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """The operations of a pool of 9 blocks behind the header of one of 7: operation 40 is answered otherwise."""
+    header, operations = (
+        record(tmp_path / f"{blocks}.kvj", blocks=blocks, digests=0).read_bytes() for blocks in (7, 9)
+    )
+
+    def begin(image: bytes) -> int:
+        return len(MAGIC) + 12 + int.from_bytes(image[len(MAGIC) : len(MAGIC) + 4], "little")
+
+    path = tmp_path / "bad.kvj"
+    path.write_bytes(header[: begin(header)] + operations[begin(operations) :])
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    assert main(["journal", *map(str, arguments)]) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    out, err = run(capsys, *arguments, "--json", code=code)
+    assert err == ""
+    parsed = json.loads(out)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+# --- show -------------------------------------------------------------------------------------------
+
+
+def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+    printed = json_of(capsys, "show", good, "--from", "38", "--count", "3")
+    info = kvpool.read_journal(good, start=38, count=3)
+    names = ["subject", "version", "settings", "bytes", "first_operation", "operations", "digest_every", "digests",
+             "calls", "cut_at", "cut_bytes"]  # fmt: skip
+    assert printed == {
+        "source": str(good),
+        **{name: getattr(info, name) for name in names},
+        "lines": [{"operation": number, "call": call, "asked": asked} for number, call, asked in info.lines],
+    }
+    assert [line["operation"] for line in printed["lines"]] == [38, 39, 40, 40]
+    assert printed["calls"] == {"allocate": 22, "release": 21}
+
+
+def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+    out, err = run(capsys, "show", good, "--count", "2")
+    assert err == ""
+    size = good.stat().st_size
+    for words in (
+        "pool", "9   blocks of 2 tokens", "operations         43", "10   one in 4 operations", f"{size:,}",
+        f"{size / 43:.1f} per operation", "complete",
+    ):  # fmt: skip
+        assert words in out, words
+    assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
+    # Two operations, and no digest between or behind them.
+    assert out.splitlines()[-2:] == ["        41  release  7 blocks: 1 2 3 4 5 6 7", "        42  allocate  1 block"]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_show_of_a_manager_and_of_a_cut_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.kvj"
+    manager = kvpool.CacheManager(
+        20, 4, host_blocks=5, verify="fingerprint", journal=kvpool.Journal(path, frame_bytes=64)
+    )
+    manager.admit("[bold]a[/bold]", range(9))
+    for _ in range(9):
+        manager.append(["[bold]a[/bold]"], [3])
+    del manager
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    out, _ = run(capsys, "show", path)
+    for words in ("manager", "fingerprint compared", "host tier", "cut   behind byte", "are of no whole frame"):
+        assert words in out, words
+    assert 'admit  "[bold]a[/bold]": 9 tokens' in out
+
+
+def test_show_of_a_ring_that_dropped_its_beginning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=400, frame_bytes=100))
+    for _ in range(200):
+        pool.release(pool.allocate(2))
+    path = tmp_path / "ring.kvj"
+    pool.save_journal(path)
+    first = kvpool.read_journal(path).first_operation
+    out, _ = run(capsys, "show", path)
+    assert f"from number {first:,} on: what was" in out
+    _, err = run(capsys, "replay", path, code=2)
+    assert err.startswith(f"error: {path}: the journal begins with operation {first}")
+    assert "hint: kvpool journal show lists what it holds" in err
+
+
+# --- replay -----------------------------------------------------------------------------------------
+
+
+def test_a_replay_that_is_exact(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+    out, err = run(capsys, "replay", good)
+    assert out.startswith(f"{good}: bit-exact: 43 operations, 10 digests in ")
+    assert err == ""
+    printed = json_of(capsys, "replay", good, "--until", "9", "--check-every", "2")
+    seconds = printed.pop("seconds")
+    assert seconds > 0
+    assert printed == {
+        "source": str(good), "exact": True, "operations": 9, "digests": 2, "difference": None, "cut_at": None,
+        "cut_bytes": 0,
+    }  # fmt: skip
+
+
+def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) -> None:
+    found = kvpool.replay_journal(bad).difference
+    assert found is not None
+    out, err = run(capsys, "replay", bad, code=1)
+    assert out == (
+        f"{bad}: operation 40 is answered otherwise\n  asked: allocate 7 blocks\n  this build answers: {found.found}\n"
+    )
+    assert err == f"next: kvpool journal shrink {bad} -o small.kvj\n"
+    printed = json_of(capsys, "replay", bad, code=1)
+    assert (printed["exact"], printed["operations"]) == (False, 41)
+    assert printed["difference"] == {
+        "kind": "answer", "operation": 40, "since": None, "asked": "allocate 7 blocks", "found": found.found,
+    }  # fmt: skip
+
+
+def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
+    # As `bad`, with digests: the free lists of 9 and of 7 blocks differ from the start.
+    paths = [record(tmp_path / f"{blocks}-4.kvj", blocks=blocks, digests=4) for blocks in (7, 9)]
+    header, operations = (path.read_bytes() for path in paths)
+    begin = len(MAGIC) + 12 + int.from_bytes(header[len(MAGIC) : len(MAGIC) + 4], "little")
+    path = tmp_path / "state.kvj"
+    path.write_bytes(header[:begin] + operations[begin:])
+    out, err = run(capsys, "replay", path, code=1)
+    assert out.startswith(f"{path}: the state differs at operation 4, and was the same at operation 0\n")
+    assert err == f"next: kvpool journal show {path} --from 0 --count 4\n"
+    _, err = run(capsys, "shrink", path, code=1)
+    assert "only a digest differs, at operation 4" in err
+
+
+def test_a_cut_end_is_told(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+    whole = good.read_bytes()
+    good.write_bytes(whole + b"cut")
+    out, err = run(capsys, "replay", good)
+    assert out.startswith(f"{good}: bit-exact: 43 operations")
+    assert err == f"{good}: cut behind byte {len(whole):,}: 3 bytes of no whole frame are left out\n"
+
+
+@pytest.mark.parametrize("command", [["show"], ["replay"], ["bisect"], ["shrink"], ["export", "--rust"]])
+def test_what_is_no_journal_is_bad_usage(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0}\n')
+    out, err = run(capsys, *command, path, code=2)
+    assert out == ""
+    error, hint = err.splitlines()
+    assert error.startswith(f"error: {path}: not a journal: it begins with ")
+    assert "records one" in hint
+    _, err = run(capsys, *command, tmp_path / "none", code=2)
+    assert err == f"error: {tmp_path}/none: No such file or directory (os error 2)\n"
+
+
+def test_stdin(good: Path) -> None:
+    command = [sys.executable, "-m", "kvpool", "journal", "replay", "-"]
+    done = subprocess.run(command, input=good.read_bytes(), capture_output=True, env=ENVIRONMENT, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"-: bit-exact: 43 operations")
+
+
+# --- bisect -----------------------------------------------------------------------------------------
+
+
+def test_bisect(capsys: pytest.CaptureFixture[str], good: Path, bad: Path) -> None:
+    out, _ = run(capsys, "bisect", good)
+    assert out == f"{good}: bit-exact: 43 operations, 10 digests\n"
+    out, _ = run(capsys, "bisect", bad, code=1)
+    assert out.startswith(f"{bad}: operation 40 is answered otherwise\n")
+    assert json_of(capsys, "bisect", bad, code=1)["difference"]["operation"] == 40
+
+
+def test_bisect_of_two(capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path) -> None:
+    other = record(tmp_path / "other.kvj", last=6, digests=4)
+    out, err = run(capsys, "bisect", good, other, code=1)
+    first, one, two = out.splitlines()
+    assert first == "operation 40 is the first that differs"
+    assert one.startswith(f"  {good}: allocate 7 blocks, answered ")
+    assert two.startswith(f"  {other}: allocate 6 blocks, answered ")
+    printed = json_of(capsys, "bisect", good, other, code=1)
+    assert (printed["same"], printed["operation"], printed["operations"]) == (False, 40, [43, 43])
+    assert json_of(capsys, "bisect", good, good)["same"] is True
+    assert run(capsys, "bisect", good, good)[0] == "43 and 43 operations: the same\n"
+    _, err = run(capsys, "bisect", good, record(tmp_path / "x.kvj", blocks=8), code=2)
+    assert "different settings" in err
+
+
+# --- shrink and export ------------------------------------------------------------------------------
+
+
+def test_shrink(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.kvj"
+    out, err = run(capsys, "shrink", bad, "-o", small)
+    lines = out.splitlines()
+    assert lines[0].startswith("41 operations, 1 of them needed (")
+    assert lines[1].startswith("    0  allocate 7 blocks -> refused: ")
+    assert lines[2].startswith("what goes wrong: refused: ")
+    assert err == f"next: kvpool journal export {small} --python\n"
+    assert kvpool.read_journal(small).operations == 1
+    _, err = run(capsys, "shrink", bad, "-o", small, code=2)
+    assert err.startswith(f"error: {small} exists")
+    printed = json_of(capsys, "shrink", bad, "--operation", "40")
+    assert (printed["before"], printed["after"]) == (41, 1)
+
+
+def test_nothing_to_shrink(capsys: pytest.CaptureFixture[str], good: Path) -> None:
+    out, err = run(capsys, "shrink", good, code=1)
+    assert out == ""
+    assert err.startswith(f"error: {good}: nothing goes wrong on this build\nhint: ")
+    _, err = run(capsys, "shrink", good, "--operation", "99", code=1)
+    assert err.startswith(f"error: {good}: nothing goes wrong on this build\nhint: ")
+
+
+def test_export(capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path) -> None:
+    for language in ("rust", "python"):
+        text = kvpool.export_journal(good, language)
+        assert run(capsys, "export", good, f"--{language}") == (text, "")
+        path = tmp_path / language
+        assert run(capsys, "export", good, f"--{language}", "-o", path) == ("", "")
+        assert path.read_text() == text
+        assert json_of(capsys, "export", good, f"--{language}")["test"] == text
+    _, err = run(capsys, "export", good, "--python", "-o", tmp_path / "python", code=2)
+    assert "nothing is overwritten" in err
+
+
+# --- usage ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("show", "Missing argument 'FILE'"),
+        ("show x --count -1", "'--count'"),
+        ("replay x --until -1", "'--until'"),
+        ("export x", "give one of --rust and --python"),
+        ("export x --rust --python", "give one of --rust and --python"),
+        ("mend x", "No such command 'mend'"),
+    ],
+)
+def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
+    out, err = run(capsys, *arguments.split(), code=2)
+    assert out == ""
+    assert words in err
+
+
+@pytest.mark.parametrize("command", [[], ["show"], ["replay"], ["bisect"], ["shrink"], ["export"]])
+def test_help_teaches(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    out, err = run(capsys, *command, "--help")
+    assert err == ""
+    assert "Examples:" in out
+    assert f"kvpool journal {' '.join(command)}".strip() in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_replay_of_a_trace_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.kvj"
+    options = ["replay", "--limit", "30", "--capacity-blocks", "2000", "--json"]
+    assert main([*options, "--journal", str(path)]) == 0
+    with_journal = json.loads(capsys.readouterr().out)
+    assert main(options) == 0
+    assert with_journal["hits"] == json.loads(capsys.readouterr().out)["hits"]
+    assert json_of(capsys, "replay", path)["operations"] > 30
+    assert main([*options, "--journal", str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path} exists: a journal overwrites nothing")

@@ -1,0 +1,204 @@
+"""What SECURITY.md promises and no other test shows: nothing is opened or started, nothing secret is printed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Stops at what opens a connection, starts a program or loads code from data: CPython tells hooks of all of it.
+GUARD = """
+import sys
+
+WHOLE = {"socket", "subprocess", "pickle", "urllib", "ftplib", "http", "smtplib", "webbrowser"}
+PARTS = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"}
+
+def guard(event, arguments):
+    if event.partition(".")[0] in WHOLE or event in PARTS:
+        raise SystemExit(f"{event} {arguments}")
+
+sys.addaudithook(guard)
+"""
+#: Modules that reach out, start programs, or make objects from bytes.
+REACHES_OUT = (
+    {"socket", "socketserver", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "selectors"}
+    | {"subprocess", "multiprocessing", "pty", "webbrowser"}
+    | {"pickle", "marshal", "shelve", "dbm", "dill", "cloudpickle", "yaml", "runpy", "code", "ctypes"}
+)
+RUNS_TEXT = {"eval", "exec", "compile", "__import__", "system", "popen", "execv", "execve", "spawnv"}
+
+
+def guarded(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", GUARD + code, *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import socket; socket.create_connection(('127.0.0.1', 1))",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.system('true')",
+        "import pickle; pickle.loads(pickle.dumps(sys.path))\nclass A: pass\npickle.loads(pickle.dumps(A()))",
+    ],
+)
+def test_the_guard_guards(code: str) -> None:
+    done = guarded(code)
+    assert done.returncode == 1
+    assert re.match(r"(socket|subprocess|os|pickle)\.", done.stderr)
+
+
+def test_an_import_opens_no_connection_and_starts_no_program() -> None:
+    modules = (
+        "kvpool, kvpool.cli, kvpool.lineage, kvpool.sizing, kvpool.transfer, kvpool.integrations.vllm, kvpool.testing"
+    )
+    done = guarded(f"import {modules}; print('imported')")
+    assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "", 0)
+
+
+@pytest.mark.parametrize("command", [("trace", "stats"), ("trace", "validate"), ("size",), ("replay",)])
+def test_a_trace_is_read_and_never_run(command: tuple[str, ...], tmp_path: Path) -> None:
+    trace = tmp_path / "$(touch ran) `touch ran`; __import__('os').mkdir('ran').jsonl"
+    line = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 7], "x": "!!python/object:os.x"}
+    lines = [line | {"timestamp": at, "hash_ids": [at // 2, at // 2 + 50]} for at in range(20)]
+    trace.write_text("\n".join(map(json.dumps, lines)))
+    code = (
+        "import os; os.chdir(sys.argv[1]); sys.argv[1:] = sys.argv[2:]; from kvpool.cli import main; sys.exit(main())"
+    )
+    done = guarded(code, str(tmp_path), *command, str(trace))
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [trace.name]
+
+
+def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
+    found: list[str] = []
+    for path in sorted((ROOT / "python" / "kvpool").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name.partition(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [(node.module or "").partition(".")[0]]
+            elif isinstance(node, ast.Call):
+                called = node.func
+                name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+                # re.compile is no call of compile.
+                owner = getattr(getattr(called, "value", None), "id", "")
+                names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
+            found += [f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT]
+    assert found == []
+
+
+def test_no_crate_opens_a_connection_or_starts_a_program() -> None:
+    reaches = re.compile(
+        r"std::net\b|std::os::unix::net\b|process::Command|\bCommand::new\b|TcpStream|UdpSocket|UnixStream"
+    )
+    sources = [
+        path for path in (ROOT / "rust").glob("*/src/**/*.rs") if reaches.search(path.read_text(encoding="utf-8"))
+    ]
+    assert sources == []
+
+
+#: Crates with unsafe code, and which files of them may have it.
+UNSAFE = {
+    "kvpool-transfer": {
+        "cpu.rs",
+        "driver/api.rs",
+        "driver/context.rs",
+        "driver/enqueue.rs",
+        "driver/mod.rs",
+        "driver/objects.rs",
+        "engine/calibrate.rs",
+        "memory.rs",
+        "store/mod.rs",
+    },
+    "kvpool-py": {"convert.rs", "transfer/mapping.rs", "transfer/store.rs"},
+}  # fmt: skip
+
+
+def test_unsafe_code_is_where_security_md_says() -> None:
+    unsafe = re.compile(r"^(?!\s*//).*\bunsafe\s*(\{|fn\b|impl\b|extern\b)", re.MULTILINE)
+    for crate in sorted((ROOT / "rust").iterdir()):
+        sources = crate / "src"
+        has = {
+            str(path.relative_to(sources))
+            for path in sources.rglob("*.rs")
+            if unsafe.search(path.read_text(encoding="utf-8"))
+        }
+        assert has <= UNSAFE.get(crate.name, set()), crate.name
+        if crate.name not in UNSAFE:
+            assert "#![forbid(unsafe_code)]" in (sources / "lib.rs").read_text(encoding="utf-8"), crate.name
+
+
+SECRETS = ("salt-of-the-gateway", "tenant-acme", "user-mallory", "seed-of-them-all", "k" * 32)
+FIRST_TOKEN = 4_070_809_000
+
+
+def told_secrets(text: str) -> list[str]:
+    tokens = (str(token) for token in range(FIRST_TOKEN, FIRST_TOKEN + 10))
+    return [secret for secret in (*SECRETS, *tokens) if secret in text]
+
+
+def test_what_is_printed_tells_no_secret() -> None:
+    salt, tenant, user, seed, key = SECRETS
+    extra = kvpool.ExtraKeys(salt=salt, tenant=tenant, user=user, multimodal=[(user, 1, 2)])
+    settings: dict[str, Any] = {"algorithm": "blake3", "verify": "tokens", "key": key.encode(), "seed": seed}
+    manager = kvpool.CacheManager(20, 4, event_capacity=10, **settings)
+    hasher = kvpool.BlockHasher("blake3", 4, verify="tokens", key=key.encode(), seed=seed)
+    prompt = range(FIRST_TOKEN, FIRST_TOKEN + 10)
+    cursor = manager.prepare(prompt, extra)
+    admission = manager.admit("request", cursor)
+    manager.commit("request", 9)
+    objects = [extra, manager, hasher, cursor, admission, cursor.chain(), manager.stats(), manager.request("request")]
+    objects += [manager.probe(cursor), *manager.take_events()]
+    assert manager.probe(cursor).cached_blocks == 2
+    for thing in objects:
+        assert told_secrets(f"{thing!r} {thing!s}") == []
+
+    refusals: list[Callable[[], object]] = [
+        lambda: manager.admit("request", cursor),
+        lambda: manager.admit("other", cursor, extra),
+        lambda: kvpool.BlockHasher("sha256", 4, key=key.encode(), seed=seed),
+        lambda: kvpool.BlockHasher("blake3", 4, key=key.encode() + b"k", seed=seed),
+        lambda: kvpool.BlockHasher("vllm-sha256", 4, seed=seed).hash_tokens(prompt, extra),
+        lambda: kvpool.CacheManager(20, 8, **settings).admit("request", cursor),
+    ]
+    for refused in refusals:
+        with pytest.raises(kvpool.KvpoolError) as raised:
+            refused()
+        assert told_secrets(f"{raised.value!r} {raised.value}") == []
+
+
+def test_a_tenant_for_accounting_separates_nobody_and_one_of_the_keys_does() -> None:
+    manager = kvpool.CacheManager(40, 4, retention=True)
+    prompt = range(10)
+    manager.admit("a", prompt, tenant=1)
+    manager.commit("a", 10)
+    assert manager.admit("b", prompt, tenant=2).cached_tokens == 8
+    assert manager.admit("c", prompt, kvpool.ExtraKeys(tenant="2"), tenant=2).cached_tokens == 0
+    assert manager.admit("d", prompt, kvpool.ExtraKeys(salt="2"), tenant=1).cached_tokens == 0
+
+
+def test_every_test_that_security_md_names_is_there() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./-]+\.(?:rs|py))::(\w+)`", text)
+    assert len(named) > 20
+    for file, test in named:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^\s*(?:fn|def) {test}\b", source, re.MULTILINE), f"{file}::{test}"
+    for file in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", text):
+        assert (ROOT / file).is_file(), file

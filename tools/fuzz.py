@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Builds and runs the fuzz targets of fuzz/.
+
+    python tools/fuzz.py pool --seconds 60       # one target, or several
+    python tools/fuzz.py --all --seconds 30      # every target
+    python tools/fuzz.py pool --driver           # without libFuzzer: random inputs, guided by nothing
+    python tools/fuzz.py --all --merge           # target/fuzz into fuzz/corpus: as few inputs as cover it
+
+Stable Rust is enough: rustc is asked for the coverage that libFuzzer reads, and libFuzzer comes from crates.io as C++.
+Without a C++ compiler the driver runs instead, and that is said. Inputs that reach something new are kept in
+target/fuzz/corpus, and what fails in target/fuzz/artifacts; its report, a small Rust test, is printed.
+
+Exit code 0: nothing was found. 1: something was. 2: bad usage, or a build that failed. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader")
+#: Longer inputs mean longer cases, not other ones; a file of a trace is longer than any.
+LONGEST: Final = {"trace_reader": 2048}
+#: Inputs of a committed corpus, at most.
+MOST_INPUTS: Final = 60
+#: What cargo-fuzz asks for, without a sanitizer: the crates have no unsafe code to watch.
+COVERAGE: Final = (
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+)
+CARGO: Final = os.environ.get("CARGO", "cargo")
+
+
+class FuzzError(Exception):
+    """A build that failed, or a fuzzer that broke."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a target came to."""
+
+    target: str
+    fuzzer: str
+    seconds: float
+    runs: int | None
+    found: bool
+    #: Operations of the shrunk case.
+    operations: int | None
+    #: What was found, and the case as a Rust test.
+    report: str
+    artifact: str | None
+
+
+def cxx() -> str | None:
+    """A C++ compiler."""
+    named = os.environ.get("CXX")
+    return named or next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+
+
+def host() -> str:
+    """The triple that rustc builds for by default."""
+    rustc = os.environ.get("RUSTC", "rustc")
+    said = subprocess.run([rustc, "-vV"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    found = re.search(r"^host: (.*)$", said, re.MULTILINE)
+    if found is None:
+        raise FuzzError(f"{rustc} -vV names no host: {said}")
+    return found[1]
+
+
+def cargo(arguments: list[str], tree: Path, environment: dict[str, str] | None = None) -> None:
+    """Runs cargo; what it says is shown only if it fails."""
+    done = subprocess.run(
+        [CARGO, *arguments],
+        cwd=tree,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise FuzzError(f"cargo {' '.join(arguments)} failed:\n{done.stdout[-4000:]}")
+
+
+def build(
+    targets: list[str], tree: Path, target_dir: Path, *, driver: bool, environment: dict[str, str] | None = None
+) -> dict[str, list[str]]:
+    """Builds targets of a tree, or the driver: commands that run them."""
+    common = ["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "kvpool-fuzz", "--target-dir", str(target_dir)]
+    if driver:
+        cargo([*common, "--bin", "kvpool-fuzz"], tree, environment)
+        program = str(target_dir / "fuzz" / "kvpool-fuzz")
+        return {target: [program, "random", target] for target in targets}
+    # With --target the flags are not those of build scripts and macros, which no coverage is wanted of.
+    triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
+    bins = [argument for target in targets for argument in ("--bin", target)]
+    environment = {**(environment or {}), "RUSTFLAGS": flags}
+    cargo([*common, "--target", triple, "--features", "libfuzzer", *bins], tree, environment)
+    return {target: [str(target_dir / triple / "fuzz" / target)] for target in targets}
+
+
+def command(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool) -> list[str]:
+    """The whole command of a run; seeds are read, what is new goes to work."""
+    corpus, artifacts = work / "corpus" / target, work / "artifacts"
+    for folder in (corpus, artifacts, seeds):
+        folder.mkdir(parents=True, exist_ok=True)
+    if driver:
+        return [*base, "--seconds", str(seconds), "--corpus", str(seeds), "--artifacts", str(artifacts)]
+    return [
+        *base,
+        f"-max_total_time={max(1, round(seconds))}",
+        f"-max_len={LONGEST.get(target, 600)}",
+        "-timeout=20",
+        f"-artifact_prefix={artifacts}/",
+        "-print_final_stats=1",
+        str(corpus),
+        str(seeds),
+    ]
+
+
+def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool) -> Outcome:
+    """Runs a target until something is found or time is up."""
+    start = time.monotonic()
+    done = subprocess.run(
+        command(base, target, seconds, seeds, work, driver=driver),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds * 3 + 120,
+        check=False,
+    )
+    return read_outcome(target, done.stdout, done.returncode, time.monotonic() - start, driver=driver)
+
+
+def read_outcome(target: str, said: str, code: int, seconds: float, *, driver: bool) -> Outcome:
+    """What the output of a run says."""
+    shrunk = re.search(r"shrunk to (\d+) operations:\n", said)
+    # The report: from what was found to the end of the test.
+    report = re.search(r"^[^\n]*\n*shrunk to \d+ operations:\n.*?(?=^(?:stack|note|==|MS:)|\Z)", said, re.M | re.S)
+    artifact = re.search(r"Test unit written to (\S+)", said)
+    runs = re.search(r"stat::number_of_executed_units: (\d+)", said) or re.search(r"(\d+) inputs in", said)
+    if code != 0 and not shrunk and not artifact:
+        raise FuzzError(f"{target} broke with exit code {code}:\n{said[-4000:]}")
+    return Outcome(
+        target,
+        "driver" if driver else "libFuzzer",
+        round(seconds, 1),
+        int(runs[1]) if runs else None,
+        code != 0,
+        int(shrunk[1]) if shrunk else None,
+        report[0].strip() if report else "" if code == 0 else said[-2000:],
+        artifact[1] if artifact else None,
+    )
+
+
+def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
+    """Replaces the committed corpus by a small one: inputs, their bytes, what share of the edges they reach."""
+    corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
+    corpus.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(merged, ignore_errors=True)
+    merged.mkdir(parents=True)
+    control.unlink(missing_ok=True)
+    # Edges alone, not how often each is taken: a corpus of tens of inputs and not of thousands.
+    flags = [
+        "-set_cover_merge=1",
+        "-use_counters=0",
+        f"-max_len={LONGEST.get(target, 600)}",
+        f"-merge_control_file={control}",
+    ]
+    folders = [str(merged), str(seeds), str(corpus)]
+    done = subprocess.run([*base, *flags, *folders], capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        raise FuzzError(f"the merge of {target} failed:\n{done.stderr[-4000:]}")
+    features = read_control(control.read_text())
+    chosen = cover(features, MOST_INPUTS)
+    inputs = sorted((Path(path).read_bytes() for path in chosen), key=lambda content: (len(content), content))
+    for old in seeds.iterdir():
+        old.unlink()
+    for number, content in enumerate(inputs):
+        (seeds / f"{number:03}").write_bytes(content)
+    reached = set[int]().union(*(features[path] for path in chosen))
+    share = len(reached) / max(1, len(set[int]().union(*features.values())))
+    return len(inputs), sum(map(len, inputs)), share
+
+
+def read_control(text: str) -> dict[str, set[int]]:
+    """What each input reaches, by the control file of a merge: counts, paths, then features of each input."""
+    lines = text.splitlines()
+    paths = lines[2 : 2 + int(lines[0])]
+    rows = (line.split() for line in lines if line.startswith("FT "))
+    return {paths[int(row[1])]: set(map(int, row[2:])) for row in rows}
+
+
+def cover(features: dict[str, set[int]], most: int) -> list[str]:
+    """At most so many inputs: always the one that reaches most of what is left, the first by name of equal ones."""
+    left, chosen = set[int]().union(*features.values()), list[str]()
+    while left and len(chosen) < most:
+        best = max(sorted(features), key=lambda path: len(features[path] & left))
+        chosen.append(best)
+        left -= features[best]
+    return chosen
+
+
+def table(outcomes: list[Outcome]) -> Table:
+    """One row per target."""
+    shown = Table("target", "by", "seconds", "inputs", "found")
+    for outcome in outcomes:
+        runs = f"{outcome.runs:,}" if outcome.runs is not None else "?"
+        found = f"[red]yes[/], {outcome.operations} operations" if outcome.found else "nothing"
+        shown.add_row(outcome.target, outcome.fuzzer, f"{outcome.seconds:.0f}", runs, found)
+    return shown
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
+    parser.add_argument("--all", action="store_true", help="every target")
+    parser.add_argument("--seconds", type=float, default=60, help="for each target (default 60)")
+    parser.add_argument("--driver", action="store_true", help="without libFuzzer")
+    parser.add_argument("--merge", action="store_true", help="only put what is new into fuzz/corpus")
+    parser.add_argument("--json", action="store_true", help="the outcomes as JSON on standard output")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "target" / "fuzz", help="where inputs and failures are kept"
+    )
+    parser.add_argument("--target-dir", type=Path, default=None, help="cargo's, by default target/")
+    options = parser.parse_args(arguments)
+    targets = list(TARGETS) if options.all else options.targets
+    if not targets or (unknown := sorted(set(targets) - set(TARGETS))):
+        parser.error(f"no target {', '.join(unknown)}" if targets else "name a target, or --all")
+    if options.seconds <= 0:
+        parser.error("--seconds must be above 0")
+    console = Console(stderr=True)
+    driver = options.driver
+    if not driver and cxx() is None:
+        console.print("[yellow]No C++ compiler: libFuzzer is skipped, the driver runs without coverage.[/]")
+        driver = True
+    if driver and options.merge:
+        parser.error("--merge needs libFuzzer, and that a C++ compiler")
+    target_dir = options.target_dir or Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    console.print(f"building {', '.join(targets)}")
+    outcomes: list[Outcome] = []
+    try:
+        programs = build(targets, ROOT, target_dir, driver=driver)
+        if options.merge:
+            for target in targets:
+                seeds = ROOT / "fuzz" / "corpus" / target
+                seeds.mkdir(parents=True, exist_ok=True)
+                count, size, share = merge(programs[target], target, seeds, options.work)
+                console.print(f"{target}: {count} inputs, {size:,} bytes, {share:.1%} of the edges reached")
+            return 0
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("", total=len(targets))
+            for target in targets:
+                progress.update(bar, description=f"{target}, {options.seconds:g} s")
+                seeds = ROOT / "fuzz" / "corpus" / target
+                outcomes.append(run(programs[target], target, options.seconds, seeds, options.work, driver=driver))
+                progress.advance(bar)
+    except FuzzError as error:
+        console.print(str(error), markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
+    else:
+        for outcome in outcomes:
+            if outcome.found:
+                print(f"{outcome.target}: {outcome.artifact or ''}\n{outcome.report}\n")
+        console.print(table(outcomes))
+    return int(any(outcome.found for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Records a trace in a journal, replays it bit by bit, and kills the recording at random bytes.
+
+    python tools/journal_check.py TRACE [--operations 1000000] [--cuts 20] [--kills 20] [--seed 0]
+
+- The whole: the trace through a CacheManager as a continuous-batching server, few requests at once so that there are
+  many operations; then every operation again, with every answer and every digest compared.
+- Cuts: the file ends at a random byte. What is left has to replay exactly, and no more than one frame is lost.
+- Kills: the same recording in another process, which gets SIGKILL once its file has passed a random byte. What it
+  leaves has to be the beginning of the whole journal, and to replay exactly.
+
+Exits 1 if anything differs. What recording costs is measured by `cargo bench -p kvpool-benches --bench journal`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import kvpool
+
+
+def record(trace: Path, journal: Path, operations: int, max_running: int) -> kvpool.JournalStats:
+    """Runs the trace until so many operations are recorded, or to its end."""
+    settings = kvpool.Journal(journal)
+    replay = kvpool.Replay(kvpool.Trace.read(trace), mode="engine", max_running=max_running, journal=settings)
+    while replay.advance(1) < replay.total:
+        stats = replay.journal_stats()
+        if stats is not None and stats.operations >= operations:
+            break
+    replay.flush_journal()
+    stats = replay.journal_stats()
+    if stats is None or stats.error is not None:
+        sys.exit(f"the journal stopped: {stats}")
+    return stats
+
+
+def must_replay(journal: Path | bytes, what: str) -> kvpool.JournalReport:
+    report = kvpool.replay_journal(journal)
+    if not report.is_exact:
+        sys.exit(f"{what}: differs: {report.difference!r}")
+    return report
+
+
+def frame_ends(journal: bytes) -> list[int]:
+    """Where its frames end, that of the header first: without it there is no journal."""
+    ends, at = [], 8
+    while at < len(journal):
+        at += 12 + int.from_bytes(journal[at : at + 4], "little")
+        ends.append(at)
+    return ends
+
+
+def cut(whole: bytes, at: int) -> None:
+    """The first bytes of the journal replay, to the end of the last whole frame."""
+    report = must_replay(whole[:at], f"cut at byte {at:,}")
+    if at - report.cut_bytes != max(end for end in frame_ends(whole) if end <= at):
+        sys.exit(f"cut at byte {at:,}: {report.cut_bytes:,} bytes are lost")
+    print(f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes are lost")
+
+
+def kill(whole: bytes, at: int, arguments: argparse.Namespace, folder: Path) -> None:
+    """A recording that is killed once its file has passed a byte leaves the beginning of the journal."""
+    path = folder / f"killed-{at}.kvj"
+    child = multiprocessing.get_context("spawn").Process(
+        target=record, args=(arguments.trace, path, arguments.operations, arguments.max_running)
+    )
+    child.start()
+    while child.is_alive() and (not path.exists() or path.stat().st_size < at):
+        time.sleep(0.0005)
+    if child.pid is not None and child.is_alive():
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    left = path.read_bytes()
+    path.unlink()
+    if not whole.startswith(left):
+        sys.exit(f"killed at byte {at:,}: what is left is not the beginning of the journal")
+    report = must_replay(left, f"killed at byte {at:,}")
+    how = "finished" if child.exitcode == 0 else f"ended by {signal.Signals(-(child.exitcode or 0)).name}"
+    print(f"  {how} behind byte {at:>11,}: {len(left):>11,} bytes are left, {report.operations:>9,} operations replay")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--operations", type=int, default=1_000_000)
+    parser.add_argument("--max-running", type=int, default=4)
+    parser.add_argument("--cuts", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    shuffled = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "run.kvj"
+        began = time.perf_counter()
+        stats = record(arguments.trace, path, arguments.operations, arguments.max_running)
+        print(
+            f"recorded: {stats.operations:,} operations, {stats.bytes:,} bytes, "
+            f"{stats.bytes / stats.operations:.2f} per operation, {time.perf_counter() - began:.1f} s"
+        )
+        if stats.operations < arguments.operations:
+            print(f"the trace has no {arguments.operations:,} operations; --max-running 1 makes the most")
+        began = time.perf_counter()
+        report = must_replay(path, "the whole")
+        if report.operations != stats.operations or report.cut_at is not None:
+            sys.exit(f"the whole: {report!r} is not what was recorded")
+        print(
+            f"replayed: {report.operations:,} operations and {report.digests:,} digests, bit-exact, "
+            f"{time.perf_counter() - began:.1f} s"
+        )
+        whole = path.read_bytes()
+        header = frame_ends(whole)[0]
+        for _ in range(arguments.cuts):
+            cut(whole, shuffled.randrange(header, len(whole)))
+        for _ in range(arguments.kills):
+            kill(whole, shuffled.randrange(header, len(whole)), arguments, folder)
+    print("ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

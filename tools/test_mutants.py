@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+"""Tests the tests: plants defects, and sees that the model tests and the fuzzer find each, and shrink it.
+
+    python tools/test_mutants.py                          # every defect; minutes, most of them cargo's
+    python tools/test_mutants.py lost-unlink --json
+    python tools/test_mutants.py --list
+
+A defect is a replacement of text that must occur exactly once in the sources, so that it cannot quietly become none.
+It is planted in a copy (target/mutants/tree); what it takes to build that is shared by all. First the copy without a
+defect must pass everything. Then every test that should find a defect must fail within its time limit, and the fuzzer,
+which starts from the committed corpus, must find it within its own and shrink it to at most 12 operations, which are
+printed as a Rust test.
+
+Exit code 0: every defect was found by all that should find it. 1: one survived, or the sources themselves fail. 2: bad
+usage, a defect that cannot be planted, a build that failed. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools import fuzz  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_OPERATIONS: Final = 12
+#: Built again for every defect, run for a minute at most: what is built quickly wins.
+QUICK_BUILDS: Final = {
+    "CARGO_PROFILE_TEST_OPT_LEVEL": "1",
+    "CARGO_PROFILE_TEST_DEBUG": "0",
+    "CARGO_PROFILE_FUZZ_OPT_LEVEL": "1",
+    "CARGO_PROFILE_FUZZ_DEBUG": "0",
+}
+#: What the copy is made of: the workspace as cargo sees it.
+COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "cuda")
+
+
+class MutantError(Exception):
+    """A defect that cannot be planted, or a copy that does not build."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Text of a file under rust/kvpool/src that is there exactly once, and what takes its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Defect:
+    """What is planted, and who should find it."""
+
+    name: str
+    what: str
+    replacements: tuple[Replacement, ...]
+    #: Test binaries of kvpool; each must fail.
+    tests: tuple[str, ...]
+    #: The fuzz target.
+    target: str
+
+
+DEFECTS: Final = (
+    Defect(
+        "double-release",
+        "a block without references is released again: accepted, and queued twice",
+        (
+            Replacement(
+                "allocator.rs", "let none_left = self.ref_counts[block.index()] == 0;", "let none_left = false;"
+            ),
+            Replacement("allocator.rs", "*count -= 1;", "*count = count.saturating_sub(1);"),
+            Replacement(
+                "allocator.rs",
+                "self.free.push_front(block)\n",
+                "let _queued_already = self.free.push_front(block);\n        Ok(())\n",
+            ),
+        ),
+        ("pool_model",),
+        "pool",
+    ),
+    Defect(
+        "lost-unlink",
+        "a hit takes a cached-free block, and the evictor keeps it",
+        (
+            Replacement(
+                "pool/lookup.rs", "} else if self.evictor.hit(block) {", "} else if self.evictor.contains(block) {"
+            ),
+        ),
+        ("pool_model", "manager_model"),
+        "pool",
+    ),
+    Defect(
+        "kept-hash",
+        "an evicted block is handed out again, and its old hash stays in the index",
+        (Replacement("pool/lifetime.rs", "            self.unregister(victim);\n", ""),),
+        ("pool_model", "manager_model"),
+        "pool",
+    ),
+    Defect(
+        "leaked-reference",
+        "a request that ends before it is computed keeps a reference to its last block",
+        (
+            Replacement(
+                "sequence/table.rs",
+                "None => pool.release_table(self.held())?,",
+                "None => {\n"
+                "                let forgotten = usize::from(self.computed_tokens < self.cursor.num_tokens());\n"
+                "                pool.release_table(&self.held()[..self.held().len().saturating_sub(forgotten)])?;\n"
+                "            }",
+            ),
+        ),
+        ("manager_model", "sequences"),
+        "manager",
+    ),
+    Defect(
+        "parent-first",
+        "LRU evicts the start of a chain before what hangs on it",
+        (
+            Replacement(
+                "evictor/lru.rs",
+                "if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {\n"
+                "            candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
+                "        }",
+                "candidates.sort_by_key(|candidate| candidate.depth);\n        let _deepest_first = Reverse(());",
+            ),
+        ),
+        ("pool_model", "manager_model", "evictors"),
+        "manager",
+    ),
+    Defect(
+        "parent-first-closed",
+        "the other policies evict a block on which cached ones hang",
+        (
+            Replacement(
+                "evictor/closed.rs",
+                "if !node.is(Node::IDLE) || node.children > 0 {",
+                "if !node.is(Node::IDLE) {",
+            ),
+        ),
+        ("evictors",),
+        "pool",
+    ),
+)
+
+
+@dataclass
+class Result:
+    """What became of a defect; without one, of the sources."""
+
+    name: str
+    #: Seconds until each test failed; none if it passed, or was still running.
+    tests: dict[str, float | None] = field(default_factory=dict)
+    target: str = ""
+    fuzzer: str = ""
+    #: Seconds until the fuzzer had found and shrunk it.
+    fuzzer_seconds: float | None = None
+    operations: int | None = None
+    report: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether everybody found it, and it is small."""
+        by_tests = bool(self.tests) and all(seconds is not None for seconds in self.tests.values())
+        return by_tests and self.operations is not None and self.operations <= MOST_OPERATIONS
+
+    @property
+    def clean(self) -> bool:
+        """Whether nobody found anything."""
+        return all(seconds is None for seconds in self.tests.values()) and self.fuzzer_seconds is None
+
+
+class Copy:
+    """The copy of the sources that defects are planted in."""
+
+    def __init__(self, source: Path, tree: Path) -> None:
+        self.source, self.tree = source, tree
+
+    def refresh(self) -> None:
+        """Makes the copy equal to the sources; equal files keep their times, so nothing is built anew for them."""
+        wanted = set[Path]()
+        for name in COPIED:
+            top = self.source / name
+            files = [top] if top.is_file() else sorted(path for path in top.rglob("*") if path.is_file())
+            for path in files:
+                relative = path.relative_to(self.source)
+                if "target" not in relative.parts:
+                    wanted.add(relative)
+                    self.write(relative, path.read_bytes())
+        for path in list(self.tree.rglob("*")):
+            if path.is_file() and path.relative_to(self.tree) not in wanted:
+                path.unlink()  # regressions that a failing test has left
+
+    def write(self, relative: Path, content: bytes) -> None:
+        """Writes a file, unless it is so already."""
+        path = self.tree / relative
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def plant(self, defect: Defect) -> None:
+        """Plants a defect in a fresh copy."""
+        self.refresh()
+        for file, text in planted(defect, self.source).items():
+            self.write(file, text.encode())
+
+
+def planted(defect: Defect, source: Path) -> dict[Path, str]:
+    """The files of a defect, with it."""
+    files: dict[Path, str] = {}
+    for replacement in defect.replacements:
+        file = Path("rust/kvpool/src") / replacement.file
+        text = files[file] if file in files else (source / file).read_text()
+        count = text.count(replacement.old)
+        if count != 1:
+            raise MutantError(f"{defect.name}: {file} has {replacement.old!r} {count} times, and not once")
+        files[file] = text.replace(replacement.old, replacement.new)
+    return files
+
+
+class Runner:
+    """Builds the copy, and runs tests and fuzzers of it."""
+
+    def __init__(self, copy: Copy, work: Path, *, seconds: float, driver: bool, say: Callable[[str], None]) -> None:
+        self.copy, self.work, self.seconds, self.driver, self.say = copy, work, seconds, driver, say
+        self.build_dir = work / "build"
+
+    def build_tests(self, tests: tuple[str, ...]) -> dict[str, str]:
+        """Executables of test binaries."""
+        names = [argument for test in tests for argument in ("--test", test)]
+        command = [fuzz.CARGO, "test", "--no-run", "--locked", "--message-format=json", "-p", "kvpool", *names]
+        done = subprocess.run(
+            [*command, "--target-dir", str(self.build_dir)],
+            cwd=self.copy.tree,
+            env={**os.environ, **QUICK_BUILDS},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise MutantError(f"the copy does not build:\n{done.stderr[-4000:]}")
+        messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        found = {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+        return {test: found[test] for test in tests}
+
+    def run_test(self, executable: str) -> float | None:
+        """Seconds until the test failed."""
+        start = time.monotonic()
+        # What it found is enough: shrinking is the fuzzer's part.
+        environment = {**os.environ, "PROPTEST_MAX_SHRINK_ITERS": "0"}
+        try:
+            done = subprocess.run(
+                [executable, "--quiet"],
+                cwd=self.copy.tree / "rust" / "kvpool",
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self.seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        # 101: a test failed; anything else is no test's answer.
+        if done.returncode not in {0, 101, -6}:
+            raise MutantError(f"{executable} ended with {done.returncode}:\n{done.stdout.decode()[-2000:]}")
+        return round(time.monotonic() - start, 1) if done.returncode else None
+
+    def run_tests(self, result: Result, tests: tuple[str, ...]) -> None:
+        """Runs tests one after the other."""
+        self.say(f"{result.name}: building {', '.join(tests)}")
+        executables = self.build_tests(tests)
+        for test in tests:
+            self.say(f"{result.name}: {test}")
+            result.tests[test] = self.run_test(executables[test])
+
+    def run_fuzzer(self, result: Result, target: str) -> None:
+        """Runs a fuzz target from the committed corpus; what was found before does not count."""
+        self.say(f"{result.name}: building the fuzz target {target}")
+        driver = self.driver
+        programs = fuzz.build([target], self.copy.tree, self.build_dir, driver=driver, environment=QUICK_BUILDS)
+        work = self.work / "fuzz"
+        shutil.rmtree(work, ignore_errors=True)
+        self.say(f"{result.name}: fuzzing {target}")
+        seeds = self.copy.source / "fuzz" / "corpus" / target
+        outcome = fuzz.run(programs[target], target, self.seconds, seeds, work, driver=driver)
+        result.target, result.fuzzer = target, outcome.fuzzer
+        if outcome.found:
+            result.fuzzer_seconds, result.operations = outcome.seconds, outcome.operations
+            result.report = outcome.report
+
+    def control(self, defects: tuple[Defect, ...], seconds: float) -> Result:
+        """The sources as they are: nobody finds anything."""
+        self.copy.refresh()
+        result = Result("(none)")
+        self.run_tests(result, tuple(sorted({test for defect in defects for test in defect.tests})))
+        whole = self.seconds
+        for target in sorted({defect.target for defect in defects}):
+            self.seconds = seconds
+            self.run_fuzzer(result, target)
+            self.seconds = whole
+            if result.fuzzer_seconds is not None:
+                break
+        return result
+
+    def try_defect(self, defect: Defect) -> Result:
+        """Plants a defect, and lets everybody look for it."""
+        self.copy.plant(defect)
+        result = Result(defect.name)
+        self.run_tests(result, defect.tests)
+        self.run_fuzzer(result, defect.target)
+        return result
+
+
+def table(results: list[Result]) -> Table:
+    """One row per defect."""
+    shown = Table("defect", "found by model tests, s", "found by fuzzer, s", "operations after shrinking")
+    for result in results:
+        tests = ", ".join(f"{test} {'[red]not[/]' if s is None else f'{s:.1f}'}" for test, s in result.tests.items())
+        seconds = "[red]not[/]" if result.fuzzer_seconds is None else f"{result.target} {result.fuzzer_seconds:.1f}"
+        operations = "[red]-[/]" if result.operations is None else str(result.operations)
+        if result.operations is not None and result.operations > MOST_OPERATIONS:
+            operations = f"[red]{operations}[/]"
+        shown.add_row(result.name, tests, seconds, operations)
+    return shown
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """For programs."""
+    return {**asdict(result), "found": result.found}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("defects", nargs="*", metavar="DEFECT", help="names of --list; every one without any")
+    parser.add_argument("--list", action="store_true", help="name the defects, and end")
+    parser.add_argument("--seconds", type=float, default=60, help="for each test and each fuzzer (default 60)")
+    parser.add_argument("--control-seconds", type=float, default=20, help="for fuzzers without a defect (default 20)")
+    parser.add_argument("--driver", action="store_true", help="random inputs instead of libFuzzer")
+    parser.add_argument("--json", action="store_true", help="the results as JSON on standard output")
+    parser.add_argument("--work", type=Path, default=ROOT / "target" / "mutants", help="where the copy is built")
+    options = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    if options.list:
+        for defect in DEFECTS:
+            print(f"{defect.name:20} {defect.what}")
+        return 0
+    known = {defect.name: defect for defect in DEFECTS}
+    if unknown := [name for name in options.defects if name not in known]:
+        parser.error(f"no defect {', '.join(unknown)}: there are {', '.join(known)}")
+    chosen = tuple(known[name] for name in options.defects) or DEFECTS
+    driver = options.driver
+    if not driver and fuzz.cxx() is None:
+        console.print("[yellow]No C++ compiler: libFuzzer is skipped, the driver runs without coverage.[/]")
+        driver = True
+    start = time.monotonic()
+
+    def say(phase: str) -> None:
+        console.print(f"{time.monotonic() - start:6.0f} s  {phase}", markup=False, highlight=False)
+
+    runner = Runner(Copy(ROOT, options.work / "tree"), options.work, seconds=options.seconds, driver=driver, say=say)
+    try:
+        control = runner.control(chosen, options.control_seconds)
+        results = [runner.try_defect(defect) for defect in chosen] if control.clean else []
+    except (MutantError, fuzz.FuzzError) as error:
+        console.print(str(error), markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        print(json.dumps({"control": as_json(control), "defects": [as_json(result) for result in results]}, indent=2))
+    else:
+        for result in results:
+            if result.report:
+                print(f"{result.name}: {result.report}\n")
+        console.print(table(results))
+    if not control.clean:
+        console.print(f"[red]The sources fail without any defect:[/] {control.tests} {control.report}")
+        return 1
+    survived = [result.name for result in results if not result.found]
+    if survived:
+        console.print(f"[red]Not found by all, or not small: {', '.join(survived)}[/]")
+    return int(bool(survived))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
