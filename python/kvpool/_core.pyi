@@ -1306,7 +1306,7 @@ class CacheManager:
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
-        """Checks the next blocks of each tier and as many table entries; a broken invariant poisons the manager.
+        """Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
 
         For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
         ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all

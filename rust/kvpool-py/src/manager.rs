@@ -621,7 +621,7 @@ impl PyCacheManager {
         self.look(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
-    /// Checks the next blocks of each tier and as many table entries; a broken invariant poisons the manager.
+    /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())
