@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +26,6 @@ from kvpool.testing import observe_manager, observe_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MAGIC = b"KVPJRN01"
 HEAD = 12  # length and checksum of a frame
@@ -356,6 +357,7 @@ def test_a_ring_and_a_file_hold_the_same(tmp_path: Path) -> None:
                 pool.save_journal(tmp_path / "other.kvj")
         del pool
     assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
@@ -545,6 +547,12 @@ def test_without_a_journal_nothing_is_there(tmp_path: Path) -> None:
         with pytest.raises(kvpool.JournalError, match="no ring to save"):
             one.save_journal(tmp_path / "run.kvj")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    docs = (Path(__file__).resolve().parent.parent / "docs/journal.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", docs, flags=re.DOTALL)
+    exec(compile(example, "docs/journal.md", "exec"), {})
 
 
 # --- Replays of traces ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 //! | [`index`] | `PrefixIndex` | a map of contents |
 //! | [`pool`] | `BlockPool`, every policy, hints | the reference pool; closedness |
 //! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
-//! | [`trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
+//! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //!
 //! The bytes are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
 //! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer

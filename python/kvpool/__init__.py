@@ -32,6 +32,8 @@ from kvpool._core import (
     BlockPool,
     CacheManager,
     ChainLink,
+    ExplainConfig,
+    Explanation,
     ExtraKeys,
     FreeBlockList,
     HashChain,
@@ -44,6 +46,7 @@ from kvpool._core import (
     JournalStats,
     LruEvictor,
     ManagerStats,
+    MissSpan,
     PoolStats,
     PrefixIndex,
     Probe,
@@ -148,6 +151,10 @@ __all__ = [
     "compare_journals",
     "shrink_journal",
     "export_journal",
+    # Why a prompt missed.
+    "ExplainConfig",
+    "Explanation",
+    "MissSpan",
     # Block tables by handle, and what moves between tiers.
     "Sequences",
     "TieredPool",

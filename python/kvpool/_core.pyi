@@ -45,6 +45,8 @@ __all__ = [
     "BlockStore",
     "CacheManager",
     "ChainLink",
+    "ExplainConfig",
+    "Explanation",
     "ExtraKeys",
     "FreeBlockList",
     "HashChain",
@@ -58,6 +60,7 @@ __all__ = [
     "JournalStats",
     "LruEvictor",
     "ManagerStats",
+    "MissSpan",
     "PolicyRun",
     "PoolStats",
     "PrefixIndex",
@@ -363,7 +366,7 @@ class JournalInfo:
 
     @property
     def subject(self) -> str:
-        """What was recorded: pool or manager."""
+        """What was recorded: pool, manager or vllm-pool."""
     @property
     def version(self) -> str:
         """The version of kvpool that wrote it."""
@@ -576,7 +579,7 @@ def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "pool.allocate(3)" in kvpool.export_journal(pool.journal_image(), "python")
+    >>> "attempt(pool.allocate, 3)" in kvpool.export_journal(pool.journal_image(), "python")
     True
     """
 
@@ -602,6 +605,8 @@ class CacheManager:
             pins and limits. Without it hints are refused, and cost nothing.
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
             ``advice`` says what it found. Without one it costs nothing.
+        explain: Remembers what came and went, so that ``explain`` can say why a prompt missed: an ``ExplainConfig``, or
+            True for the defaults. Without one it costs nothing.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
@@ -648,6 +653,7 @@ class CacheManager:
         eviction: str | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
+        explain: ExplainConfig | bool | None = None,
         event_capacity: int = 0,
         watermark: float = 0.0,
         host_blocks: int = 0,
@@ -1073,6 +1079,27 @@ class CacheManager:
         >>> advice["block_hit_rate"], {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}[12]
         (0.15, 0.9)
         """
+    def explain(self, request_id: RequestId) -> Explanation:
+        """Says why a request had to compute what it did when it was admitted or resumed last.
+
+        Of requests that are known, and of the last ones that were released. O(spans), and for a released one
+        O(``ExplainConfig.requests``). docs/explain.md says what the reasons mean, and to whom they may be shown.
+
+        Raises:
+            UnknownRequestError: No request has this id, or it was released too long ago.
+            InvalidArgumentError: The manager was made without ``explain``.
+            TokenTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, explain=True)
+        >>> _ = manager.admit("a", range(12)), manager.commit("a", 12)
+        >>> _ = manager.admit("b", [0, 1, 2, 3, 4, 5, 99, 7, 8])
+        >>> print(manager.explain("b"))
+        request "b", admitted at 2: 4 of 9 tokens cached
+          block 1 (tokens 4-7): differs from token 6 on from what was seen before
+          block 2 (token 8): too few tokens to fill a block
+        >>> manager.explain("b").spans[0].token, manager.stats().misses
+        (6, {'behind': 8, 'diverged': 4, 'never-seen': 4, 'too-short': 1})
+        """
     def check_policy(self) -> None:
         """Raises what ended the manager's policy, if that is one written in Python and has failed.
 
@@ -1250,9 +1277,14 @@ class CacheManager:
             JournalFileError: The journal has stopped recording; the message says why.
         """
     def journal_image(self) -> bytes | None:
-        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
     def save_journal(self, path: str | PathLike[str]) -> None:
-        """Writes what a ring holds to a new file. O(bytes).
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
 
         Raises:
             JournalError: There is no ring.
@@ -1269,16 +1301,17 @@ class CacheManager:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns what state_digest gives, counted anew from every block.
+        """Returns the same digest, counted anew from every block.
 
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
-        """Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+        """Checks the next blocks of each tier and as many table entries; a broken invariant poisons the manager.
 
         For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
-        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all references are
-        those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and O(requests) once a pass.
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all
+        references are those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and
+        O(requests) once a pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
@@ -1689,6 +1722,119 @@ class AdvisorConfig:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class ExplainConfig:
+    """Settings of what is remembered to explain misses.
+
+    Args:
+        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
+            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        requests: Released requests that can still be explained, at most ``2**20``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range.
+
+    >>> kvpool.CacheManager(num_blocks=64, explain=kvpool.ExplainConfig(records=4096)).stats().misses
+    {}
+    """
+
+    def __new__(cls, *, records: int | None = None, requests: int = 1024) -> Self: ...
+    @property
+    def records(self) -> int | None:
+        """Contents of blocks that are remembered; None leaves it to the pool."""
+    @property
+    def requests(self) -> int:
+        """Released requests that can still be explained."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class MissSpan:
+    """Blocks, one after the other, that had to be computed for the same reason.
+
+    ``str`` is a line for a person.
+    """
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The first block's position in the block table, and the position after the last."""
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The first token's position in the prompt, and the position after the last."""
+    @property
+    def reason(self) -> str:
+        """The name of the reason.
+
+        One of ``never-seen``, ``not-remembered``, ``diverged``, ``evicted``, ``expired``, ``end-of-life``,
+        ``tenant-ceiling``, ``dropped-by-id``, ``reset``, ``other-epoch``, ``other-salt``, ``other-adapter``,
+        ``other-keys``, ``being-computed``, ``not-computed``, ``collision``, ``unreachable``, ``behind``,
+        ``last-token`` and ``too-short``.
+        """
+    @property
+    def token(self) -> int | None:
+        """The first token that differs from what was seen before, or None."""
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it was seen in, or None."""
+    @property
+    def admission(self) -> int | None:
+        """Admissions and resumptions until it left the cache, or None.
+
+        Of several blocks that of the first, which of a chain goes last.
+        """
+    @property
+    def time(self) -> float | None:
+        """The time that retention had been told when it left the cache, or None."""
+    @property
+    def policy(self) -> str | None:
+        """The policy that evicted it, or None.
+
+        ``"priority"`` if retention had put it in a rank of its own.
+        """
+    @property
+    def request(self) -> RequestId | None:
+        """The request that it was evicted for, or that computes it, or None."""
+    @property
+    def another(self) -> bool:
+        """Whether that is a request of another tenant, salt or user, whose id is not told."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the span as a dict, without what is None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Explanation:
+    """Why a request had to compute what it did.
+
+    ``str`` is a text for a person: a line for the request, and one per span.
+    """
+
+    @property
+    def request_id(self) -> RequestId:
+        """The id of the request."""
+    @property
+    def admission(self) -> int:
+        """Which admission it was, resumptions included, counted from 1."""
+    @property
+    def resumed(self) -> bool:
+        """Whether the request was resumed: its tokens are those that it had by then."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt's tokens, those whose KV was cached."""
+    @property
+    def spans(self) -> list[MissSpan]:
+        """What was missed, from the first missed block to the end of the prompt."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the explanation as a dict of numbers, names and lists."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
 class HintReport:
     """What became of a hint, by blocks."""
 
@@ -1806,6 +1952,18 @@ class ManagerStats:
     @property
     def retention(self) -> RetentionStats | None:
         """How many blocks are retained how, or None without retention."""
+    @property
+    def misses(self) -> dict[str, int] | None:
+        """Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+
+        They sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
+        """
+    @property
+    def resumed_misses(self) -> dict[str, int] | None:
+        """The same of resumed tokens.
+
+        They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
+        """
     @property
     def pool(self) -> PoolStats:
         """The pool's own counts."""
@@ -2305,9 +2463,14 @@ class BlockPool:
             JournalFileError: The journal has stopped recording; the message says why.
         """
     def journal_image(self) -> bytes | None:
-        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
+        """Returns what a ring holds, as the bytes of a file; None without a ring.
+
+        O(bytes).
+        """
     def save_journal(self, path: str | PathLike[str]) -> None:
-        """Writes what a ring holds to a new file. O(bytes).
+        """Writes what a ring holds to a new file.
+
+        O(bytes).
 
         Raises:
             JournalError: There is no ring.
@@ -2324,16 +2487,16 @@ class BlockPool:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns what state_digest gives, counted anew from every block.
+        """Returns the same digest, counted anew from every block.
 
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
 
-        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are mirrored
-        by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its references and
-        content are what the last operation left. O(``blocks``).
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are
+        mirrored by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its
+        references and content are what the last operation left. O(``blocks``).
 
         Args:
             blocks: How many, the null block included; never a block twice in one call.
@@ -3610,6 +3773,7 @@ class Replay:
         verify: One of ``verify_modes()``.
         seed: Seed of the hash algorithm, where it takes one.
         eviction: ``"lru"``.
+        explain: Engine mode: the report says of computed tokens why they had to be, as ``misses``.
         watermark: Engine mode: share of the pool that an admission leaves available while other requests run.
         max_running: Engine mode: requests that run at once, at most.
         step_tokens: Engine mode: tokens that one step computes, at most.
@@ -3645,6 +3809,7 @@ class Replay:
         verify: str = "none",
         seed: str | None = None,
         eviction: str = "lru",
+        explain: bool = False,
         watermark: float = 0.0,
         max_running: int = 256,
         step_tokens: int = 8192,
@@ -4403,7 +4568,7 @@ class VllmPool:
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one."""
     def journal_image(self) -> bytes | None:
-        """Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring."""
+        """Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring."""
     def bind(self, owner: object) -> None:
         """Names the object that blocks give as their pool; a second one is not taken.
 

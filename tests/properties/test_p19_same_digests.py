@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -24,8 +25,8 @@ def test_property_19_digests_are_equal_across_processes_and_hash_seeds() -> None
         + "\n"
         for name in kvpool.hash_algorithms()
     )
+    here_as_well = os.pathsep.join(sys.path)  # the same package as this process has
     for seed in ("0", "12345", "random"):
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        )
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": here_as_well}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         assert done.stdout == here

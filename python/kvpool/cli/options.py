@@ -18,6 +18,7 @@ __all__ = [
     "CapacityGib",
     "Dtype",
     "Eviction",
+    "Explain",
     "Hash",
     "HeadDim",
     "Journal",
@@ -152,6 +153,7 @@ Seed = Annotated[
 ]
 
 _PANEL = "Engine mode"
+Explain = Annotated[bool, _option(_PANEL, "Say of computed tokens why they had to be.", "--explain")]
 Watermark = Annotated[
     float | None,
     _option(_PANEL, "Share of the pool that admissions leave free.", default="0", metavar="SHARE"),

@@ -30,6 +30,8 @@ REPLAY_EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --mode lookup --hash xxh3 --verify tokens
 
+  kvpool replay trace.jsonl --capacity-blocks 5000 --explain
+
   kvpool generate --requests 500 | kvpool replay - --json | jq .token_hit_rate
 
   kvpool replay trace.jsonl --journal run.kvj     and record it, for kvpool journal"""
@@ -54,6 +56,7 @@ def replay_command(
     head_dim: options.HeadDim = None,
     latent_dim: options.LatentDim = None,
     eviction: options.Eviction = "lru",
+    explain: options.Explain = False,
     algorithm: options.Hash = "sha256",
     verify: options.Verify = "none",
     seed: options.Seed = None,
@@ -75,6 +78,7 @@ def replay_command(
     the model's arithmetic happens as in an engine.
     """
     engine = {
+        "explain": explain or None,
         "watermark": watermark,
         "max_running": max_running,
         "step_tokens": step_tokens,

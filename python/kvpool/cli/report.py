@@ -118,6 +118,8 @@ def print_report(outcome: Outcome, console: Console) -> None:
             table.add_row(*(Text(cell) for cell in row))
         table.add_section()
     console.print(table)
+    if misses := report.get("misses"):
+        console.print(_miss_table(misses))
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
@@ -125,6 +127,34 @@ def print_report(outcome: Outcome, console: Console) -> None:
         name, _, text = line.partition(": ")
         definitions.add_row(name, text)
     console.print(definitions)
+
+
+#: What the reasons of misses mean.
+_REASONS: Final = {
+    "never-seen": "new: no request before had them",
+    "not-remembered": "new, or forgotten by the record of what came",
+    "diverged": "in blocks that differ from a prompt before",
+    "evicted": "were cached, and evicted",
+    "being-computed": "a running request was computing the same",
+    "not-computed": "asked for before, but never computed",
+    "unreachable": "cached, but a block before them was not",
+    "behind": "behind blocks that were new",
+    "last-token": "in last blocks that were cached, but for a token",
+    "too-short": "fill no block",
+}
+
+
+def _miss_table(misses: dict[str, int]) -> Table:
+    """Tokens that had to be computed, by reason, the most first."""
+    table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed", title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    total = sum(misses.values())
+    for reason, tokens in sorted(misses.items(), key=lambda item: -item[1]):
+        table.add_row(reason, _count(tokens), _percent(100 * tokens / total), _REASONS.get(reason, ""))
+    return table
 
 
 def _trace_rows(outcome: Outcome) -> Iterator[Row]:

@@ -101,11 +101,12 @@ fn read<O: DeserializeOwned + Words>(
                 false
             }
         };
-        if count == 0 || from.is_some_and(|from| number < from || operations == count && is_operation) {
-            continue;
-        }
-        // A digest behind the last of the operations asked for still belongs to them; what follows that does not.
-        if from.is_some_and(|from| number > from.saturating_add(count as u64)) {
+        let wanted = from.is_none_or(|from| {
+            // A digest behind the last of the operations still belongs to them.
+            let end = from.saturating_add(count as u64);
+            number >= from && (number < end || number == end && !is_operation)
+        });
+        if count == 0 || !wanted {
             continue;
         }
         kept.push_back((number, entry));

@@ -7,7 +7,6 @@ use kvpool_vllm::{Pool, Start, VllmError, VllmOperation};
 
 use crate::error::ReplayError;
 use crate::subject::{Answer, Step, Subject, memory};
-use crate::words::Words;
 
 /// A pool of vLLM's that a journal is replayed on.
 #[derive(Debug)]
@@ -169,38 +168,5 @@ impl Subject for VllmSubject {
     /// answers are compared.
     fn check(&mut self) -> Result<(), InvariantViolation> {
         Ok(())
-    }
-}
-
-impl Words for VllmOperation {
-    fn call(&self) -> &'static str {
-        match self {
-            Self::Allocate { .. } => "allocate",
-            Self::Claim { .. } => "claim",
-            Self::Touch { .. } => "touch",
-            Self::Free { .. } => "free",
-            Self::Unpin { .. } => "unpin",
-            Self::InsertHash { .. } => "insert_hash_behind",
-            Self::CacheFull { .. } => "cache_full",
-            Self::InsertInIndex { .. } => "insert_in_index",
-            Self::RemoveFromIndex { .. } => "remove_from_index",
-            Self::ClearIndex => "clear_index",
-            Self::RemoveHashes { .. } => "remove_hashes",
-            Self::MoveHashes { .. } => "move_hashes",
-            Self::Evict { .. } => "evict",
-            Self::Reset => "reset",
-            Self::SetRefCount { .. } => "set_ref_count",
-            Self::SetHash { .. } => "set_hash",
-            Self::ResetHash { .. } => "reset_hash",
-            Self::ChainGroup { .. } => "chain_group",
-            Self::QueuePop { .. } => "pop_from_queue",
-            Self::QueueRemove { .. } => "remove_from_queue",
-            Self::QueuePush { .. } => "push_to_queue",
-        }
-    }
-
-    fn words(&self) -> String {
-        let text = format!("{self:?}");
-        text.split_once(' ').map_or_else(String::new, |(_, arguments)| arguments.to_owned())
     }
 }

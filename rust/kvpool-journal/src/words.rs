@@ -10,6 +10,7 @@ use kvpool::journal::{
     RangeRecord, RetentionRecord, Rows,
 };
 use kvpool::retention::{Keep, Retention, Then, Ttl};
+use kvpool_vllm::{Key, VllmOperation};
 
 /// Items of a list that are shown.
 const SHOWN: usize = 8;
@@ -312,6 +313,76 @@ impl Words for PoolOperation {
             Self::AssignTenant { blocks: ids, tenant } => format!("{}; tenant {tenant}", blocks(ids)),
             Self::AdvanceTime { now } => format!("to {now} s"),
             Self::Reset | Self::BumpEpoch | Self::TakeEvents => String::new(),
+        }
+    }
+}
+
+fn numbers(blocks: &[u32]) -> String {
+    format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
+}
+
+/// The start of vLLM's own hash.
+fn hash(key: &Key) -> String {
+    key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Words for VllmOperation {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Allocate { .. } => "allocate",
+            Self::Claim { .. } => "claim",
+            Self::Touch { .. } => "touch",
+            Self::Free { .. } => "free",
+            Self::Unpin { .. } => "unpin",
+            Self::InsertHash { .. } => "insert_hash",
+            Self::CacheFull { .. } => "cache_full",
+            Self::InsertInIndex { .. } => "insert_in_index",
+            Self::RemoveFromIndex { .. } => "remove_from_index",
+            Self::ClearIndex => "clear_index",
+            Self::RemoveHashes { .. } => "remove_hashes",
+            Self::MoveHashes { .. } => "move_hashes",
+            Self::Evict { .. } => "evict",
+            Self::Reset => "reset",
+            Self::SetRefCount { .. } => "set_ref_count",
+            Self::SetHash { .. } => "set_hash",
+            Self::ResetHash { .. } => "reset_hash",
+            Self::ChainGroup { .. } => "chain_group",
+            Self::QueuePop { .. } => "pop_from_queue",
+            Self::QueueRemove { .. } => "remove_from_queue",
+            Self::QueuePush { .. } => "push_to_queue",
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Allocate { blocks } | Self::QueuePop { blocks } => counted(*blocks, "block"),
+            Self::Claim { blocks }
+            | Self::Touch { blocks }
+            | Self::Free { blocks }
+            | Self::Unpin { blocks } => numbers(blocks),
+            Self::InsertHash { key, block, depth, parent, .. } => {
+                let parent = parent.as_ref().map_or_else(|| "nothing".into(), hash);
+                format!("block {block}: {} at depth {depth}, behind {parent}", hash(key))
+            }
+            Self::CacheFull { first, blocks, keys, .. } => {
+                let keys: Vec<_> =
+                    keys.iter().map(|key| key.as_ref().map_or_else(|| "none".into(), hash)).collect();
+                format!("{} from number {first} on: {}", numbers(blocks), list(keys.into_iter()))
+            }
+            Self::InsertInIndex { key, block }
+            | Self::RemoveFromIndex { key, block }
+            | Self::SetHash { block, key, .. } => format!("block {block}: {}", hash(key)),
+            Self::RemoveHashes { block }
+            | Self::Evict { block, .. }
+            | Self::ResetHash { block }
+            | Self::QueueRemove { block } => format!("block {block}"),
+            Self::MoveHashes { from, to } => format!("block {from} to {to}"),
+            Self::SetRefCount { block, count } => format!("block {block} to {count}"),
+            Self::ChainGroup { group } => format!("group {group}"),
+            Self::QueuePush { blocks, front } => {
+                format!("{} to the {}", numbers(blocks), if *front { "front" } else { "back" })
+            }
+            Self::ClearIndex | Self::Reset => String::new(),
         }
     }
 }

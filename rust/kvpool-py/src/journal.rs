@@ -381,13 +381,12 @@ pub(crate) fn bisect_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::bisect(&bytes, progress))?.into())
 }
 
+/// An operation, and what two journals have there.
+type Divergent = (u64, Option<String>, Option<String>);
+
 /// Returns the first record in which two journals differ, or None if one is a beginning of the other.
 #[pyfunction]
-pub(crate) fn compare_journals(
-    py: Python<'_>,
-    first: Source,
-    second: Source,
-) -> PyResult<Option<(u64, Option<String>, Option<String>)>> {
+pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) -> PyResult<Option<Divergent>> {
     let (first, second) = (first.load(py)?, second.load(py)?);
     let found = py.detach(|| kvpool_journal::compare(&first, &second)).or_raise(py)?;
     Ok(found.map(|found| (found.operation, found.first, found.second)))
@@ -458,7 +457,7 @@ pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) ->
 /// What is in a journal, without running it.
 #[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
-    /// What was recorded: pool or manager.
+    /// What was recorded: pool, manager or vllm-pool.
     subject: &'static str,
     /// The version of kvpool that wrote it.
     version: String,

@@ -9,6 +9,7 @@ mod advice;
 mod convert;
 mod enter;
 mod errors;
+mod explain;
 mod hashing;
 mod journal;
 mod manager;
@@ -34,6 +35,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::advice::PyAdvisorConfig;
+    #[pymodule_export]
+    use super::explain::{PyExplainConfig, PyExplanation, PyMissSpan};
     #[pymodule_export]
     use super::hashing::{
         PyBlockHasher, PyChainLink, PyExtraKeys, PyHashChain, PyHashCursor, hash_algorithms, verify_modes,

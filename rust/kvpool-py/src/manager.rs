@@ -13,6 +13,7 @@ use crate::advice;
 use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
+use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::policy::Health;
@@ -112,9 +113,9 @@ impl PyCacheManager {
     #[new]
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
-        eviction=None, retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
+        eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
         journal=None, digest=false, scrub_blocks=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -128,6 +129,7 @@ impl PyCacheManager {
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
+        explain: Option<&Bound<'_, PyAny>>,
         event_capacity: i128,
         watermark: f64,
         host_blocks: i128,
@@ -147,6 +149,7 @@ impl PyCacheManager {
             eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
+            explain: explain::config(explain)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
@@ -451,6 +454,12 @@ impl PyCacheManager {
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
+    /// Says why a request had to compute what it did when it was admitted or resumed last.
+    fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
+        let id = request_ref(request_id)?;
+        Ok(PyExplanation(self.run(py, 0, |manager| manager.explain(id))?))
+    }
+
     /// Raises what ended the manager's policy, if that is one written in Python and has failed.
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
@@ -546,7 +555,7 @@ impl PyCacheManager {
 
     /// Returns how far the journal has come, or None without one.
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.enter(py, 0, |manager| manager.journal().map(Into::into))
+        self.look(py, 0, |manager| manager.journal().map(Into::into))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
@@ -555,17 +564,17 @@ impl PyCacheManager {
             one.flush_journal();
             one.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
-        journal::check_flushed(py, self.enter(py, LONG, flush)?)
+        journal::check_flushed(py, self.look(py, LONG, flush)?)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.enter(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.look(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.enter(py, LONG, CacheManager::journal_image)?, &path)
+        journal::save(py, self.look(py, LONG, CacheManager::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.
@@ -604,15 +613,15 @@ impl PyCacheManager {
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.enter(py, LONG, CacheManager::state_digest)
+        self.look(py, LONG, CacheManager::state_digest)
     }
 
-    /// Returns what state_digest gives, counted anew from every block.
+    /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
+        self.look(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
-    /// Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+    /// Checks the next blocks of each tier and as many table entries; a broken invariant poisons the manager.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())
@@ -621,7 +630,7 @@ impl PyCacheManager {
     /// Why the manager refuses all work, if it does.
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
+        self.look(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.

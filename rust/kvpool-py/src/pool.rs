@@ -436,28 +436,28 @@ impl PyBlockPool {
             one.flush_journal();
             one.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
-        journal::check_flushed(py, self.run(py, LONG, |pool| Ok(flush(pool)))?)
+        journal::check_flushed(py, self.read(py, LONG, |pool| Ok(flush(pool)))?)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.run(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.read(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.run(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
+        journal::save(py, self.read(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
     }
 
     /// One number for the state of the pool, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
-        self.run(py, LONG, |pool| Ok(pool.state_digest()))
+        self.read(py, LONG, |pool| Ok(pool.state_digest()))
     }
 
-    /// Returns what state_digest gives, counted anew from every block.
+    /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
+        self.read(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }
 
     /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.

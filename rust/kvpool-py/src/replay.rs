@@ -19,7 +19,7 @@ impl PyReplay {
     #[new]
     #[pyo3(signature = (
         trace, *, mode="lookup", block_size=16, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
-        eviction="lru", watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
+        eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
         prefill_tokens_per_s=50_000.0, threads=0, journal=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
@@ -33,6 +33,7 @@ impl PyReplay {
         verify: &str,
         seed: Option<String>,
         eviction: &str,
+        explain: bool,
         watermark: f64,
         max_running: i128,
         step_tokens: i128,
@@ -49,6 +50,7 @@ impl PyReplay {
             verify: named(py, verify)?,
             seed,
             eviction: named(py, eviction)?,
+            explain,
             watermark,
             max_running: count(py, "max_running", max_running)?,
             step_tokens: count(py, "step_tokens", step_tokens)?,

@@ -1,5 +1,7 @@
 //! Plain results as frozen classes: statistics, probes, admissions, events.
 
+use std::collections::BTreeMap;
+
 use kvpool::{
     Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
     ScrubReport,
@@ -8,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::ids;
+use crate::explain;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
 /// Counts of a pool, in blocks.
@@ -134,6 +137,10 @@ pub(crate) struct PyManagerStats {
     hints: PyHintReport,
     /// How many blocks are retained how, or None without retention.
     retention: Option<PyRetentionStats>,
+    /// Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+    misses: Option<BTreeMap<&'static str, u64>>,
+    /// The same of resumed tokens.
+    resumed_misses: Option<BTreeMap<&'static str, u64>>,
     /// The pool's own counts.
     pool: PyPoolStats,
 }
@@ -163,6 +170,8 @@ impl From<ManagerStats> for PyManagerStats {
             block_bytes: stats.block_bytes,
             hints: stats.hints.into(),
             retention: stats.retention.map(Into::into),
+            misses: stats.misses.map(|misses| explain::counts(&misses.admitted)),
+            resumed_misses: stats.misses.map(|misses| explain::counts(&misses.resumed)),
             pool: stats.pool.into(),
         }
     }
@@ -323,7 +332,7 @@ impl PyRequestInfo {
 /// What `take_events` returns: the events, and how many were lost before them.
 pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 
-/// Events after which other threads may have the interpreter: some 100 us.
+/// Events after which other threads may have the interpreter: some 250 us.
 const EVENTS_AT_ONCE: usize = 256;
 
 /// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.

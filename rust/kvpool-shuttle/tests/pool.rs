@@ -403,10 +403,10 @@ fn apply(live: &mut HashSet<BlockHash>, events: Vec<BlockEvent>) {
     for event in events {
         match event {
             BlockEvent::Stored { hash, .. } => {
-                assert!(live.insert(hash), "lost or out of order: stored twice")
+                assert!(live.insert(hash), "lost or out of order: stored twice");
             }
             BlockEvent::Removed { hash, .. } => {
-                assert!(live.remove(&hash), "lost or out of order: removed and not there")
+                assert!(live.remove(&hash), "lost or out of order: removed and not there");
             }
             BlockEvent::Cleared { .. } => live.clear(),
             _ => {}

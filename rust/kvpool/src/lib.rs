@@ -65,8 +65,9 @@ pub use hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
-    RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
+    Admission, CacheManager, ExplainConfig, Explanation, ManagerConfig, ManagerError, ManagerStats,
+    MissReason, MissStats, NewBlock, Refused, RequestHints, RequestId, RequestInfo, RequestRef, RequestState,
+    RetentionRange, StepOutcome, StepPlan, explain,
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;

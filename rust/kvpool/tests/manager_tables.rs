@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{
-    BlockId, CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
+    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
     TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;

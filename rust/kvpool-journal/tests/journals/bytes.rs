@@ -179,7 +179,7 @@ fn another_answer_is_a_difference_and_is_told() {
     let Some(Difference::Answer { operation: 1, asked, .. }) = report.difference else {
         panic!("{:?}", report.difference)
     };
-    assert!(asked.starts_with("Release"), "{asked}");
+    assert!(asked.starts_with("release"), "{asked}");
     let apart = compare(&image, &forged).unwrap().unwrap();
     assert_eq!(apart.operation, 1);
 

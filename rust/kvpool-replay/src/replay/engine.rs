@@ -5,7 +5,7 @@
 //! oldest first, in chunks. When an append does not fit, the request admitted last is preempted by recompute and waits at
 //! the head of the queue. A step takes `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
 
@@ -287,6 +287,12 @@ impl Engine {
             mean_time_to_first_token_ms: self.time_to_first_token_ms / self.hits.requests.max(1) as f64,
             ..self.report
         }
+    }
+
+    /// Tokens that were computed at first admissions, by reason.
+    pub(super) fn misses(&self) -> Option<BTreeMap<&'static str, u64>> {
+        let misses = self.manager.stats().misses?;
+        Some(misses.admitted.iter().filter(|&(_, tokens)| tokens > 0).collect())
     }
 
     pub(super) fn pool_stats(&self) -> PoolStats {

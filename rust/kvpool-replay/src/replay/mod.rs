@@ -24,12 +24,12 @@ use std::sync::Arc;
 
 use kvpool::journal::Journal;
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
-    ManagerError, PoolConfig, Verify,
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, ExplainConfig, HashAlgorithm, HasherConfig,
+    ManagerConfig, ManagerError, PoolConfig, Verify,
 };
 
 use crate::error::ExpandError;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceRequest};
 use engine::Engine;
 use lookup::Lookup;
 use prefetch::{MAX_THREADS, Prefetch};
@@ -91,6 +91,8 @@ pub struct ReplayConfig {
     pub seed: Option<String>,
     /// Eviction policy.
     pub eviction: EvictionPolicy,
+    /// Engine mode: say of computed tokens why they had to be.
+    pub explain: bool,
     /// Share of the pool that an admission leaves available while others run (engine mode).
     pub watermark: f64,
     /// Engine mode: requests that run at once, at most. At least 1.
@@ -115,6 +117,7 @@ impl Default for ReplayConfig {
             verify: Verify::None,
             seed: None,
             eviction: EvictionPolicy::Lru,
+            explain: false,
             watermark: 0.0,
             max_running: 256,
             step_tokens: 8192,
@@ -268,6 +271,13 @@ impl Replay {
             config.threads,
             "at most 1024, or 0 for one per core",
         )?;
+        let explained = !config.explain || config.mode == Mode::Engine;
+        check(
+            explained,
+            "explain",
+            config.explain,
+            "false in lookup mode: the manager explains, not the pool",
+        )?;
         let trace_block = trace.block_tokens();
         if config.mode == Mode::Lookup && config.block_size > 0 {
             // A partial block is filled up from its trace block: a block must not reach into the next.
@@ -279,7 +289,7 @@ impl Replay {
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
             Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
-            Mode::Engine => Self::engine(&config, num_blocks, journal)?,
+            Mode::Engine => Self::engine(&config, num_blocks, &trace, journal)?,
         };
         let prompts = Prefetch::start(&trace, &hasher, config.mode, config.threads)?;
         Ok(Self { config, trace, prompts, runner })
@@ -315,8 +325,17 @@ impl Replay {
     fn engine(
         config: &ReplayConfig,
         num_blocks: usize,
+        trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        // Everything is remembered, as far as that is possible: a trace is finite.
+        let blocks = |request: &TraceRequest| {
+            let tokens = u64::from(request.input_length) + u64::from(request.output_length);
+            usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
+        };
+        let records = trace.requests().iter().map(blocks).fold(0, usize::saturating_add);
+        let records = Some(records.clamp(1 << 10, 1 << 22));
+        let explain = config.explain.then_some(ExplainConfig { records, requests: 0 });
         let settings = ManagerConfig {
             num_blocks,
             block_size: config.block_size,
@@ -325,6 +344,7 @@ impl Replay {
             seed: config.seed.clone(),
             eviction: config.eviction,
             watermark: config.watermark,
+            explain,
             ..ManagerConfig::default()
         };
         let manager = match journal {
@@ -354,13 +374,15 @@ impl Replay {
     /// What has been measured so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let (hits, last_half, pool, engine) = match &self.runner {
-            Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None),
+        let (hits, last_half, pool, engine, misses) = match &self.runner {
+            Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None, None),
             Runner::Engine(engine) => {
-                (engine.hits, engine.last_half, engine.pool_stats(), Some(engine.report()))
+                let report = Some(engine.report());
+                (engine.hits, engine.last_half, engine.pool_stats(), report, engine.misses())
             }
         };
-        Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine)
+        let report = Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine);
+        Report { misses, ..report }
     }
 
     /// The journal that records, if there is one: how long it is, and whether it stopped.

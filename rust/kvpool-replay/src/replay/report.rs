@@ -1,5 +1,7 @@
 //! What a replay measured, with its definitions.
 
+use std::collections::BTreeMap;
+
 use kvpool::PoolStats;
 use serde::Serialize;
 
@@ -99,6 +101,9 @@ pub struct Report {
     pub evicted: u64,
     /// Refused hits.
     pub collisions: u64,
+    /// Tokens that were computed at first admissions, by reason; only if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misses: Option<BTreeMap<&'static str, u64>>,
     /// Engine mode only.
     pub engine: Option<EngineReport>,
 }
@@ -132,6 +137,7 @@ impl Report {
             allocated: pool.allocated,
             evicted: pool.evicted,
             collisions: pool.collisions,
+            misses: None,
             engine,
         }
     }

@@ -37,7 +37,9 @@ use super::{Candidate, Evictor};
 use crate::block::BlockId;
 use crate::block_list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::retention::{Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId};
+use crate::retention::{
+    EvictionCause, Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId,
+};
 
 /// What is known of a block's content.
 #[derive(Clone, Copy, Debug, Default)]
@@ -311,6 +313,10 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         }
     }
 
+    fn cause(&self) -> EvictionCause {
+        self.order.cause()
+    }
+
     fn clear(&mut self) {
         for node in &mut self.nodes {
             *node = Node { generation: node.generation.wrapping_add(1), ..Node::default() };
@@ -434,6 +440,7 @@ impl<P: Policy + Clone> Retain for Closed<P> {
         let mut expired = 0;
         while let Some((block, retention)) = self.order.pop_expired() {
             self.apply(block, retention)?;
+            self.order.mark_expired(block);
             expired += 1;
         }
         Ok(expired)

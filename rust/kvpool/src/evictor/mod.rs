@@ -21,7 +21,7 @@ use std::fmt;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
-use crate::retention::Retain;
+use crate::retention::{EvictionCause, Retain};
 pub use closed::Closed;
 pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
@@ -119,6 +119,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     ///
     /// MUST return a block whenever it holds one. MUST NOT allocate. MUST be O(1) or O(log n).
     fn evict(&mut self) -> Option<BlockId>;
+
+    /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
+    fn cause(&self) -> EvictionCause {
+        EvictionCause::Policy
+    }
 
     /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's.
     ///

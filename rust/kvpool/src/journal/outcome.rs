@@ -274,6 +274,7 @@ impl Outcome for ManagerError {
             Self::BadComputedCount { .. } => 410,
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
+            Self::NotExplaining => 413,
         });
     }
 }

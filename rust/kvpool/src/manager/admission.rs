@@ -158,6 +158,7 @@ impl CacheManager {
             hints,
             own_from: cached_blocks,
         });
+        self.note_admission(slot, &staged.found, false);
         if hinted {
             // Fails only if the pool is poisoned, which the next call says, too.
             let _poisoned = self.apply_hints(slot, 0..cached_blocks);
@@ -221,6 +222,7 @@ impl CacheManager {
         self.apply_ends(slot)?;
         self.give_up_blocks(slot, after_step)?;
         *self.gauge(state) -= 1;
+        self.note_release(slot);
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
@@ -351,6 +353,7 @@ impl CacheManager {
         *resumed_tokens += tokens;
         *resumed_hit_tokens += cached_tokens as u64;
         self.version += 1;
+        self.note_admission(slot, &staged.found, true);
         self.apply_hints(slot, 0..cached_blocks)?;
         Ok(admission)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::explain::{ExplainConfig, MissStats};
 use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::hash::{HashAlgorithm, HasherConfig, Verify};
@@ -32,6 +33,9 @@ pub struct ManagerConfig {
     pub retention: Option<RetentionConfig>,
     /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none, and costs nothing.
     pub advisor: Option<AdvisorConfig>,
+    /// What is remembered to explain misses: see [`CacheManager::explain`](super::CacheManager::explain). `None` explains
+    /// nothing, and costs nothing.
+    pub explain: Option<ExplainConfig>,
     /// Events kept until they are taken; 0 records none.
     pub event_capacity: usize,
     /// Whether the manager keeps a digest of its state: see [`CacheManager::state_digest`](super::CacheManager::state_digest).
@@ -72,6 +76,7 @@ impl Default for ManagerConfig {
             eviction,
             retention,
             advisor,
+            explain: None,
             event_capacity,
             digest,
             scrub_blocks: 0,
@@ -115,6 +120,7 @@ impl fmt::Debug for ManagerConfig {
             .field("pool", &self.pool())
             .field("hasher", &self.hasher())
             .field("scrub_blocks", &self.scrub_blocks)
+            .field("explain", &self.explain)
             .field("watermark", &self.watermark)
             .field("host_blocks", &self.host_blocks)
             .field("block_bytes", &self.block_bytes)
@@ -172,6 +178,8 @@ pub struct ManagerStats {
     pub hints: HintReport,
     /// How many blocks are retained how; `None` without retention.
     pub retention: Option<RetentionStats>,
+    /// Tokens that were computed, by reason; `None` for a manager that does not explain.
+    pub misses: Option<MissStats>,
     /// The pool's own figures.
     pub pool: PoolStats,
 }

@@ -65,6 +65,8 @@ impl CacheManager {
             block_bytes: _,
             retention: _,
             pool: _,
+            // What prompts missed is told from tokens, which a journal does not have.
+            misses: _,
         } = self.stats;
         [
             running as u64,

@@ -204,6 +204,9 @@ impl CacheManager {
         request.sequence.extend(&mut self.tiers, tokens, lookahead, &mut self.changes)?;
         self.stats.appended_tokens += tokens.len() as u64;
         self.version += 1;
+        if !self.changes.is_empty() {
+            self.note_changes(Some(slot));
+        }
         Ok(&self.changes)
     }
 
@@ -292,7 +295,10 @@ impl CacheManager {
         self.version += 1;
         let before = request.sequence.published;
         let registered = request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?;
-        if registered > 0 && request.hints.is_some() {
+        if registered > 0 {
+            self.note_published(slot, before..before + registered);
+        }
+        if registered > 0 && self.at(slot)?.hints.is_some() {
             self.apply_hints(slot, before..before + registered)?;
         }
         Ok(registered)

@@ -155,7 +155,7 @@ impl CacheManager {
         filled.pack()
     }
 
-    pub(super) fn note_admission(
+    pub(super) fn record_admission(
         &mut self,
         mut journal: Box<Journal>,
         request: RequestId,

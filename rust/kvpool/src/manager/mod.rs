@@ -53,6 +53,7 @@ mod admission;
 mod config;
 mod digest;
 mod error;
+pub mod explain;
 mod growth;
 mod hints;
 mod journal;
@@ -78,6 +79,8 @@ use crate::tiers::{Place, SwapId, TierError, Tiers};
 pub use admission::Admission;
 pub use config::{ManagerConfig, ManagerStats};
 pub use error::{ManagerError, Refused};
+use explain::Explainer;
+pub use explain::{ExplainConfig, Explanation, MissReason, MissStats};
 pub use growth::NewBlock;
 pub use hints::{RequestHints, RetentionRange};
 use request::Request;
@@ -111,6 +114,8 @@ pub struct CacheManager {
     scrubber: scrub::TableScrubber,
     /// Blocks scrubbed when a step completes.
     scrub_blocks: usize,
+    /// What explains misses, if that was asked for.
+    explainer: Option<Box<Explainer>>,
 }
 
 impl CacheManager {
@@ -148,12 +153,17 @@ impl CacheManager {
         let host_pool =
             || PoolConfig { num_blocks: config.host_blocks, retention: None, advisor: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
-        let tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
+        let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
         }
         let watermark_blocks = (config.watermark * tiers.device().num_usable() as f64) as usize;
+        let explainer = config.explain.as_ref().map(|explain| {
+            let device = tiers.device_mut();
+            device.log_departures();
+            Explainer::new(explain, device.num_usable(), device.block_size(), device.policy_name())
+        });
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
@@ -171,6 +181,7 @@ impl CacheManager {
             journal: None,
             scrubber: scrub::TableScrubber::default(),
             scrub_blocks: config.scrub_blocks,
+            explainer: explainer.transpose()?.map(Box::new),
         })
     }
 
@@ -240,7 +251,8 @@ impl CacheManager {
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();
-        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
+        let misses = self.explainer.as_ref().map(|explainer| explainer.misses);
+        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), misses, ..self.stats }
     }
 
     /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`]; and scrubs, if
@@ -279,7 +291,9 @@ impl CacheManager {
 
     fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
-        Ok(self.tiers.bump_epoch()?)
+        let epoch = self.tiers.bump_epoch()?;
+        self.note_changes(None);
+        Ok(epoch)
     }
 
     /// Forgets all cached content: see [`BlockPool::reset`].
@@ -293,6 +307,7 @@ impl CacheManager {
     fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let forgotten = self.tiers.device_mut().reset()?;
+        self.note_changes(None);
         self.version += 1;
         Ok(forgotten)
     }
@@ -311,6 +326,7 @@ impl CacheManager {
     fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let evicted = self.tiers.device_mut().evict(blocks)?;
+        self.note_changes(None);
         self.version += 1;
         Ok(evicted)
     }
@@ -381,9 +397,12 @@ impl CacheManager {
             format!("{live} live, {} by id, {counted} counted", self.slots.len())
         })?;
         let ManagerStats { prompt_tokens, hit_tokens, computed_tokens, .. } = self.stats;
-        ensure(hit_tokens + computed_tokens == prompt_tokens, "M4 (hits + computed == prompt tokens)", || {
-            format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}")
-        })
+        ensure(
+            hit_tokens + computed_tokens == prompt_tokens,
+            "M4 (hits + computed == prompt tokens)",
+            || format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}"),
+        )?;
+        self.check_explainer()
     }
 
     fn check_request(&self, request: &Request) -> Result<(), InvariantViolation> {

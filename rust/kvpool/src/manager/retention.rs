@@ -68,7 +68,7 @@ impl CacheManager {
         let Some(journal) = self.journal.take() else { return self.admit_unrecorded(id, cursor, hints) };
         let request = id.clone();
         let result = self.admit_unrecorded(id, cursor, hints);
-        self.note_admission(journal, request, hints, &result);
+        self.record_admission(journal, request, hints, &result);
         result
     }
 

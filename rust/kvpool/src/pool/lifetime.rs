@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BlockPool, DuplicatePolicy};
+use super::{BlockPool, Cause, DuplicatePolicy};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::events::BlockEvent;
@@ -55,6 +55,7 @@ impl BlockPool {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             self.check_victim(victim)?;
+            self.note_evicted();
             self.unregister(victim);
             self.allocator.hold_parked(victim);
             out.push(victim);
@@ -399,6 +400,7 @@ impl BlockPool {
         if stats.active + stats.fenced > 0 {
             return Err(PoolError::InUse { active: stats.active, fenced: stats.fenced });
         }
+        self.note_cleared(Cause::Reset);
         self.forget()
     }
 
@@ -414,6 +416,7 @@ impl BlockPool {
 
     fn bump_epoch_unrecorded(&mut self) -> Result<u64, PoolError> {
         self.check_poison()?;
+        self.note_cleared(Cause::Epoch(self.epoch));
         self.epoch += 1;
         self.forget()?;
         Ok(self.epoch)

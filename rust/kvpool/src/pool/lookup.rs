@@ -38,8 +38,8 @@ pub(crate) struct PrefixMatch {
     /// Blocks of the match without references.
     pub(crate) idle: usize,
     /// Blocks asked for.
-    pub(super) asked: usize,
-    collided: bool,
+    pub(crate) asked: usize,
+    pub(crate) collided: bool,
     /// Whose lookup it is, for the advisor; the caller fills it in.
     pub(crate) tenant: Option<TenantId>,
     /// What the advisor wants to know of the blocks asked for.
@@ -262,6 +262,9 @@ impl BlockPool {
         }
         for &block in blocks {
             let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
+            if appeared {
+                self.note_appeared(block);
+            }
             if appeared
                 && self.events.is_enabled()
                 && let (Some(hash), Some(depth)) = (self.index.hash_of(block), self.index.depth_of(block))

@@ -35,6 +35,7 @@
 //! ```
 
 mod advice;
+mod departures;
 pub(crate) mod digest;
 #[cfg(feature = "fault-injection")]
 mod faults;
@@ -61,6 +62,7 @@ use crate::prefix_index::{PrefixIndex, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
 
+pub(crate) use departures::{Cause, Change};
 #[cfg(feature = "fault-injection")]
 pub use faults::Fault;
 pub(crate) use lookup::PrefixMatch;
@@ -170,6 +172,8 @@ pub struct BlockPool {
     fences: FenceSet,
     events: EventLog,
     advisor: Option<Box<Advisor>>,
+    /// What the manager wants to know of contents that come and go.
+    departures: Option<Box<departures::Departures>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
@@ -238,6 +242,7 @@ impl BlockPool {
             fences: FenceSet::default(),
             events,
             advisor: advisor.transpose()?.map(Box::new),
+            departures: None,
             duplicates: config.duplicates,
             epoch: 0,
             counters: Counters::default(),
@@ -479,10 +484,12 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with its event.
     fn unregister(&mut self, block: BlockId) {
-        let hash = if self.events.is_enabled() { self.index.hash_of(block) } else { None };
+        let wanted = self.events.is_enabled() || self.departures.is_some();
+        let hash = if wanted { self.index.hash_of(block) } else { None };
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {
             self.events.push(BlockEvent::Removed { hash, block });
         }
+        self.note_unregistered(hash.filter(|_| vanished));
     }
 }

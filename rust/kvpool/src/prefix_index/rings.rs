@@ -255,7 +255,9 @@ impl PrefixIndex {
             other.filter(|other| other.is(REGISTERED) && other.hash == entry.hash)
         };
         let (before, behind) = (neighbour(entry.prev), neighbour(entry.next));
-        let mirrored = before.is_some_and(|before| before.next == block.get())
+        let alone = entry.next == block.get() && !entry.is(HEAD);
+        let mirrored = !alone
+            && before.is_some_and(|before| before.next == block.get())
             && behind.is_some_and(|behind| behind.prev == block.get());
         ensure(mirrored, "P1 (ring links mirror each other)", || {
             format!("{block:?}: {} before, {} behind", entry.prev, entry.next)

@@ -143,10 +143,11 @@ impl Deadlines {
                         .all(|child| self.heap[place] <= *child)
             }
         };
-        // Of the null block: what is on top knows its place.
-        let top = self.heap.first().is_none_or(|&(_, top)| self.place(BlockId::new(top)) == Some(0));
-        ensure(sound && top, "R3 (deadlines are a heap, and know their places)", || {
-            format!("{block:?} is noted at {noted}, the top {:?}", self.heap.first())
+        // And the place of that number, so that every place is looked at, too: there are no more than blocks.
+        let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
+        let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
+        ensure(sound && known, "R3 (deadlines are a heap, and know their places)", || {
+            format!("{block:?} is noted at {noted}, {at:?} is at the place of that number")
         })
     }
 

@@ -250,6 +250,23 @@ impl HintReport {
     }
 }
 
+/// Why a block was evicted, as far as retention has a say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EvictionCause {
+    /// The policy chose it.
+    #[default]
+    Policy,
+    /// A priority of its own, or a pin, put it where its turn came.
+    Priority,
+    /// It was demoted: the end of a session, `no_cache`.
+    EndOfLife,
+    /// Its time to live had run out, and it was not used since.
+    Expired,
+    /// Its tenant was above its ceiling.
+    TenantCeiling,
+}
+
 /// How many blocks are retained how, now; and how many retentions have run out so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionStats {

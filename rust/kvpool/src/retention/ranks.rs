@@ -14,7 +14,9 @@
 
 use super::deadlines::Deadlines;
 use super::tenants::{NOBODY, Tenants};
-use super::{Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, Then, Ttl};
+use super::{
+    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, Then, Ttl,
+};
 use crate::block::BlockId;
 use crate::block_list::try_reserve;
 use crate::block_lists::BlockLists;
@@ -36,9 +38,24 @@ struct Entry {
     rank: u8,
     tenant: u8,
     then: Then,
+    /// Its time to live ran out, and it was neither used nor told anything since.
+    expired: bool,
 }
 
-const UNSAID: Entry = Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NOBODY, then: Then::Normal };
+const UNSAID: Entry =
+    Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NOBODY, then: Then::Normal, expired: false };
+
+impl Entry {
+    /// Why it is evicted when its turn comes.
+    const fn cause(self) -> EvictionCause {
+        match self.rank {
+            _ if self.expired => EvictionCause::Expired,
+            DEMOTED => EvictionCause::EndOfLife,
+            NORMAL => EvictionCause::Policy,
+            _ => EvictionCause::Priority,
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Retained {
@@ -53,6 +70,8 @@ struct Retained {
     counts: [u32; NUM_RANKS],
     now: Option<f64>,
     expired: u64,
+    /// Of the block popped last.
+    cause: EvictionCause,
 }
 
 /// The order of a policy, with retention if it was asked for.
@@ -82,6 +101,7 @@ impl<P: Policy> Ranks<P> {
                     counts: [0; NUM_RANKS],
                     now: None,
                     expired: 0,
+                    cause: EvictionCause::Policy,
                 }))
             }
         };
@@ -110,6 +130,7 @@ impl<P: Policy> Ranks<P> {
     pub(crate) fn hit(&mut self, block: BlockId, content: Content) {
         if let Some(retained) = &mut self.retained {
             let entry = retained.entry(block);
+            retained.set_expired(block, false);
             let mut spared = None;
             if let Some(tenants) = &mut retained.tenants {
                 let was_idle = tenants.idle.remove(block).is_some();
@@ -169,9 +190,11 @@ impl<P: Policy> Ranks<P> {
         let Some(retained) = &mut self.retained else { return self.policy.pop() };
         if let Some(block) = retained.pop_rank(DEMOTED) {
             retained.unlist_idle(block);
+            retained.cause = retained.entry(block).cause();
             return Some(block);
         }
         if let Some(block) = retained.tenants.as_ref().and_then(Tenants::above_ceiling) {
+            retained.cause = EvictionCause::TenantCeiling;
             self.take(block);
             let taken = |tenants: &Tenants| tenants.idle.list_of(block).is_none();
             return self.retained.as_ref()?.tenants.as_ref().is_some_and(taken).then_some(block);
@@ -183,6 +206,7 @@ impl<P: Policy> Ranks<P> {
                 Some(block) if idle(block) && retained.shelter(block) => {}
                 Some(block) => {
                     retained.unlist_idle(block);
+                    retained.cause = retained.entry(block).cause();
                     return Some(block);
                 }
                 None => break,
@@ -191,7 +215,13 @@ impl<P: Policy> Ranks<P> {
         let sheltered = retained.tenants.as_mut().and_then(Tenants::pop_sheltered);
         let last = sheltered.or_else(|| retained.pop_rank(PINNED))?;
         retained.unlist_idle(last);
+        retained.cause = retained.entry(last).cause();
         Some(last)
+    }
+
+    /// Why the block popped last was next.
+    pub(crate) fn cause(&self) -> EvictionCause {
+        self.retained.as_ref().map_or(EvictionCause::Policy, |retained| retained.cause)
     }
 
     /// Takes `block` out of the order wherever it is, as [`Self::pop`] would.
@@ -279,6 +309,8 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = retained.entries.get_mut(block.index()) {
             entry.then = retention.then;
+            // An end of life that is said of what is demoted already, because its time ran out, changes nothing.
+            entry.expired &= entry.rank == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
                 _ => UNSAID.idle_ttl,
@@ -297,6 +329,13 @@ impl<P: Policy> Ranks<P> {
             Then::Normal => (block, Retention::NORMAL),
             Then::Demote => (block, Retention::END_OF_LIFE),
         })
+    }
+
+    /// What [`Self::pop_expired`] said of `block` has been done.
+    pub(crate) fn mark_expired(&mut self, block: BlockId) {
+        if let Some(retained) = &mut self.retained {
+            retained.set_expired(block, true);
+        }
     }
 
     pub(crate) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
@@ -467,6 +506,12 @@ impl<P: Policy> Ranks<P> {
 impl Retained {
     fn entry(&self, block: BlockId) -> Entry {
         self.entries.get(block.index()).copied().unwrap_or(UNSAID)
+    }
+
+    fn set_expired(&mut self, block: BlockId, expired: bool) {
+        if let Some(entry) = self.entries.get_mut(block.index()) {
+            entry.expired = expired;
+        }
     }
 
     fn count_rank(&mut self, rank: u8, more: bool) {

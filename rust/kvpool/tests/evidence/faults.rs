@@ -28,7 +28,7 @@ fn is_poisoned<T>(result: &Result<T, PoolError>) -> bool {
 }
 
 fn states() -> u64 {
-    std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
+    std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(60)
 }
 
 /// Calls `trial` for every policy, many states, and faults of every kind in each, and says which kinds there were.

@@ -1,0 +1,250 @@
+//! `ExplainConfig`, and explanations as frozen classes.
+
+use std::collections::BTreeMap;
+
+use kvpool::explain::{MissCounts, MissSpan, Whom};
+use kvpool::{ExplainConfig, Explanation, RequestId};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+
+use crate::convert::{Int, count};
+use crate::errors::OrRaise;
+
+/// Settings of what is remembered to explain misses.
+#[pyclass(frozen, module = "kvpool._core", name = "ExplainConfig", eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct PyExplainConfig(ExplainConfig);
+
+#[pymethods]
+impl PyExplainConfig {
+    #[new]
+    #[pyo3(signature = (*, records=None, requests=None), text_signature = "(*, records=None, requests=1024)")]
+    fn new(py: Python<'_>, records: Option<Int>, requests: Option<Int>) -> PyResult<Self> {
+        let mut config = ExplainConfig::default();
+        if let Some(records) = records {
+            config.records = Some(count(py, "records", records)?);
+        }
+        if let Some(requests) = requests {
+            config.requests = count(py, "requests", requests)?;
+        }
+        config.check().or_raise(py)?;
+        Ok(Self(config))
+    }
+
+    /// Contents of blocks that are remembered; None leaves it to the pool.
+    #[getter]
+    fn records(&self) -> Option<usize> {
+        self.0.records
+    }
+
+    /// Released requests that can still be explained.
+    #[getter]
+    fn requests(&self) -> usize {
+        self.0.requests
+    }
+
+    fn __repr__(&self) -> String {
+        let records = self.0.records.map_or_else(|| "None".into(), |records| records.to_string());
+        format!("ExplainConfig(records={records}, requests={})", self.0.requests)
+    }
+}
+
+/// `explain=` of a constructor: True is that of all defaults.
+pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<ExplainConfig>> {
+    let Some(object) = object else { return Ok(None) };
+    if let Ok(config) = object.cast::<PyExplainConfig>() {
+        return Ok(Some(config.get().0));
+    }
+    if object.is_instance_of::<PyBool>() {
+        return Ok(if object.is_truthy()? { Some(ExplainConfig::default()) } else { None });
+    }
+    let found = object.get_type().name()?;
+    Err(PyTypeError::new_err(format!("explain is a {found}: must be an ExplainConfig, a bool, or None")))
+}
+
+/// Tokens by reason, of those that occurred.
+pub(crate) fn counts(counts: &MissCounts) -> BTreeMap<&'static str, u64> {
+    counts.iter().filter(|&(_, tokens)| tokens > 0).collect()
+}
+
+fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match id {
+        RequestId::Int(number) => number.into_pyobject(py)?.into_any(),
+        RequestId::Str(text) => text.as_ref().into_pyobject(py)?.into_any(),
+    })
+}
+
+/// Blocks, one after the other, that had to be computed for the same reason.
+#[pyclass(frozen, module = "kvpool._core", name = "MissSpan", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyMissSpan(MissSpan);
+
+#[pymethods]
+impl PyMissSpan {
+    /// The first block's position in the block table, and the position after the last.
+    #[getter]
+    fn blocks(&self) -> (usize, usize) {
+        (self.0.blocks.start, self.0.blocks.end)
+    }
+
+    /// The first token's position in the prompt, and the position after the last.
+    #[getter]
+    fn tokens(&self) -> (usize, usize) {
+        (self.0.tokens.start, self.0.tokens.end)
+    }
+
+    /// The name of the reason.
+    #[getter]
+    fn reason(&self) -> &'static str {
+        self.0.reason.name()
+    }
+
+    /// The first token that differs from what was seen before, or None.
+    #[getter]
+    fn token(&self) -> Option<usize> {
+        self.0.reason.token()
+    }
+
+    /// The epoch that it was seen in, or None.
+    #[getter]
+    fn epoch(&self) -> Option<u64> {
+        self.0.reason.epoch()
+    }
+
+    /// Admissions and resumptions until it left the cache, or None.
+    #[getter]
+    fn admission(&self) -> Option<u64> {
+        self.0.reason.when().map(|when| when.admission)
+    }
+
+    /// The time that retention had been told when it left the cache, or None.
+    #[getter]
+    fn time(&self) -> Option<f64> {
+        self.0.reason.when()?.time
+    }
+
+    /// The policy that evicted it, or None.
+    #[getter]
+    fn policy(&self) -> Option<&'static str> {
+        self.0.reason.policy()
+    }
+
+    /// The request that it was evicted for, or that computes it, or None.
+    #[getter]
+    fn request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.0.reason.whom() {
+            Some(Whom::Request(request)) => id(py, request).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether that is a request of another tenant, salt or user, whose id is not told.
+    #[getter]
+    fn another(&self) -> bool {
+        self.0.reason.whom() == Some(&Whom::Another)
+    }
+
+    /// Returns the span as a dict, without what is None.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let out = PyDict::new(py);
+        out.set_item("blocks", vec![self.0.blocks.start, self.0.blocks.end])?;
+        out.set_item("tokens", vec![self.0.tokens.start, self.0.tokens.end])?;
+        out.set_item("reason", self.reason())?;
+        self.token().map_or(Ok(()), |token| out.set_item("token", token))?;
+        self.epoch().map_or(Ok(()), |epoch| out.set_item("epoch", epoch))?;
+        self.admission().map_or(Ok(()), |admission| out.set_item("admission", admission))?;
+        self.time().map_or(Ok(()), |time| out.set_item("time", time))?;
+        self.policy().map_or(Ok(()), |policy| out.set_item("policy", policy))?;
+        self.request(py)?.map_or(Ok(()), |request| out.set_item("request", request))?;
+        if self.another() {
+            out.set_item("another", true)?;
+        }
+        Ok(out)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<MissSpan {}>", self.0)
+    }
+}
+
+/// Why a request had to compute what it did.
+#[pyclass(frozen, module = "kvpool._core", name = "Explanation", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyExplanation(pub(crate) Explanation);
+
+#[pymethods]
+impl PyExplanation {
+    /// The id of the request.
+    #[getter]
+    fn request_id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        id(py, &self.0.request)
+    }
+
+    /// Which admission it was, resumptions included, counted from 1.
+    #[getter]
+    fn admission(&self) -> u64 {
+        self.0.admission
+    }
+
+    /// Whether the request was resumed: its tokens are those that it had by then.
+    #[getter]
+    fn resumed(&self) -> bool {
+        self.0.resumed
+    }
+
+    /// Tokens per block.
+    #[getter]
+    fn block_size(&self) -> usize {
+        self.0.block_size
+    }
+
+    /// Tokens of its prompt.
+    #[getter]
+    fn prompt_tokens(&self) -> usize {
+        self.0.prompt_tokens
+    }
+
+    /// Of the prompt's tokens, those whose KV was cached.
+    #[getter]
+    fn cached_tokens(&self) -> usize {
+        self.0.cached_tokens
+    }
+
+    /// What was missed, from the first missed block to the end of the prompt.
+    #[getter]
+    fn spans(&self) -> Vec<PyMissSpan> {
+        self.0.spans.iter().cloned().map(PyMissSpan).collect()
+    }
+
+    /// Returns the explanation as a dict of numbers, names and lists.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let out = PyDict::new(py);
+        out.set_item("request_id", self.request_id(py)?)?;
+        out.set_item("admission", self.0.admission)?;
+        out.set_item("resumed", self.0.resumed)?;
+        out.set_item("block_size", self.0.block_size)?;
+        out.set_item("prompt_tokens", self.0.prompt_tokens)?;
+        out.set_item("cached_tokens", self.0.cached_tokens)?;
+        let spans = self.spans();
+        let spans: Vec<_> = spans.iter().map(|span| span.to_dict(py)).collect::<PyResult<_>>()?;
+        out.set_item("spans", spans)?;
+        Ok(out)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        let Explanation { request, prompt_tokens, cached_tokens, spans, .. } = &self.0;
+        format!(
+            "<Explanation of request {request}: {cached_tokens} of {prompt_tokens} tokens cached, {} spans>",
+            spans.len()
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! What an explanation says to a person.
+
+use std::fmt;
+
+use super::reason::{Explanation, MissReason, MissSpan, When, Whom};
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at admission {}", self.admission)?;
+        match self.time {
+            Some(time) => write!(f, ", time {time}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// "for" somebody, if that is known.
+struct For<'a>(&'a Whom);
+
+impl fmt::Display for For<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Whom::Request(id) => write!(f, " for request {id}"),
+            Whom::Another => f.write_str(" for a request of another tenant, salt or user"),
+            Whom::Unknown => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for MissReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeverSeen => f.write_str("never seen before"),
+            Self::NotRemembered => f.write_str("never seen, or longer ago than is remembered"),
+            Self::Diverged { token } => write!(f, "differs from token {token} on from what was seen before"),
+            Self::Evicted { when, policy, whom } => write!(f, "evicted {when} by {policy}{}", For(whom)),
+            Self::Expired { when, whom } => {
+                write!(f, "its time to live ran out; evicted {when}{}", For(whom))
+            }
+            Self::EndOfLife { when, whom } => {
+                write!(f, "said not to be used again; evicted {when}{}", For(whom))
+            }
+            Self::TenantCeiling { when, whom } => {
+                write!(f, "its tenant was above its ceiling; evicted {when}{}", For(whom))
+            }
+            Self::DroppedById { when } => write!(f, "dropped by id {when}"),
+            Self::Reset { when } => write!(f, "forgotten by a reset {when}"),
+            Self::OtherEpoch { epoch } => write!(f, "seen in epoch {epoch}, which is over"),
+            Self::OtherSalt => f.write_str("seen under another salt"),
+            Self::OtherAdapter => f.write_str("seen under another adapter, or under none"),
+            Self::OtherKeys => f.write_str("seen with other extra keys: tenant, user, images, or several"),
+            Self::BeingComputed { by: Whom::Request(id) } => write!(f, "being computed by request {id}"),
+            Self::BeingComputed { .. } => f.write_str("being computed by another request"),
+            Self::NotComputed => f.write_str("asked for before, but never committed"),
+            Self::Collision => f.write_str("another content is cached under the same hash"),
+            Self::Unreachable => f.write_str("cached, but a block before it is not"),
+            Self::Behind => f.write_str("behind a block that is new, or not remembered"),
+            Self::LastToken => f.write_str("cached, but the last token is always left to compute"),
+            Self::TooShort => f.write_str("too few tokens to fill a block"),
+        }
+    }
+}
+
+impl fmt::Display for MissSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = |range: &std::ops::Range<usize>| range.end.saturating_sub(1);
+        match self.blocks.len() {
+            1 => write!(f, "block {}", self.blocks.start)?,
+            _ => write!(f, "blocks {}-{}", self.blocks.start, last(&self.blocks))?,
+        }
+        match self.tokens.len() {
+            1 => write!(f, " (token {}): ", self.tokens.start)?,
+            _ => write!(f, " (tokens {}-{}): ", self.tokens.start, last(&self.tokens))?,
+        }
+        self.reason.fmt(f)
+    }
+}
+
+/// One line for the request, and one per span.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, admission, prompt_tokens, cached_tokens, .. } = self;
+        let how = if self.resumed { "resumed" } else { "admitted" };
+        write!(
+            f,
+            "request {request}, {how} at {admission}: {cached_tokens} of {prompt_tokens} tokens cached"
+        )?;
+        self.spans.iter().try_for_each(|span| write!(f, "\n  {span}"))
+    }
+}
