@@ -44,7 +44,8 @@ def to_memory() -> Journal:
 def leave_behind(pool: Any, folder: str | None) -> str:
     """Writes what a pool's ring holds to a new file for its owner alone; says where, or nothing without a ring."""
     try:
-        image = pool.core.journal_image()
+        core = getattr(pool, "core", None)
+        image = None if core is None else core.journal_image()
         if image is None:
             return ""
         target = Path(folder or tempfile.gettempdir())
