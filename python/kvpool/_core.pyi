@@ -326,7 +326,7 @@ class Journal:
         path: str | PathLike[str] | None = None,
         *,
         ring_bytes: int | None = None,
-        digest_every: int = 256,
+        digest_every: int = 4096,
         frame_bytes: int = 32768,
     ) -> Self: ...
     @property
