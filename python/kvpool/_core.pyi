@@ -71,6 +71,7 @@ __all__ = [
     "Retention",
     "RetentionConfig",
     "RetentionStats",
+    "ScrubReport",
     "Sequences",
     "ShrunkJournal",
     "Step",
