@@ -442,6 +442,31 @@ fn collision() {
     assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "never-seen")]);
 }
 
+/// Nothing behind a collision is ever published: who waits for it is told so.
+#[test]
+fn what_cannot_be_published_is_not_being_computed() {
+    let mut manager = manager_of(ManagerConfig {
+        num_blocks: 17,
+        algorithm: HashAlgorithm::VllmSha256Cbor,
+        verify: kvpool::Verify::Fingerprint,
+        seed: Some("0".into()),
+        ..ManagerConfig::default()
+    });
+    let image = |length| ExtraKeys {
+        multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset: 1, length }],
+        ..ExtraKeys::default()
+    };
+    admit_with(&mut manager, "a", &tokens(0, 2), image(1));
+    admit_with(&mut manager, "b", &tokens(0, 3), image(2));
+    admit_with(&mut manager, "c", &tokens(0, 3), image(2));
+    assert_eq!(names(&manager, "c")[1], (2, 2, "being-computed"));
+    manager.release("c", None).unwrap();
+    manager.commit("a", 8).unwrap();
+    manager.commit("b", 12).unwrap();
+    admit_with(&mut manager, "c", &tokens(0, 3), image(2));
+    assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "not-computed")]);
+}
+
 #[test]
 fn a_resumption_is_explained_anew_and_counted_apart() {
     let mut manager = manager(4);
