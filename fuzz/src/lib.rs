@@ -34,7 +34,7 @@ use targets::{journal_reader, trace_reader};
 pub struct Report {
     /// What was found.
     pub failure: Failure,
-    /// Operations of the shrunk case; 0 for an input that is a file.
+    /// Calls of the shrunk case; 0 for an input that is a file.
     pub operations: usize,
     /// The shrunk case as a Rust test, or the input.
     pub test: String,
@@ -86,8 +86,8 @@ fn report<M: Machine>(data: &[u8]) -> Result<(), Box<Report>> {
     let Some((small, failure)) = Case::<M>::decode(data).and_then(|case| shrink(&case)) else {
         return Ok(());
     };
-    let test = small.to_rust("shrunk");
-    Err(Box::new(Report { failure, operations: small.operations.len(), test }))
+    let (test, operations) = small.to_rust("shrunk");
+    Err(Box::new(Report { failure, operations, test }))
 }
 
 #[cfg(feature = "readers")]
