@@ -1,4 +1,4 @@
-"""tools/fuzz.py, tools/test_mutants.py, tools/coverage.py: what they read, plant and conclude. Nothing is built here."""
+"""tools/fuzz.py, test_mutants.py and coverage.py: what they read, plant and conclude. Nothing is built here."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
-"""The whole ``CacheManager``, step plans included, against the reference model: random calls, valid and not.
+"""The whole ``CacheManager``, step plans, forks, windows and swaps included, against the reference model.
 
-After each call the result, the class and the figures of the error, block tables, both orders, the sums, the events and
-all invariants are compared; a call that failed has changed nothing.
+Random calls, valid and not. After each the result, the class and the figures of the error, block tables, both orders,
+the sums of both tiers, planned copies, the events, the digest and all invariants are compared; a call that failed has
+changed nothing. Not driven here: journals (tests/test_journal.py), hints (tests/test_retention.py), policies of one's
+own (tests/test_python_policy.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -29,6 +33,7 @@ TOKENS = st.lists(st.sampled_from([0, 0, 0, 1]), max_size=9) | st.integers(1, 9)
 SALTS = st.sampled_from(["", "", "", "s"])
 #: Steps, counted from the one that was completed last.
 STEPS = st.integers(-2, 3)
+PICKS = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 AFTER = st.none() | st.none() | STEPS
 
 
@@ -57,6 +62,8 @@ class Plan:
     available: int
     running: int
     named: list[str | int] = field(default_factory=list)
+    #: References that planned appends give up by copying.
+    given_up: dict[int, int] = field(default_factory=dict)
     planned: list[tuple[Operation, ReferenceRequest, list[int]]] = field(default_factory=list)
 
     @classmethod
@@ -102,22 +109,30 @@ class Plan:
 
     def append(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
         request = self.manager.find(operation.name)
-        needed = self.manager.missing(request, len(operation.tokens))
+        given_up = dict(self.given_up)
+        needed = self.manager.needed(request, len(operation.tokens), given_up)
         if needed > self.available:
             raise errors.OutOfBlocksError
         self.available -= needed
+        self.given_up = given_up
         return request, [], needed
 
     def preempt(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        return self.give_up(operation, self.manager.find(operation.name))
+        request = self.manager.find(operation.name, running=None)
+        if request.state not in {"running", "swapped"}:
+            raise errors.RequestStateError
+        return self.give_up(operation, request)
 
     def release(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        return self.give_up(operation, self.manager.find(operation.name, running=None))
+        request = self.manager.find(operation.name, running=None)
+        if request.state == "moving":
+            raise errors.RequestStateError
+        return self.give_up(operation, request)
 
     def give_up(self, operation: Operation, request: ReferenceRequest) -> tuple[ReferenceRequest, list[int], int]:
         freed = 0
         if operation.after is None or operation.after <= self.manager.pool.completed:
-            for block in request.blocks:
+            for block in request.blocks[request.trimmed :] if request.tier == 0 else []:
                 self.held[block] -= 1
                 freed += self.held[block] == 0
         self.available += freed
@@ -141,7 +156,7 @@ class Plan:
                 manager.requests[operation.name] = manager.install(request, found)
                 outcomes.append((list(request.blocks), len(found)))
             elif operation.kind == "append":
-                outcomes.append(manager.append_tokens(operation.name, operation.tokens))
+                outcomes.append(manager.extend(request, operation.tokens))
             else:
                 outcomes.append(None)
         return outcomes
@@ -173,8 +188,19 @@ class ManagerMachine(RuleBasedStateMachine):
         verify=st.sampled_from(kvpool.verify_modes()),
         duplicates=st.sampled_from(["keep", "drop-on-release"]),
         algorithm=st.sampled_from(["sha256", "blake3", "vllm-sha256-cbor"]),
+        host_blocks=st.sampled_from([0, 3, 6, 12]),
+        advisor=st.booleans(),
     )
-    def start(self, num_blocks: int, watermark: float, verify: str, duplicates: str, algorithm: str) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        watermark: float,
+        verify: str,
+        duplicates: str,
+        algorithm: str,
+        host_blocks: int,
+        advisor: bool,
+    ) -> None:
         self.manager = kvpool.CacheManager(
             num_blocks,
             BLOCK_SIZE,
@@ -183,15 +209,20 @@ class ManagerMachine(RuleBasedStateMachine):
             duplicates=duplicates,
             watermark=watermark,
             event_capacity=10_000,
+            host_blocks=host_blocks,
+            advisor=advisor,
+            digest=True,
         )
         self.hasher = kvpool.BlockHasher(algorithm, BLOCK_SIZE, verify=verify)
         pool = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
-        self.model = ReferenceManager(pool, watermark)
+        host = ReferencePool(host_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep") if host_blocks else None
+        self.model = ReferenceManager(pool, watermark, host)
+        self.swaps: list[int] = []
         self.matchable: set[bytes] = set()
         self.counts = Counter[str]()
 
-    def both(self, call: Callable[[], Any], modelled: Callable[[], Any]) -> Any:
-        """Runs a call on both; returns the result, or the class of the error."""
+    def both(self, call: Callable[[], Any], modelled: Callable[[], Any], tier: int = 0) -> Any:
+        """Runs a call on both; returns the result, or the class of the error. ``tier`` may be out of blocks."""
         before = observe_manager(self.manager, NAMES)
         result, error = attempt(call)
         expected, _ = attempt(modelled)
@@ -200,7 +231,7 @@ class ManagerMachine(RuleBasedStateMachine):
             assert str(error)
             assert observe_manager(self.manager, NAMES) == before
         if isinstance(error, kvpool.OutOfBlocksError):
-            free, cached_free, _, fenced = self.model.pool.sums()
+            free, cached_free, _, fenced = self.model.pools[tier].sums()
             assert error.missing == error.needed - error.available > 0
             assert error.available <= free + cached_free
             assert error.fenced == fenced
@@ -219,14 +250,24 @@ class ManagerMachine(RuleBasedStateMachine):
         assert manager.num_available == len(pool.free) + len(pool.evictable)
         assert stats.pool.registered == sum(block.content is not None for block in pool.blocks)
         assert manager.epoch == pool.epoch
-        assert len(manager) == len(model.requests) == stats.running + stats.preempted
-        assert stats.running == sum(request.running for request in model.requests.values())
+        assert len(manager) == len(model.requests)
+        states = Counter(request.state for request in model.requests.values())
+        assert (
+            Counter(running=stats.running, preempted=stats.preempted, swapped=stats.swapped, moving=stats.moving)
+            == states
+        )
+        host = manager.host_stats()
+        assert (host is None) == (model.host is None)
+        if host is not None and model.host is not None:
+            assert (host.free, host.cached_free, host.active, host.fenced) == model.host.sums()
+        assert manager.state_digest() == manager.state_digest_from_scratch()
+        manager.scrub(3)
         for name in NAMES:
             assert (name in manager) == (name in model.requests)
             if name in manager:
                 info, request = manager.request(name), model.requests[name]
                 assert manager.block_ids(name) == request.blocks
-                assert info.state == ("running" if request.running else "preempted")
+                assert (info.state, info.tier) == (request.state, request.tier)
                 assert (info.tokens, info.blocks) == (len(request.tokens), len(request.blocks))
                 assert (info.computed_tokens, info.cached_tokens) == (request.computed, request.cached)
         figures = stats_dict(stats)
@@ -324,10 +365,11 @@ class ManagerMachine(RuleBasedStateMachine):
         )
         self.counts["appended_tokens"] += len(tokens) if isinstance(result, list) else 0
 
-    @rule(name=IDS, tokens=TOKENS)
-    def append_tokens(self, name: str | int, tokens: list[int]) -> None:
+    @rule(name=IDS, tokens=TOKENS, lookahead=st.sampled_from([0, 0, 1, 3]))
+    def append_tokens(self, name: str | int, tokens: list[int], lookahead: int) -> None:
         result = self.both(
-            lambda: self.manager.append_tokens(name, tokens), lambda: self.model.append_tokens(name, tokens)
+            lambda: self.manager.append_tokens(name, tokens, lookahead=lookahead),
+            lambda: self.model.append_tokens(name, tokens, lookahead),
         )
         self.counts["appended_tokens"] += len(tokens) if isinstance(result, list) else 0
 
@@ -377,12 +419,116 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(offset=STEPS)
     def complete_step(self, offset: int) -> None:
         step = self.step_number(offset)
-        self.both(lambda: self.manager.complete_step(step), lambda: self.model.pool.complete_step(step))
+        self.both(lambda: self.manager.complete_step(step), lambda: self.model.complete_step(step))
+
+    @rule(parent=IDS, child=IDS)
+    def fork(self, parent: str | int, child: str | int) -> None:
+        forked = self.both(lambda: self.manager.fork(parent, child), lambda: self.model.fork(parent, child))
+        self.counts["forks"] += forked is None
+
+    def some(self, state: str, picks: list[int]) -> list[str | int]:
+        """Some requests in this state; if there is none, one that has just been served."""
+        if state == "running" and not self.running():
+            self.serve(NAMES[picks[0] % len(NAMES)], [0] * 5, "", "")
+        names = [name for name in NAMES if name in self.model.requests and self.model.requests[name].state == state]
+        return list(dict.fromkeys(names[pick % len(names)] for pick in picks)) if names else []
+
+    @rule(token=st.integers(0, 1), picks=PICKS)
+    def fork_and_append(self, token: int, picks: list[int]) -> None:
+        """Samples of one prompt: all but the last of them copy the tail."""
+        for parent in self.some("running", picks):
+            unknown = [name for name in NAMES if name not in self.model.requests]
+            self.fork(parent, (unknown or NAMES)[0])
+        self.append_all(token, False)
+
+    @rule(picks=PICKS, less=st.integers(-1, 5), tokens=TOKENS)
+    def truncate(self, picks: list[int], less: int, tokens: list[int]) -> None:
+        """Drafts are rejected, and others appended."""
+        for name in self.some("running", picks) or [NAMES[picks[0] % len(NAMES)]]:
+            known = self.model.requests.get(name)
+            keep = max(0, len(known.tokens) - less) if known else 1
+            self.both(partial(self.manager.truncate, name, keep), partial(self.model.truncate, name, keep))
+            self.append_tokens(name, tokens[:2], 0)
+
+    @rule(picks=PICKS, window=st.integers(0, 6))
+    def trim_window(self, picks: list[int], window: int) -> None:
+        for name in self.some("running", picks):
+            self.commit_all(name)
+            self.trim_window_of_any(name, window)
+
+    @rule(name=IDS, window=st.integers(0, 6))
+    def trim_window_of_any(self, name: str | int, window: int) -> None:
+        self.both(lambda: self.manager.trim_window(name, window), lambda: self.model.trim_window(name, window))
+
+    @rule()
+    def take_plan(self) -> None:
+        plan = self.both(lambda: self.manager.take_plan().transfers, self.model.take_plan)
+        self.counts["copied_blocks"] += len(plan)
+
+    @rule(names=st.lists(IDS, max_size=3), out=st.booleans())
+    def begin_swap_of_any(self, names: list[str | int], out: bool) -> None:
+        self.begin_swap(names, out)
+
+    @rule(picks=PICKS, out=st.booleans())
+    def begin_swap_of_some(self, picks: list[int], out: bool) -> None:
+        self.begin_swap(self.some("running" if out else "swapped", picks), out)
+
+    @rule(picks=PICKS, back=st.booleans())
+    def swap(self, picks: list[int], back: bool) -> None:
+        """Requests go to the host, and some of them come back."""
+        self.begin_swap(self.some("running", picks), True)
+        self.complete_swap(-1, True)
+        if back:
+            self.begin_swap(self.some("swapped", picks), False)
+            self.complete_swap(-1, True)
+
+    def begin_swap(self, names: list[str | int], out: bool) -> None:
+        manager, model = self.manager, self.model
+        fit, modelled = (manager.fit_swap_out, model.fit_swap_out) if out else (manager.fit_swap_in, model.fit_swap_in)
+        fits = self.both(lambda: fit(names), lambda: modelled(names))
+        begin = manager.begin_swap_out if out else manager.begin_swap_in
+        swap = self.both(lambda: begin(names), lambda: model.begin_swap(names, out), 1 if out else 0)
+        assert (fits == "ok") == isinstance(swap, int)
+        if isinstance(swap, int):
+            self.swaps.append(swap)
+
+    @rule(nth=st.integers(-1, 1), take=st.booleans())
+    def complete_swap(self, nth: int, take: bool) -> None:
+        if take:
+            self.take_plan()
+        swap = self.swaps[nth % len(self.swaps)] if self.swaps else 99
+        begun = self.model.swaps.get(swap)
+        done = self.both(lambda: self.manager.complete_swap(swap), lambda: self.model.complete_swap(swap))
+        if isinstance(done, dict) and begun:
+            self.swaps.remove(swap)
+            self.counts["swapped_out" if begun.to else "swapped_in"] += len(begun.names)
+
+    @rule(nth=st.integers(0, 2))
+    def abort_swap(self, nth: int) -> None:
+        swap = self.swaps[nth % len(self.swaps)] if self.swaps else 99
+        if self.both(lambda: self.manager.abort_swap(swap), lambda: self.model.abort_swap(swap)) is None:
+            self.swaps.remove(swap)
+
+    @rule(name=IDS, tokens=TOKENS)
+    def hints_are_refused_without_retention(self, name: str | int, tokens: list[int]) -> None:
+        manager, before = self.manager, observe_manager(self.manager, NAMES)
+        known = kvpool.NoRetentionError if name in manager else (kvpool.NoRetentionError, kvpool.UnknownRequestError)
+        calls: list[tuple[Callable[[], Any], Any]] = [
+            (lambda: manager.end_of_life(name), known),
+            (lambda: manager.set_tenant(name, 1), known),
+            (lambda: manager.end_of_life_of(manager.prepare(tokens)), kvpool.NoRetentionError),
+            (lambda: manager.advance_time(1.0), kvpool.NoRetentionError),
+        ]
+        for call, error in calls:
+            with pytest.raises(error):
+                call()
+        assert manager.retention_stats() is None
+        assert observe_manager(manager, NAMES) == before
 
     @rule(tokens=TOKENS)
     def bump_epoch(self, tokens: list[int]) -> None:
         stale = self.manager.prepare(tokens)
-        self.both(self.manager.bump_epoch, self.model.pool.bump_epoch)
+        self.both(self.manager.bump_epoch, self.model.bump_epoch)
         before = observe_manager(self.manager, NAMES)
         assert attempt(lambda: self.manager.probe(stale))[0] is kvpool.StaleEpochError
         wrong = kvpool.StaleEpochError if tokens else kvpool.InvalidArgumentError
@@ -440,7 +586,7 @@ class ManagerMachine(RuleBasedStateMachine):
                 elif kinds[operation.name] == "append":
                     self.counts["appended_tokens"] += len(operation.tokens)
         elif end == "stale":
-            self.both(lambda: self.manager.complete_step(0), lambda: self.model.pool.complete_step(0))
+            self.both(lambda: self.manager.complete_step(0), lambda: self.model.complete_step(0))
             before = observe_manager(self.manager, NAMES)
             assert attempt(step.commit)[0] is kvpool.StaleStepError
         step.rollback()
@@ -452,10 +598,14 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule()
     def release_everything(self) -> None:
         """Whatever happened, releasing all requests and completing all steps brings every block back."""
+        for swap in self.swaps:
+            self.both(partial(self.manager.abort_swap, swap), partial(self.model.abort_swap, swap))
+        self.swaps.clear()
         for name in list(self.model.requests):
-            self.both(lambda name=name: self.manager.release(name), lambda name=name: self.model.release(name))  # type: ignore[misc]
-        last = max([step for step, _ in self.model.pool.fences], default=0)
-        self.both(lambda: self.manager.complete_step(last), lambda: self.model.pool.complete_step(last))
+            self.both(partial(self.manager.release, name), partial(self.model.release, name))
+        last = max([step for pool in self.model.pools for step, _ in pool.fences], default=0)
+        self.both(lambda: self.manager.complete_step(last), lambda: self.model.complete_step(last))
+        self.take_plan()
         assert self.manager.num_available == self.manager.num_blocks - 1
         assert len(self.manager) == 0
 

@@ -140,7 +140,8 @@ def test_unsafe_code_is_where_security_md_says() -> None:
             if unsafe.search(path.read_text(encoding="utf-8"))
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name
-        if crate.name not in UNSAFE:
+        # A crate without sources of its own compiles another one's.
+        if crate.name not in UNSAFE and sources.exists():
             assert "#![forbid(unsafe_code)]" in (sources / "lib.rs").read_text(encoding="utf-8"), crate.name
 
 

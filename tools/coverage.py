@@ -35,6 +35,9 @@ SOURCES: Final = ROOT / "rust" / "kvpool" / "src"
 CARGO: Final = os.environ.get("CARGO", "cargo")
 RUSTC: Final = os.environ.get("RUSTC", "rustc")
 PROFPARSER: Final = "0.15.0"
+#: Lines are counted, not times: what is built quickly, and model tests long enough to reach what they reach.
+QUICK: Final = {"CARGO_PROFILE_TEST_OPT_LEVEL": "1", "CARGO_PROFILE_TEST_DEBUG": "0"}
+OPERATIONS: Final = {"KVPOOL_MODEL_OPERATIONS": "50000"}
 
 
 class CoverageError(Exception):
@@ -84,7 +87,7 @@ def build(work: Path, packages: list[str]) -> list[Path]:
     """Builds tests with counters: their executables."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} -Cinstrument-coverage".strip()
     # What build scripts and macros count goes nowhere.
-    environment = {**os.environ, "RUSTFLAGS": flags, "LLVM_PROFILE_FILE": os.devnull}
+    environment = {**os.environ, **QUICK, "RUSTFLAGS": flags, "LLVM_PROFILE_FILE": os.devnull}
     arguments = [argument for package in packages for argument in ("-p", package)]
     command = [CARGO, "test", "--no-run", "--locked", "--lib", "--tests", "--message-format=json", *arguments]
     done = subprocess.run(
@@ -100,7 +103,7 @@ def run(executable: Path, work: Path) -> bool:
     """Runs a test binary with its counters written."""
     package = ROOT / ("fuzz" if executable.name.split("-")[0] in {"corpora"} else "rust/kvpool")
     profile = work / "profiles" / f"{executable.name}-%p.profraw"
-    environment = {**os.environ, "LLVM_PROFILE_FILE": str(profile)}
+    environment = {**OPERATIONS, **os.environ, "LLVM_PROFILE_FILE": str(profile)}
     return (
         subprocess.run([executable, "--quiet"], cwd=package, env=environment, stdout=subprocess.DEVNULL).returncode == 0
     )
@@ -114,9 +117,8 @@ def read(readers: Readers, executables: list[Path], work: Path) -> dict[Path, di
     if readers.llvm:
         said([str(readers.profdata), "merge", "-sparse", "-o", str(merged), *profiles])
         objects = [argument for other in others for argument in ("-object", other)]
-        source = f"-sources={SOURCES}"
         command = [str(readers.cov), "export", "-format=lcov", f"-instr-profile={merged}", first, *objects]
-        return parse_lcov(said([*command, source.removeprefix("-sources=")]))
+        return parse_lcov(said([*command, str(SOURCES)]))
     said([str(readers.profdata), "merge", "-o", str(merged), *profiles])
     objects = [argument for executable in executables for argument in ("--object", str(executable))]
     return parse_show(said([str(readers.cov), "show", "--instr-profile", str(merged), *objects]))

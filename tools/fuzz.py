@@ -32,9 +32,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader")
-#: Longer inputs mean longer cases, not other ones; a file of a trace is longer than any.
-LONGEST: Final = {"trace_reader": 2048}
+TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader")
+#: Those that read what others wrote.
+READERS: Final = {"trace_reader", "journal_reader"}
+#: Longer inputs mean longer cases, not other ones; a file of a trace or a journal is longer than any.
+LONGEST: Final = {"trace_reader": 2048, "journal_reader": 2048}
 #: Inputs of a committed corpus, at most.
 MOST_INPUTS: Final = 60
 #: What cargo-fuzz asks for, without a sanitizer: the crates have no unsafe code to watch.
@@ -103,15 +105,18 @@ def build(
 ) -> dict[str, list[str]]:
     """Builds targets of a tree, or the driver: commands that run them."""
     common = ["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "kvpool-fuzz", "--target-dir", str(target_dir)]
+    # The targets of the core need nothing else built.
+    features = ["readers"] if READERS & set(targets) else []
+    common += ["--no-default-features"]
     if driver:
-        cargo([*common, "--bin", "kvpool-fuzz"], tree, environment)
+        cargo([*common, "--features", ",".join(features), "--bin", "kvpool-fuzz"], tree, environment)
         program = str(target_dir / "fuzz" / "kvpool-fuzz")
         return {target: [program, "random", target] for target in targets}
     # With --target the flags are not those of build scripts and macros, which no coverage is wanted of.
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
     environment = {**(environment or {}), "RUSTFLAGS": flags}
-    cargo([*common, "--target", triple, "--features", "libfuzzer", *bins], tree, environment)
+    cargo([*common, "--target", triple, "--features", ",".join([*features, "libfuzzer"]), *bins], tree, environment)
     return {target: [str(target_dir / triple / "fuzz" / target)] for target in targets}
 
 

@@ -113,6 +113,9 @@ def check_rust(root: Path) -> Iterator[Problem]:
         text = path.read_text(encoding="utf-8")
         lines, manifest, short = text.splitlines(), tomllib.loads(text), path.relative_to(root)
         sources = files_named(path.parent, r".*\.rs") if "package" in manifest else []
+        if library := manifest.get("lib", {}).get("path"):
+            # A crate may compile the sources of another one.
+            sources += files_named((path.parent / library).resolve().parent, r".*\.rs")
         for table, dependencies in dependency_tables(manifest):
             for name, wanted in dependencies.items():
                 at = dependency_line(lines, table, name)

@@ -36,13 +36,15 @@ struct Way {
 
 fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path) -> Outcome<Vec<Way>> {
     let with = JournalConfig::default();
-    let without_digests = JournalConfig { digest_every: 0, ..with };
-    let journals: [(&'static str, Option<Result<Journal, JournalError>>); 5] = [
+    let ring = |digest_every| Some(Journal::ring(RING, JournalConfig { digest_every, ..with }));
+    let journals: [(&'static str, Option<Result<Journal, JournalError>>); 7] = [
         ("no journal", None),
         // Twice: how far apart two equal ways are is what can be told apart.
         ("no journal, again", None),
-        ("ring, no digests", Some(Journal::ring(RING, without_digests))),
-        ("ring", Some(Journal::ring(RING, with))),
+        ("ring, no digests", ring(0)),
+        ("ring, every 16384", ring(16384)),
+        ("ring, every 4096", ring(4096)),
+        ("ring, every 256", ring(256)),
         ("file", Some(Journal::create(path, with))),
     ];
     let mut ways = Vec::new();

@@ -37,10 +37,10 @@ impl Failure {
 
 impl From<kvpool::InvariantViolation> for Failure {
     fn from(violation: kvpool::InvariantViolation) -> Self {
-        let message = violation.to_string();
-        // The invariant's name; what comes behind it are blocks and counts.
-        let name = message.split_once(')').map_or(message.as_str(), |(name, _)| name).to_owned();
-        Self::new(format!("invariant {name})"), message)
+        let text = violation.to_string();
+        // The invariant's name, then blocks and counts.
+        let (kind, message) = text.split_once(" is broken: ").unwrap_or((&text, ""));
+        Self::new(kind, message)
     }
 }
 
@@ -65,18 +65,23 @@ pub(crate) fn holds(kind: &str, holds: bool, message: impl FnOnce() -> String) -
 
 /// The calls of a case, as Rust; kept only when somebody asks for them.
 #[derive(Debug, Default)]
-pub struct Script(Option<Vec<String>>);
+pub struct Script {
+    lines: Option<Vec<String>>,
+    /// Lines that operations wrote.
+    calls: usize,
+}
 
 impl Script {
     /// One that keeps its lines.
     #[must_use]
     pub const fn kept() -> Self {
-        Self(Some(Vec::new()))
+        Self { lines: Some(Vec::new()), calls: 0 }
     }
 
-    /// Adds a line.
+    /// Adds a call.
     pub fn line(&mut self, line: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.0 {
+        self.calls += 1;
+        if let Some(lines) = &mut self.lines {
             lines.push(line());
         }
     }
@@ -84,7 +89,14 @@ impl Script {
     /// The lines so far.
     #[must_use]
     pub fn lines(&self) -> &[String] {
-        self.0.as_deref().unwrap_or_default()
+        self.lines.as_deref().unwrap_or_default()
+    }
+
+    /// Adds what is no call: comparisons at the end.
+    fn close(&mut self, closing: Vec<String>) {
+        if let Some(lines) = &mut self.lines {
+            lines.extend(closing);
+        }
     }
 }
 
@@ -181,17 +193,15 @@ impl<M: Machine> Case<M> {
         match result {
             Ok(()) => Ok(closing.into_inner()),
             Err(failure) => {
-                let lines = closing.into_inner();
-                let mut script = script.borrow_mut();
-                lines.into_iter().for_each(|line| script.line(|| line));
+                script.borrow_mut().close(closing.into_inner());
                 Err((done.get(), failure))
             }
         }
     }
 
-    /// The case as a Rust test: the calls, with the model's answers.
+    /// The case as a Rust test: the calls, with the model's answers. Also how many calls there are.
     #[must_use]
-    pub fn to_rust(&self, name: &str) -> String {
+    pub fn to_rust(&self, name: &str) -> (String, usize) {
         let mut script = Script::kept();
         let mut comment = String::new();
         let mut closing = Vec::new();
@@ -199,6 +209,7 @@ impl<M: Machine> Case<M> {
             Ok(lines) => closing = lines,
             Err((_, failure)) => comment = format!("/// {}\n", failure.to_string().replace('\n', "\n/// ")),
         }
+        let calls = script.calls;
         let lines =
             M::opening(&self.setting).into_iter().chain(script.lines().iter().cloned()).chain(closing);
         let body: String = lines.map(|line| format!("    {line}\n")).collect();
@@ -209,7 +220,7 @@ impl<M: Machine> Case<M> {
                 test.insert_str(0, item);
             }
         }
-        test
+        (test, calls)
     }
 }
 

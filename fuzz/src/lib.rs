@@ -6,7 +6,8 @@
 //! | [`index`] | `PrefixIndex` | a map of contents |
 //! | [`pool`] | `BlockPool`, every policy, hints | the reference pool; closedness |
 //! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
-//! | [`trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
+//! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
+//! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //!
 //! The bytes are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
 //! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
@@ -24,14 +25,16 @@ pub mod targets;
 
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
 pub use shrink::shrink;
-use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool, trace_reader};
+use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
+#[cfg(feature = "readers")]
+use targets::{journal_reader, trace_reader};
 
 /// What is wrong with an input.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What was found.
     pub failure: Failure,
-    /// Operations of the shrunk case; 0 for an input that is a file.
+    /// Calls of the shrunk case; 0 for an input that is a file.
     pub operations: usize,
     /// The shrunk case as a Rust test, or the input.
     pub test: String,
@@ -61,7 +64,18 @@ pub const TARGETS: &[Target] = &[
     Target { name: "index", check: check::<Index>, report: report::<Index> },
     Target { name: "pool", check: check::<Pool>, report: report::<Pool> },
     Target { name: "manager", check: check::<Manager>, report: report::<Manager> },
-    Target { name: "trace_reader", check: trace_reader::run, report: report_file },
+    #[cfg(feature = "readers")]
+    Target {
+        name: "trace_reader",
+        check: trace_reader::run,
+        report: |data| report_file(data, trace_reader::run),
+    },
+    #[cfg(feature = "readers")]
+    Target {
+        name: "journal_reader",
+        check: journal_reader::run,
+        report: |data| report_file(data, journal_reader::run),
+    },
 ];
 
 fn check<M: Machine>(data: &[u8]) -> Result<(), Failure> {
@@ -72,12 +86,13 @@ fn report<M: Machine>(data: &[u8]) -> Result<(), Box<Report>> {
     let Some((small, failure)) = Case::<M>::decode(data).and_then(|case| shrink(&case)) else {
         return Ok(());
     };
-    let test = small.to_rust("shrunk");
-    Err(Box::new(Report { failure, operations: small.operations.len(), test }))
+    let (test, operations) = small.to_rust("shrunk");
+    Err(Box::new(Report { failure, operations, test }))
 }
 
-fn report_file(data: &[u8]) -> Result<(), Box<Report>> {
-    trace_reader::run(data).map_err(|failure| {
+#[cfg(feature = "readers")]
+fn report_file(data: &[u8], run: fn(&[u8]) -> Result<(), Failure>) -> Result<(), Box<Report>> {
+    run(data).map_err(|failure| {
         let test = format!("{:?}", data.escape_ascii().to_string());
         Box::new(Report { failure, operations: 0, test })
     })
@@ -114,6 +129,13 @@ pub fn manager(data: &[u8]) {
 }
 
 /// The readers of traces.
+#[cfg(feature = "readers")]
 pub fn trace_reader(data: &[u8]) {
     tell(&TARGETS[4], data);
+}
+
+/// The reader and the replay of journals.
+#[cfg(feature = "readers")]
+pub fn journal_reader(data: &[u8]) {
+    tell(&TARGETS[5], data);
 }

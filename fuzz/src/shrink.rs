@@ -71,10 +71,11 @@ impl<M: Machine> Shrinker<M> {
     }
 
     fn simplify(&mut self) {
-        for setting in M::simpler_settings(&self.case.setting) {
-            let smaller = Case { setting, operations: self.case.operations.clone() };
-            self.keep(smaller);
-        }
+        // Always from what was kept last: a setting that was tried before must not bring back what has gone.
+        while M::simpler_settings(&self.case.setting).into_iter().any(|setting| {
+            let operations = self.case.operations.clone();
+            self.keep(Case { setting, operations })
+        }) {}
         let mut at = 0;
         while at < self.case.operations.len() {
             let simpler = M::simpler_operations(&self.case.operations[at]);

@@ -37,3 +37,18 @@ pub(crate) fn settings(verify: Verify, duplicates: DuplicatePolicy, eviction: Ev
     field("eviction", &eviction, eviction == EvictionPolicy::Lru, "EvictionPolicy::");
     fields
 }
+
+/// Fails if a block is cached and its parent is not.
+pub(crate) const CLOSED: &str = "
+fn closed(batch: EventBatch) {
+    let mut cached = std::collections::BTreeMap::new();
+    for event in batch.events {
+        match event {
+            BlockEvent::Stored { hash, parent, .. } => drop(cached.insert(hash, parent)),
+            BlockEvent::Removed { hash, .. } => drop(cached.remove(&hash)),
+            _ => cached.clear(),
+        }
+    }
+    assert!(cached.values().flatten().all(|parent| cached.contains_key(parent)));
+}
+";

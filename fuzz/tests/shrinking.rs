@@ -130,8 +130,9 @@ fn a_case_that_does_not_fail_is_not_shrunk() {
 fn a_case_is_written_as_a_test_up_to_its_failure() {
     let text =
         case(vec![Operation::Arm, Operation::Add(8), Operation::Fire, Operation::Arm]).to_rust("found");
+    let (text, calls) = text;
     let expected = "use first;\n\nfn second() {}\n\n/// fired: at 8\n#[test]\nfn found() {\n    let counter = true;\n    counter.Arm;\n    counter.Add(8);\n    counter.Fire;\n    value 8\n}\n";
-    assert_eq!(text, expected);
+    assert_eq!((text.as_str(), calls), (expected, 3));
 }
 
 #[test]

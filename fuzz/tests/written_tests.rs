@@ -14,7 +14,7 @@ use kvpool_fuzz::{Case, Machine};
 fn text<M: Machine>() -> String {
     let mut inputs = Inputs::new(3, Vec::new());
     let cases = (0..40).filter_map(|_| Case::<M>::decode(&inputs.next_input()));
-    cases.max_by_key(|case| case.operations.len()).unwrap().to_rust("written")
+    cases.max_by_key(|case| case.operations.len()).unwrap().to_rust("written").0
 }
 
 #[test]

@@ -71,6 +71,7 @@ __all__ = [
     "Retention",
     "RetentionConfig",
     "RetentionStats",
+    "ScrubReport",
     "Sequences",
     "ShrunkJournal",
     "Step",
@@ -326,7 +327,7 @@ class Journal:
         path: str | PathLike[str] | None = None,
         *,
         ring_bytes: int | None = None,
-        digest_every: int = 256,
+        digest_every: int = 4096,
         frame_bytes: int = 32768,
     ) -> Self: ...
     @property
@@ -1301,16 +1302,17 @@ class CacheManager:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns what state_digest gives, counted anew from every block.
+        """Returns the same digest, counted anew from every block.
 
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
-        """Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+        """Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
 
         For production: a few blocks per step, round and round, by this call or by ``scrub_blocks``. As
-        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all references are
-        those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and O(requests) once a pass.
+        ``BlockPool.scrub``, and: each table is as long as its tokens need, of blocks that are held; and all
+        references are those of tables, fences, planned copies and swaps, so that a leak is found. O(``blocks``), and
+        O(requests) once a pass.
 
         Raises:
             PoolPoisonedError: An invariant is broken; the message names it. Every later operation raises it, too.
@@ -2486,16 +2488,16 @@ class BlockPool:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns what state_digest gives, counted anew from every block.
+        """Returns the same digest, counted anew from every block.
 
         O(blocks), with ``digest=True`` or without.
         """
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
 
-        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are mirrored
-        by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its references and
-        content are what the last operation left. O(``blocks``).
+        For production: a few blocks per step, round and round. Each block is in exactly one place, its links are
+        mirrored by its neighbours, the index leads to it, and the sums of the pool hold; with ``digest=True`` its
+        references and content are what the last operation left. O(``blocks``).
 
         Args:
             blocks: How many, the null block included; never a block twice in one call.
@@ -4567,7 +4569,7 @@ class VllmPool:
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one."""
     def journal_image(self) -> bytes | None:
-        """Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring."""
+        """Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring."""
     def bind(self, owner: object) -> None:
         """Names the object that blocks give as their pool; a second one is not taken.
 

@@ -2,6 +2,9 @@
 
 pub mod free_list;
 pub mod index;
+#[cfg(feature = "readers")]
+pub mod journal_reader;
 pub mod manager;
 pub mod pool;
+#[cfg(feature = "readers")]
 pub mod trace_reader;

@@ -15,9 +15,21 @@ fn table(admission: &Admission) -> (Vec<usize>, usize) {
     (indices(&admission.block_ids), admission.cached_blocks)
 }
 
+fn closed(batch: EventBatch) {
+    let mut cached = std::collections::BTreeMap::new();
+    for event in batch.events {
+        match event {
+            BlockEvent::Stored { hash, parent, .. } => drop(cached.insert(hash, parent)),
+            BlockEvent::Removed { hash, .. } => drop(cached.remove(&hash)),
+            _ => cached.clear(),
+        }
+    }
+    assert!(cached.values().flatten().all(|parent| cached.contains_key(parent)));
+}
+
 #[test]
 fn written() {
-    let mut manager = CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, verify: Verify::Tokens, host_blocks: 8, ..Default::default() }).unwrap();
+    let mut manager = CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, verify: Verify::Tokens, host_blocks: 8, event_capacity: 1000, ..Default::default() }).unwrap();
     assert!(manager.complete_step(5).is_ok());
     assert_eq!(manager.admit(1, prompt(&manager, &[0, 0, 0, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert!(manager.fork(3, 5).is_err());
@@ -115,6 +127,7 @@ fn written() {
     assert!(manager.truncate(0, 4).is_err());
     assert_eq!(manager.admit(0, prompt(&manager, &[0], b"")).ok().as_ref().map(table), None);
     manager.check_invariants().unwrap();
+    closed(manager.take_events());
     let pool = manager.tiers().pool(0).unwrap();
     assert_eq!(indices(&pool.free_order()), Vec::<usize>::new());
     assert_eq!(indices(&pool.eviction_order()), Vec::<usize>::new());

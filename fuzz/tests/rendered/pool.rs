@@ -20,9 +20,21 @@ fn chain(salt: &[u8], tokens: &[u32], epoch: u64) -> HashChain {
     cursor.chain().clone()
 }
 
+fn closed(batch: EventBatch) {
+    let mut cached = std::collections::BTreeMap::new();
+    for event in batch.events {
+        match event {
+            BlockEvent::Stored { hash, parent, .. } => drop(cached.insert(hash, parent)),
+            BlockEvent::Removed { hash, .. } => drop(cached.remove(&hash)),
+            _ => cached.clear(),
+        }
+    }
+    assert!(cached.values().flatten().all(|parent| cached.contains_key(parent)));
+}
+
 #[test]
 fn written() {
-    let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, block_size: 2, verify: Verify::Fingerprint, duplicates: DuplicatePolicy::DropOnRelease, ..Default::default() }).unwrap();
+    let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, block_size: 2, verify: Verify::Fingerprint, duplicates: DuplicatePolicy::DropOnRelease, event_capacity: 1000, ..Default::default() }).unwrap();
     pool.complete_step(3).unwrap();
     assert_eq!(pool.allocate(5).ok().map(|blocks| indices(&blocks)), None);
     assert_eq!(pool.allocate(5).ok().map(|blocks| indices(&blocks)), None);
@@ -176,4 +188,5 @@ fn written() {
     pool.check_invariants().unwrap();
     assert_eq!(indices(&pool.free_order()), Vec::<usize>::new());
     assert_eq!(indices(&pool.eviction_order()), Vec::<usize>::new());
+    closed(pool.take_events());
 }

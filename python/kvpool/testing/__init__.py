@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvpool.testing.reference import Content, ReferenceBlock, ReferenceManager, ReferencePool, ReferenceRequest
+from kvpool.testing.manager import ReferenceManager, ReferenceRequest
+from kvpool.testing.reference import Content, ReferenceBlock, ReferencePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
@@ -41,10 +41,11 @@ def _atomic(call: Call) -> Call:
 
 @dataclass
 class ReferenceBlock:
-    """One block: its references, those of fences among them, and what it holds if it is registered."""
+    """One block: its references, those of fences and of pins among them, and what it holds if it is registered."""
 
     held: int = 0
     fenced: int = 0
+    pinned: int = 0
     content: Content | None = None
     computed: bool = False
 
@@ -59,6 +60,7 @@ class ReferencePool:
         self.copies: dict[Content | None, list[int]] = {}
         self.fences: list[tuple[int, int]] = []  # step and block
         self.completed, self.epoch = -1, 0
+        self.pins: list[int] = []  # blocks of planned copies
 
     def sums(self) -> tuple[int, int, int, int]:
         """Free, cached-free, active, fenced."""
@@ -151,6 +153,26 @@ class ReferencePool:
             self.copies.setdefault(block.content, []).append(b)
         return len(ids)
 
+    def promote(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
+        """Registers a held block as the last one of these tokens, or holds the block that is, computed or not."""
+        [block] = self._known([b])
+        _check(block.held > block.fenced and not block.content, errors.InvalidBlockError)
+        shared = self.acquire_registered(extra, tokens)
+        if shared is None:
+            block.content = self.content(extra, tokens, len(tokens) // self.block_size - 1)
+            self.copies.setdefault(block.content, []).append(b)
+            return b
+        self.release([b])
+        return shared
+
+    def acquire_registered(self, extra: Hashable, tokens: Sequence[int]) -> int | None:
+        """Holds the first block that is registered as the last one of these tokens, computed or not."""
+        content = self.content(extra, tokens, len(tokens) // self.block_size - 1)
+        for b in self.copies.get(content, [])[:1]:
+            self.hold(b)
+            return b
+        return None
+
     def mark_computed(self, ids: Sequence[int]) -> None:
         """The first computed copy stays the one that is found; later ones stand right behind it."""
         _check(all(block.content for block in self._known(ids)), errors.InvalidBlockError)
@@ -168,13 +190,49 @@ class ReferencePool:
         found = list(takewhile(lambda b: self.blocks[b].computed, registered))
         return found, len(registered) - len(found)
 
+    def hold(self, b: int) -> None:
+        """One more reference to a block that is held or cached-free."""
+        self.evictable = [other for other in self.evictable if other != b]
+        self.blocks[b].held += 1
+
     def match_and_acquire(self, extra: Hashable, tokens: Sequence[int], max_blocks: int | None = None) -> list[int]:
         """The longest computed prefix, acquired."""
         found, _ = self.lookup(extra, tokens, max_blocks)
         for b in found:
-            self.evictable = [other for other in self.evictable if other != b]
-            self.blocks[b].held += 1
+            self.hold(b)
         return found
+
+    def pin(self, b: int) -> None:
+        """One more reference, until the plan is taken: a planned copy reads or writes the block."""
+        block = self.blocks[b]
+        block.held, block.fenced, block.pinned = block.held + 1, block.fenced + 1, block.pinned + 1
+        self.pins.append(b)
+
+    def unpin(self) -> None:
+        """The plan is taken."""
+        ended, self.pins = self.pins, []
+        for b in ended:
+            self.blocks[b].fenced, self.blocks[b].pinned = self.blocks[b].fenced - 1, self.blocks[b].pinned - 1
+        self.release(ended)
+
+    def writable(self, b: int) -> bool:
+        """Whether nobody but its one holder needs what it holds; planned copies are made before anybody writes."""
+        return self.blocks[b].content is None and self.blocks[b].held - self.blocks[b].pinned == 1
+
+    def cached(self, b: int) -> Content | None:
+        """What a registered and computed block holds."""
+        return self.blocks[b].content if self.blocks[b].computed else None
+
+    def find(self, content: Content | None) -> int | None:
+        """The computed block that a lookup of this content finds."""
+        return next((b for b in self.copies.get(content, [])[:1] if content and self.blocks[b].computed), None)
+
+    def adopt(self, b: int, content: Content) -> None:
+        """Registers a held block, computed, with the content of another tier's."""
+        if self.blocks[b].content is None:
+            self.blocks[b].content = content
+            self.copies.setdefault(content, []).append(b)
+            self.mark_computed([b])
 
     def evict(self, ids: Sequence[int]) -> int:
         """Forgets what the blocks hold; idle ones become free."""
@@ -201,123 +259,3 @@ class ReferencePool:
         _check(num_blocks >= len(self.blocks), errors.InvalidArgumentError)
         self.free += range(len(self.blocks), num_blocks)
         self.blocks += [ReferenceBlock() for _ in range(num_blocks - len(self.blocks))]
-
-
-@dataclass
-class ReferenceRequest:
-    """One request: its table is empty unless it is running; ``published`` blocks are in the index."""
-
-    tokens: list[int]
-    extra: Hashable
-    epoch: int
-    blocks: list[int] = field(default_factory=list)
-    running: bool = False
-    computed: int = 0
-    cached: int = 0
-    published: int = 0
-
-
-class ReferenceManager:
-    """The model of ``CacheManager``; what it lacks is its ``pool``'s."""
-
-    def __init__(self, pool: ReferencePool, watermark: float = 0.0) -> None:
-        self.pool, self.watermark = pool, watermark
-        self.requests: dict[Hashable, ReferenceRequest] = {}
-
-    @property
-    def watermark_blocks(self) -> int:
-        """The share that is kept free while others run, of the pool as large as it is now; block 0 is not counted."""
-        return int(self.watermark * (len(self.pool.blocks) - 1))
-
-    def find(self, request_id: Hashable, running: bool | None = True) -> ReferenceRequest:
-        """A request in this state, any with None."""
-        _check(request_id in self.requests, errors.UnknownRequestError)
-        _check(running in (None, self.requests[request_id].running), errors.RequestStateError)
-        return self.requests[request_id]
-
-    def missing(self, request: ReferenceRequest, more: int = 0) -> int:
-        """Blocks that its table lacks for so many tokens more."""
-        return -(-(len(request.tokens) + more) // self.pool.block_size) - len(request.blocks)
-
-    def reusable(self, tokens: Sequence[int]) -> int:
-        """Blocks that a lookup may return: the last token is left to compute."""
-        return max(0, len(tokens) - 1) // self.pool.block_size
-
-    @_atomic
-    def admit(self, request_id: Hashable, tokens: Sequence[int], extra: Hashable = None) -> ReferenceRequest:
-        """Lookup, then allocation."""
-        _check(request_id not in self.requests, errors.DuplicateRequestError)
-        _check(len(tokens) > 0, errors.InvalidArgumentError)
-        self.requests[request_id] = ReferenceRequest(list(tokens), extra, self.pool.epoch)
-        return self.resume(request_id)
-
-    @_atomic
-    def resume(self, request_id: Hashable) -> ReferenceRequest:
-        """Lookup of all its tokens, then allocation; others that run have a right to the watermark."""
-        request = self.find(request_id, running=False)
-        reserve = self.watermark_blocks if any(other.running for other in self.requests.values()) else 0
-        found = self.pool.match_and_acquire(request.extra, request.tokens, self.reusable(request.tokens))
-        _check(self.missing(request) - len(found) + reserve <= sum(self.pool.sums()[:2]), errors.OutOfBlocksError)
-        return self.install(request, found)
-
-    def install(self, request: ReferenceRequest, found: list[int]) -> ReferenceRequest:
-        """Allocates behind an acquired match."""
-        request.blocks, request.running = found + self.pool.allocate(self.missing(request) - len(found)), True
-        request.published, request.epoch = len(found), self.pool.epoch
-        request.computed = request.cached = len(found) * self.pool.block_size
-        return request
-
-    def append_tokens(self, request_id: Hashable, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Allocates what the tokens need: positions of the table, and their blocks."""
-        request = self.find(request_id)
-        fresh = self.pool.allocate(self.missing(request, len(tokens)))
-        request.tokens += tokens
-        request.blocks += fresh
-        return list(enumerate(request.blocks))[len(request.blocks) - len(fresh) :]
-
-    @_atomic
-    def append(
-        self, ids: Sequence[Hashable], tokens: Sequence[int], *, commit: bool = False
-    ) -> list[tuple[int, int, int]]:
-        """One token each."""
-        self._batch(ids, tokens)
-        added = list[tuple[int, int, int]]()
-        for row, request_id in enumerate(ids):
-            if commit:
-                self.commit(request_id, len(self.find(request_id).tokens))
-            added += [(row, *new) for new in self.append_tokens(request_id, tokens[row : row + 1])]
-        return added
-
-    def _batch(self, ids: Sequence[Hashable], values: Sequence[int]) -> None:
-        _check(len(ids) == len(values), errors.InvalidArgumentError)
-        for row, request_id in enumerate(ids):
-            self.find(request_id)
-            _check(request_id not in ids[:row], errors.DuplicateRequestError)
-
-    def commit(self, request_id: Hashable, computed: int) -> int:
-        """Registers the full blocks that became computed, unless the epoch has changed since."""
-        request = self.find(request_id)
-        _check(request.computed <= computed <= len(request.tokens), errors.InvalidArgumentError)
-        request.computed, full = computed, computed // self.pool.block_size
-        new = request.blocks[request.published : full if request.epoch == self.pool.epoch else 0]
-        self.pool.register(new, request.extra, request.tokens, request.published)
-        self.pool.mark_computed(new)
-        request.published += len(new)
-        return len(new)
-
-    @_atomic
-    def commit_batch(self, ids: Sequence[Hashable], computed: Sequence[int]) -> int:
-        """All or nothing."""
-        self._batch(ids, computed)
-        return sum(self.commit(request_id, n) for request_id, n in zip(ids, computed, strict=True))
-
-    def release(self, request_id: Hashable, after_step: int | None = None) -> None:
-        """Gives up the blocks, tail first, and the id."""
-        self.find(request_id, running=None)
-        self.pool.release_after(self.requests.pop(request_id).blocks[::-1], after_step)
-
-    def preempt(self, request_id: Hashable, after_step: int | None = None) -> None:
-        """Gives up the blocks and keeps the tokens."""
-        request = self.find(request_id)
-        self.release(request_id, after_step)
-        self.requests[request_id] = ReferenceRequest(request.tokens, request.extra, request.epoch)

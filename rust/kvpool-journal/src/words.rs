@@ -240,9 +240,9 @@ impl Words for ManagerOperation {
             }
             Self::CompleteSwap { swap } | Self::AbortSwap { swap } => format!("swap {swap}"),
             Self::CommitStep { planned: operations, stale } => {
-                let all: Vec<_> = operations.iter().map(planned).collect();
                 let stale = if *stale { "stale; " } else { "" };
-                format!("{stale}{}: {}", counted(all.len(), "operation"), all.join(" | "))
+                let all = operations.iter().map(|one| format!("({})", planned(one)));
+                format!("{stale}{}: {}", counted(operations.len(), "operation"), list(all))
             }
             Self::Retain { request, ranges: said } => format!("{}, {}", name(request), ranges(said)),
             Self::SetTenant { request, tenant } => format!("{}, tenant {tenant}", name(request)),

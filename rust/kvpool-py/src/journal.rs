@@ -76,7 +76,7 @@ impl PyJournal {
     #[new]
     #[pyo3(
         signature = (path=None, *, ring_bytes=None, digest_every=None, frame_bytes=None),
-        text_signature = "(path=None, *, ring_bytes=None, digest_every=256, frame_bytes=32768)"
+        text_signature = "(path=None, *, ring_bytes=None, digest_every=4096, frame_bytes=32768)"
     )]
     fn new(
         py: Python<'_>,
@@ -381,13 +381,12 @@ pub(crate) fn bisect_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::bisect(&bytes, progress))?.into())
 }
 
+/// An operation, and what two journals have there.
+type Divergent = (u64, Option<String>, Option<String>);
+
 /// Returns the first record in which two journals differ, or None if one is a beginning of the other.
 #[pyfunction]
-pub(crate) fn compare_journals(
-    py: Python<'_>,
-    first: Source,
-    second: Source,
-) -> PyResult<Option<(u64, Option<String>, Option<String>)>> {
+pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) -> PyResult<Option<Divergent>> {
     let (first, second) = (first.load(py)?, second.load(py)?);
     let found = py.detach(|| kvpool_journal::compare(&first, &second)).or_raise(py)?;
     Ok(found.map(|found| (found.operation, found.first, found.second)))

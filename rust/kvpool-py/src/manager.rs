@@ -616,12 +616,12 @@ impl PyCacheManager {
         self.look(py, LONG, CacheManager::state_digest)
     }
 
-    /// Returns what state_digest gives, counted anew from every block.
+    /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
-    /// Checks the next blocks of each tier and as many entries of block tables; a broken invariant poisons the manager.
+    /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())

@@ -455,7 +455,7 @@ impl PyBlockPool {
         self.read(py, LONG, |pool| Ok(pool.state_digest()))
     }
 
-    /// Returns what state_digest gives, counted anew from every block.
+    /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.read(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }

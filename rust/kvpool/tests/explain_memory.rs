@@ -33,7 +33,7 @@ fn bytes(num_blocks: usize, records: Option<usize>) -> isize {
 fn a_record_takes_what_is_said() {
     let (small, large) = (bytes(100, Some(1 << 16)), bytes(100, Some(1 << 18)));
     let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
-    println!("{each:.2} bytes per record, {} in all of 2^16", small);
+    println!("{each:.2} bytes per record, {small} in all of 2^16");
     assert!(each <= (95 + 4 * BLOCK) as f64, "{each} bytes per record");
     // By default twice the pool's blocks, from 1,024 to 2^20; and under a megabyte beside that.
     for (num_blocks, records) in [(10, 1 << 10), (10_001, 20_000), (1 << 21, 1 << 20)] {

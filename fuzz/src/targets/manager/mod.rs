@@ -549,6 +549,7 @@ impl Machine for Manager {
         ("prompt(&", PROMPT),
         ("&refs(", REFS),
         ("(table)", TABLE),
+        ("closed(", text::CLOSED),
     ];
 
     fn opening(setting: &Setting) -> Vec<String> {
@@ -560,6 +561,7 @@ impl Machine for Manager {
         if watermark {
             fields.push_str("watermark: 0.2, ");
         }
+        fields.push_str("event_capacity: 1000, ");
         vec![format!(
             "let mut manager = CacheManager::new(ManagerConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap();"
         )]
@@ -567,6 +569,9 @@ impl Machine for Manager {
 
     fn closing(&self) -> Vec<String> {
         let mut lines = vec!["manager.check_invariants().unwrap();".to_owned()];
+        if self.whole {
+            lines.push("closed(manager.take_events());".into());
+        }
         let Some(model) = &self.model else { return lines };
         for (tier, pool) in model.pools.iter().enumerate() {
             let (free, evictable) = (text::list(&pool.free), text::list(&pool.evictable));

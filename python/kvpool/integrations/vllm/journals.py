@@ -1,7 +1,7 @@
 """Journals of vLLM's pools: where they go, and what a difference leaves behind. See docs/journal.md.
 
-A journal has block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool without its journal is better
-than an engine that does not start.
+A journal has block ids, counts and hashes, and nothing of a prompt. Nothing here raises: a pool without its journal is
+better than an engine that does not start.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def to_memory() -> Journal:
 
 
 def leave_behind(pool: Any, folder: str | None) -> str:
-    """Writes what a pool's ring holds to a new file that only its owner can read; says where, or nothing without a ring."""
+    """Writes what a pool's ring holds to a new file for its owner alone; says where, or nothing without a ring."""
     try:
-        image = pool.core.journal_image()
+        core = getattr(pool, "core", None)
+        image = None if core is None else core.journal_image()
         if image is None:
             return ""
         target = Path(folder or tempfile.gettempdir())

@@ -39,7 +39,7 @@ class Settings:
     eviction: str = LRU
     #: ``KVPOOL_VLLM_SHADOW_DIR``: where a difference that the shadow finds is written.
     shadow_folder: str | None = None
-    #: ``KVPOOL_VLLM_JOURNAL_DIR``: where every pool writes a journal of what it is asked; none is written if it is unset.
+    #: ``KVPOOL_VLLM_JOURNAL_DIR``: where every pool writes a journal of what it is asked; unset, none does.
     journal_folder: str | None = None
 
     @classmethod

@@ -5,6 +5,7 @@
 mod bytes;
 mod forged;
 mod replays;
+mod shows;
 mod shrinks;
 mod vllm;
 mod world;

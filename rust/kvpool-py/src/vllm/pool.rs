@@ -120,7 +120,7 @@ impl PyVllmPool {
         self.shared.lock().journal().map(Into::into)
     }
 
-    /// Writes what the journal has collected. Returns what a ring holds, as the bytes of a file; None without a ring.
+    /// Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let image = self.shared.lock().flush_journal();
         image.map(|image| PyBytes::new(py, &image))

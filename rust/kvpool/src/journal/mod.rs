@@ -11,7 +11,7 @@
 //! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
 //!   [`JournalConfig::digest_every`] operations ([`crate::BlockPool::state_digest`]).
 //! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a payload: the header, then
-//!   records in postcard's encoding ([`frame`]). A file that was cut at any byte holds all frames before the cut.
+//!   records in postcard's encoding (`frame.rs` says it byte by byte). A file that was cut at any byte holds all frames before the cut.
 //! - *A journal never fails an operation*: if it cannot be written it stops, and says so ([`Journal::error`]).
 //! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to its first operation is gone.
 //!
@@ -64,7 +64,7 @@ pub struct JournalConfig {
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self { digest_every: 256, frame_bytes: 32 * 1024 }
+        Self { digest_every: 4096, frame_bytes: 32 * 1024 }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why did it miss? [`CacheManager::explain`] answers for each block of a prompt that was not found.
 //!
-//! Owns: the record of contents that were seen ([`record`]), in which contexts ([`contexts`]), what evicted them, and the
+//! Owns: the record of contents that were seen (`record`), in which contexts (`contexts`), what evicted them, and the
 //! explanations of requests. It is told what happens, by the pool's log of contents that come and go and by the calls that
 //! admit and commit, and changes nothing: a manager that explains hands out the same blocks as one that does not.
 //!
@@ -14,7 +14,7 @@
 //! the same under another salt. That is for whoever runs the engine. Ids of requests are told only within one principal: the
 //! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
 //!
-//! Invariants, recounted by [`CacheManager::check_invariants`]: X1 and X2 of [`record`]; X3: tokens by reason sum up to the
+//! Invariants, recounted by [`CacheManager::check_invariants`]: X1 and X2 of `record`; X3: tokens by reason sum up to the
 //! tokens that were computed.
 //!
 //! Costs: nothing without [`ManagerConfig::explain`](super::ManagerConfig::explain) but a branch per call. With it see

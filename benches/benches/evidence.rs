@@ -1,0 +1,95 @@
+//! What evidence costs: the pool's per-block operations with a digest kept, the digest itself, and the scrubber.
+//!
+//! Guards: a digest costs a few nanoseconds per block touched, a scrubbed block some tens, and neither depends on the size of the
+//! pool but for cache misses. The rows of `pool` without a digest are the yardstick.
+#![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kvpool::{BlockId, BlockPool, HashChain, PoolConfig, PoolError};
+use kvpool_benches::{REQUEST_BLOCKS, fill, store, time};
+
+const SIZES: [usize; 2] = [1 << 16, 1 << 20];
+
+struct State {
+    pool: BlockPool,
+    chains: Vec<HashChain>,
+    turn: usize,
+    table: Vec<BlockId>,
+}
+
+impl State {
+    fn full(num_blocks: usize, digest: bool) -> Self {
+        let mut pool = BlockPool::new(PoolConfig { num_blocks, digest, ..PoolConfig::default() }).unwrap();
+        let chains = fill(&mut pool).unwrap();
+        Self { pool, chains, turn: 0, table: Vec::new() }
+    }
+
+    fn hit(&mut self) -> Result<(), PoolError> {
+        self.turn = (self.turn + 37) % self.chains.len();
+        self.table = self.pool.match_and_acquire(&self.chains[self.turn], usize::MAX)?;
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<(), PoolError> {
+        self.pool.release_table(&self.table)
+    }
+
+    fn evict(&mut self) -> Result<(), PoolError> {
+        self.pool.evict(&self.table)?;
+        self.release()
+    }
+
+    fn store(&mut self) -> Result<(), PoolError> {
+        self.turn = (self.turn + 37) % self.chains.len();
+        store(&mut self.pool, &self.chains[self.turn], &mut self.table)
+    }
+}
+
+fn per_block(criterion: &mut Criterion) {
+    for size in SIZES {
+        let mut group = criterion.benchmark_group("evidence");
+        group.throughput(Throughput::Elements(REQUEST_BLOCKS as u64));
+        for digest in [false, true] {
+            let id = |name: &str| {
+                BenchmarkId::new(if digest { format!("{name}_digested") } else { name.into() }, size)
+            };
+            let mut state = State::full(size, digest);
+            group.bench_function(id("hit"), |bencher| {
+                bencher.iter_custom(|n| time(n, &mut state, State::hit, State::release).unwrap());
+            });
+            group.bench_function(id("release"), |bencher| {
+                bencher.iter_custom(|n| {
+                    state.hit().unwrap();
+                    let time = time(n, &mut state, State::release, State::hit).unwrap();
+                    state.release().unwrap();
+                    time
+                });
+            });
+            group.bench_function(id("scrub"), |bencher| {
+                let scrub = |s: &mut State| s.pool.scrub(REQUEST_BLOCKS).map(drop);
+                bencher.iter_custom(|n| time(n, &mut state, scrub, |_| Ok(())).unwrap());
+            });
+            if digest {
+                group.bench_function(id("digest"), |bencher| {
+                    bencher.iter_custom(|n| {
+                        let count = |s: &mut State| {
+                            s.pool.state_digest();
+                            Ok::<_, PoolError>(())
+                        };
+                        let touch = |s: &mut State| s.hit().and_then(|()| s.release());
+                        touch(&mut state).unwrap();
+                        time(n, &mut state, count, touch).unwrap()
+                    });
+                });
+            }
+            state.pool.reset().unwrap();
+            group.bench_function(id("store_cold"), |bencher| {
+                bencher.iter_custom(|n| time(n, &mut state, State::store, State::evict).unwrap());
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, per_block);
+criterion_main!(benches);

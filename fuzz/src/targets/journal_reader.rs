@@ -1,0 +1,69 @@
+//! The reader and the replay of journals: any bytes give records or an error, and what can be replayed is replayed alike twice.
+//!
+//! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that changed records are read
+//! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
+
+use kvpool::journal::{Entry, JournalReader, MAGIC, ManagerOperation, PoolOperation, Subject};
+use kvpool_journal::{Options, replay};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::case::{Failure, guarded, same};
+
+/// Blocks of a pool that is replayed, at most.
+const MOST_BLOCKS: usize = 1 << 12;
+/// Operations of a replay.
+const MOST_OPERATIONS: u64 = 300;
+
+/// The same frames with lengths and checksums that fit: a frame that is longer than the rest is the rest.
+fn sealed(file: &[u8]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    let mut rest = file.get(MAGIC.len()..).unwrap_or_default();
+    while let Some((head, more)) = rest.split_first_chunk::<12>() {
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (payload, behind) = more.split_at(length.min(more.len()));
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&xxh3_64(payload).to_le_bytes());
+        out.extend_from_slice(payload);
+        rest = behind;
+    }
+    out
+}
+
+/// Whether a replay takes little memory.
+fn is_small(reader: &JournalReader<'_>) -> bool {
+    let Ok(config) = reader.header().manager_config() else { return false };
+    let small = config.num_blocks.max(config.host_blocks).max(config.event_capacity) <= MOST_BLOCKS
+        && config.block_size <= MOST_BLOCKS
+        && config.advisor.is_none();
+    small
+        && match reader.header().subject {
+            Subject::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {
+                !matches!(entry, Entry::Operation(PoolOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+            }),
+            Subject::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
+                !matches!(entry, Entry::Operation(ManagerOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+            }),
+            Subject::VllmPool => true,
+        }
+}
+
+/// Reads the bytes, and replays them if they are a journal.
+///
+/// # Errors
+/// A panic, or two replays that are not alike.
+pub fn run(data: &[u8]) -> Result<(), Failure> {
+    let (&first, file) = data.split_first().unwrap_or((&0, data));
+    let bytes = if first & 1 == 0 { sealed(file) } else { file.to_vec() };
+    guarded(|| {
+        let Ok(reader) = JournalReader::new(&bytes) else { return Ok(()) };
+        let _pools = reader.records::<PoolOperation>().take_while(Result::is_ok).count();
+        let _managers = reader.records::<ManagerOperation>().take_while(Result::is_ok).count();
+        if !is_small(&reader) {
+            return Ok(());
+        }
+        let options = Options { until: Some(MOST_OPERATIONS), check_every: 1 };
+        let once = replay(&bytes, options, &mut |_| true).map_err(|error| error.to_string());
+        let twice = replay(&bytes, options, &mut |_| true).map_err(|error| error.to_string());
+        same("two replays", &once, &twice)
+    })
+}
