@@ -145,7 +145,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             println!("{}", show(&line));
         }
     });
-    let report = report.map_err(|failure| failure.to_string())?;
+    let report = report.map_err(|failure| {
+        let again = failure.operation + 1;
+        format!("{failure}\n  the same again: these options, with --operations {again} instead of --minutes")
+    })?;
     if !report.memory.judged {
         eprintln!(
             "soak: MEMORY NOT JUDGED: the run is too short; a minute or two is enough on an idle machine"
