@@ -7,6 +7,8 @@ TRACE ?=
 MODEL_OPERATIONS ?= 10000000
 # Schedules of each kind that test-slow runs of every model of what threads share.
 SCHEDULES ?= 100000
+# Processes that the Python tests are shared out to.
+WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 # Minutes that soak runs.
 MINUTES ?= 10
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
@@ -25,9 +27,10 @@ SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage journal-check lint \
-	lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm-check vllm-drift \
-	vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors stubs-check wheel wheel-free-threaded supply-chain clean
+.PHONY: help demo test build-rust-tests test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage \
+	journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm- \
+	check vllm-drift vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors stubs- \
+	check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -77,13 +80,19 @@ $(VENV)/.bench: $(VENV)/.test pyproject.toml
 demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
 	$(BIN)/kvpool replay $(TRACE)
 
-test: test-rust test-python ## All tests, in minutes
+# First everything is built, side by side: linking the extension keeps one core busy, and leaves the others to the tests.
+test: ## All tests, in minutes
+	$(MAKE) --no-print-directory -j2 build-rust-tests $(VENV)/.test $(VENV)/.browser
+	$(MAKE) --no-print-directory test-rust test-python
+
+build-rust-tests:
+	$(CARGO) test --locked --quiet --no-run
 
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
 	$(CARGO) test --locked --quiet
 
 test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" $(WORKERS)
 
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
@@ -95,7 +104,7 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
 	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600 $(WORKERS)
 
 journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
 	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }

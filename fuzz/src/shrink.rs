@@ -1,10 +1,12 @@
 //! Shrinking: from a failing case to a small one that fails in the same way.
 //!
-//! Delta debugging over decoded operations, not over bytes: whole halves are left out first, then quarters, at last single
-//! operations; then arguments and the setting are made simpler; all of it again until nothing more can go. It needs no fuzzer,
-//! and asks only one thing of a case: whether it still fails with the same [`Failure::kind`].
+//! Delta debugging ([`minimize`]) over decoded operations, not over bytes; then arguments and the setting are made simpler; all
+//! of it again until nothing more can go. It needs no fuzzer, and asks only one thing of a case: whether it still fails with the
+//! same [`Failure::kind`].
 //!
 //! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what comes behind it is cut first.
+
+use kvpool::testing::minimize;
 
 use crate::case::{Case, Failure, Machine};
 
@@ -36,11 +38,10 @@ impl<M: Machine> Shrinker<M> {
         (self.case.operations.len(), written.len())
     }
 
-    /// Keeps `smaller` if it fails in the same way, up to where it does.
-    fn keep(&mut self, mut smaller: Case<M>) -> bool {
+    /// Keeps `smaller` if it fails in the same way.
+    fn keep(&mut self, smaller: Case<M>) -> bool {
         match smaller.run() {
-            Err((done, failure)) if failure.kind == self.failure.kind => {
-                smaller.operations.truncate(done + 1);
+            Err((_, failure)) if failure.kind == self.failure.kind => {
                 (self.case, self.failure) = (smaller, failure);
                 true
             }
@@ -49,25 +50,10 @@ impl<M: Machine> Shrinker<M> {
     }
 
     fn leave_out(&mut self) {
-        let mut chunk = self.case.operations.len().div_ceil(2);
-        while chunk > 0 {
-            let mut at = 0;
-            let mut left_out = false;
-            while at < self.case.operations.len() {
-                let mut smaller = self.case.clone();
-                let end = (at + chunk).min(smaller.operations.len());
-                smaller.operations.drain(at..end);
-                if self.keep(smaller) {
-                    left_out = true;
-                } else {
-                    at += chunk;
-                }
-            }
-            // Single operations again until none can go; larger chunks once.
-            if !(left_out && chunk == 1) {
-                chunk /= 2;
-            }
-        }
+        let operations = self.case.operations.clone();
+        minimize(operations, &mut |operations| {
+            self.keep(Case { setting: self.case.setting.clone(), operations: operations.to_vec() })
+        });
     }
 
     fn simplify(&mut self) {

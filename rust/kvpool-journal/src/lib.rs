@@ -23,7 +23,7 @@ pub use manager::ManagerSubject;
 pub use pool::PoolSubject;
 pub use replay::{Difference, Options, Report, replay};
 pub use show::{Line, Summary, show};
-pub use shrink::{Goal, Shrunk, minimize, shrink};
+pub use shrink::{Goal, Shrunk, shrink};
 pub use subject::{Answer, Step, Subject};
 pub use vllm::VllmSubject;
 pub use words::Words;

@@ -1,9 +1,9 @@
 //! Shrinking: the fewest operations that still go wrong.
 //!
-//! Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over operations that stand
-//! on their own: chunks are left out, halves first, then single operations, until none can be. Then arguments are made smaller.
+//! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
 use kvpool::journal::{JournalReader, Subject as Kind};
+use kvpool::testing::minimize;
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -123,42 +123,6 @@ fn fails<S: Subject>(
         }
     }
     Ok(None)
-}
-
-/// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared) runs at worst.
-pub fn minimize<T: Clone>(items: Vec<T>, still: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
-    let mut least = items;
-    // What comes behind the failure is of no use: the shortest beginning first.
-    let (mut short, mut long) = (0, least.len());
-    while long - short > 1 {
-        let middle = short + (long - short) / 2;
-        if still(&least[..middle]) {
-            long = middle;
-        } else {
-            short = middle;
-        }
-    }
-    if long < least.len() && still(&least[..long]) {
-        least.truncate(long);
-    }
-    let mut chunk = least.len().div_ceil(2);
-    while chunk > 0 {
-        let mut left_out = false;
-        let mut end = least.len();
-        while end > 0 {
-            let start = end.saturating_sub(chunk);
-            let rest = [&least[..start], &least[end..]].concat();
-            if still(&rest) {
-                (least, left_out) = (rest, true);
-            }
-            end = start.min(least.len());
-        }
-        // Again with the same chunk as long as it helps, down to single items.
-        if !left_out || chunk > 1 {
-            chunk /= 2;
-        }
-    }
-    least
 }
 
 /// Makes arguments smaller, one step at a time, as long as the steps still fail.

@@ -1,15 +1,17 @@
 //! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right. For tests (feature
-//! `testing`).
+//! `testing`). Beside it [`minimize`], for what fails.
 //!
 //! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
 //! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
 
 mod manager;
+mod minimize;
 
 use std::collections::BTreeMap;
 
 use crate::block::BlockId;
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
+pub use minimize::minimize;
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);

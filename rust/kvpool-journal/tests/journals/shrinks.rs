@@ -1,7 +1,8 @@
 //! Shrinking and export.
 
+use kvpool::testing::minimize;
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
-use kvpool_journal::{Goal, Language, Options, export, minimize, replay, shrink};
+use kvpool_journal::{Goal, Language, Options, export, replay, shrink};
 use proptest::prelude::*;
 
 use super::world::{calls, ring, run_manager, settings};

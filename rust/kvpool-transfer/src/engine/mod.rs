@@ -392,3 +392,35 @@ impl Drop for TransferEngine {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "stores are made over raw memory")]
+mod tests {
+    use super::{EngineConfig, Options, SWEEP, TransferEngine, UNTOLD};
+    use crate::region::Region;
+    use crate::store::{Device, Store};
+
+    /// A pipeline that orders by streams never asks for an end, waits or polls: what is kept for it is bounded, and looked
+    /// through a constant number of times per transfer.
+    #[test]
+    fn ends_that_nobody_asks_for_cost_nothing() {
+        let mut bytes = [0_u8; 8];
+        let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
+        // SAFETY: the region is that of `bytes`, which outlives the store and is not touched meanwhile.
+        let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
+        let store = store.expect("fits");
+        let engine = TransferEngine::new(Device::Cpu, EngineConfig::default()).expect("an engine");
+        let (mut kept, mut looked_at, submitted) = (0, 0, 4 * UNTOLD);
+        for _ in 0..submitted {
+            let sweep_at = engine.flights().sweep_at;
+            if kept + 1 >= sweep_at {
+                looked_at += kept + 1;
+            }
+            engine.submit(&store, &store, [(0, 1)].into_iter(), &Options::default()).expect("checked");
+            kept = engine.flights().list.len();
+            assert!(kept <= 2 * UNTOLD + 1, "{kept} kept");
+        }
+        assert!(looked_at <= 4 * submitted + SWEEP, "{looked_at} looked at for {submitted} transfers");
+        assert!(engine.poll().expect("no device").len() >= UNTOLD);
+    }
+}

@@ -17,7 +17,7 @@
 //!
 //! Costs: nothing without a journal but a branch per call. With one, a few bytes per operation (a steady decode step of any
 //! batch: 8 bytes, and 8 per block that it fills), 8 bytes per new block of a prompt, 4 per block id that a caller of a pool
-//! names; the digest costs 8 bytes of memory per block.
+//! names; the digest costs 24 bytes of memory per block.
 
 mod chain;
 mod config;

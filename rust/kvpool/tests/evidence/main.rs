@@ -5,6 +5,7 @@
 
 mod digest;
 mod faults;
+mod journal;
 mod poison;
 mod scrubs;
 mod world;

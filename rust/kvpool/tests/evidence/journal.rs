@@ -1,0 +1,104 @@
+//! What a poisoned pool leaves behind: its journal, written down to the operation that met the fault.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use kvpool::journal::{Entry, Journal, JournalConfig, JournalReader, ManagerOperation, PoolOperation, Tail};
+use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError};
+
+/// A file that can be read while the journal is open.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    fn journal(&self) -> Journal {
+        Journal::to_writer(Box::new(self.clone()), JournalConfig::default()).unwrap()
+    }
+
+    fn operations<O: serde::de::DeserializeOwned>(&self) -> Vec<O> {
+        let bytes = self.0.lock().unwrap().clone();
+        let reader = JournalReader::new(&bytes).unwrap();
+        assert_eq!(reader.tail(), Tail::Complete);
+        let operation = |entry| match entry {
+            Entry::Operation(operation, _) => Some(operation),
+            _ => None,
+        };
+        reader.records().filter_map(|entry| operation(entry.unwrap().1)).collect()
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn pool(sink: &Shared) -> BlockPool {
+    let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
+    let mut pool = BlockPool::with_journal(config, sink.journal()).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.release(&blocks[..1]).unwrap();
+    // So few operations are nowhere but in memory.
+    assert!(sink.operations::<PoolOperation>().is_empty());
+    let _counted = pool.state_digest();
+    assert!(pool.inject(Fault::References(blocks[2], 5)));
+    pool
+}
+
+#[test]
+fn a_scrubber_that_poisons_a_pool_writes_its_journal() {
+    let sink = Shared::default();
+    let mut pool = pool(&sink);
+    assert!(matches!(pool.scrub(16), Err(PoolError::Poisoned { .. })));
+    let written = sink.operations();
+    assert!(
+        matches!(written[..], [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }]),
+        "{written:?}"
+    );
+}
+
+#[test]
+fn an_operation_that_poisons_a_pool_writes_its_journal_and_is_its_last() {
+    let sink = Shared::default();
+    let mut pool = pool(&sink);
+    assert!(matches!(pool.release(&[kvpool::BlockId::new(3)]), Err(PoolError::Poisoned { .. })));
+    let written = sink.operations();
+    assert!(
+        matches!(
+            written[..],
+            [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }, PoolOperation::Release { .. }]
+        ),
+        "{written:?}"
+    );
+}
+
+fn manager(sink: &Shared, tier: usize) -> CacheManager {
+    let config = ManagerConfig { num_blocks: 16, host_blocks: 8, block_size: 4, ..ManagerConfig::default() };
+    let mut manager = CacheManager::with_journal(config, sink.journal()).unwrap();
+    manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap()).unwrap();
+    assert!(sink.operations::<ManagerOperation>().is_empty());
+    assert!(manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(7)));
+    manager
+}
+
+fn is_poisoned<T>(result: &Result<T, ManagerError>) -> bool {
+    matches!(result, Err(ManagerError::Pool(PoolError::Poisoned { .. })))
+}
+
+#[test]
+fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
+    for tier in 0..2 {
+        let sink = Shared::default();
+        let mut manager = manager(&sink, tier);
+        assert!(is_poisoned(&manager.scrub(1)));
+        let written = sink.operations();
+        assert!(matches!(written[..], [ManagerOperation::Admit { .. }]), "tier {tier}: {written:?}");
+        // What is refused from now on is written, too, at once.
+        assert!(is_poisoned(&manager.release("a", None)));
+        assert_eq!(sink.operations::<ManagerOperation>().len(), 2);
+    }
+}
