@@ -28,9 +28,9 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage \
-	journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance vllm- \
-	check vllm-drift vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors stubs- \
-	check wheel wheel-free-threaded supply-chain clean
+	journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance \
+	vllm-check vllm-drift vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors \
+	stubs-check wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16

@@ -137,7 +137,8 @@ def test_unsafe_code_is_where_security_md_says() -> None:
         has = {
             str(path.relative_to(sources))
             for path in sources.rglob("*.rs")
-            if unsafe.search(path.read_text(encoding="utf-8"))
+            # Tests, at the end of a file, are not part of what is shipped.
+            if unsafe.search(path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0])
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name
         # A crate without sources of its own compiles another one's.
