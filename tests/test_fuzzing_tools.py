@@ -233,7 +233,7 @@ def test_ranges_of_lines() -> None:
 @pytest.mark.parametrize(("least", "code"), [(50.0, 0), (51.0, 1)])
 def test_too_few_lines_are_a_failure(least: float, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
-    monkeypatch.setattr(coverage, "build", lambda *_: [tmp_path / "test-1"])
+    monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
     monkeypatch.setattr(coverage, "run", lambda *_: True)
     monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES / "a.rs": {1: 1, 2: 0}})
     assert coverage.main(["--least", str(least), "--work", str(tmp_path), "--json"]) == code
@@ -241,7 +241,7 @@ def test_too_few_lines_are_a_failure(least: float, code: int, monkeypatch: pytes
 
 def test_a_test_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
-    monkeypatch.setattr(coverage, "build", lambda *_: [tmp_path / "test-1"])
+    monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
     monkeypatch.setattr(coverage, "run", lambda *_: False)
     monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES / "a.rs": {1: 1}})
     assert coverage.main(["--work", str(tmp_path)]) == 1

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Lines of the core that its own tests run: a table by file, and the lines that none runs.
+"""Lines of the core that Rust tests run: a table by file, and the lines that none runs.
 
     python tools/coverage.py                     # fails below 95 %
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of rust/kvpool/src that has code, over the tests of kvpool (cargo test -p kvpool; examples in docs
-cannot be counted on stable Rust), the reference model in testing and tests within src apart. rustc counts. What reads
+Counts every line of rust/kvpool/src that has code, over the tests of kvpool and of kvpool-journal, where the core's
+journals are replayed (examples in docs cannot be counted on stable Rust); the reference model in testing and tests
+within src are not counted as lines of the core. rustc counts. What reads
 the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if
 it is missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
 
@@ -35,8 +36,7 @@ SOURCES: Final = ROOT / "rust" / "kvpool" / "src"
 CARGO: Final = os.environ.get("CARGO", "cargo")
 RUSTC: Final = os.environ.get("RUSTC", "rustc")
 PROFPARSER: Final = "0.15.0"
-#: Lines are counted, not times: what is built quickly, and model tests long enough to reach what they reach.
-QUICK: Final = {"CARGO_PROFILE_TEST_OPT_LEVEL": "1", "CARGO_PROFILE_TEST_DEBUG": "0"}
+#: Lines are counted, not times: model tests long enough to reach what they reach.
 OPERATIONS: Final = {"KVPOOL_MODEL_OPERATIONS": "50000"}
 
 
@@ -83,11 +83,19 @@ def find_readers(work: Path, say: Console) -> Readers:
     return Readers(programs / "profparser", programs / "cov", llvm=False)
 
 
-def build(work: Path, packages: list[str]) -> list[Path]:
-    """Builds tests with counters: their executables."""
+@dataclass(frozen=True)
+class Test:
+    """A test binary, and the folder of its package, which it expects to run in."""
+
+    executable: Path
+    folder: Path
+
+
+def build(work: Path, packages: list[str]) -> list[Test]:
+    """Builds tests with counters."""
     flags = f"{os.environ.get('RUSTFLAGS', '')} -Cinstrument-coverage".strip()
     # What build scripts and macros count goes nowhere.
-    environment = {**os.environ, **QUICK, "RUSTFLAGS": flags, "LLVM_PROFILE_FILE": os.devnull}
+    environment = {**os.environ, "RUSTFLAGS": flags, "LLVM_PROFILE_FILE": os.devnull}
     arguments = [argument for package in packages for argument in ("-p", package)]
     command = [CARGO, "test", "--no-run", "--locked", "--lib", "--tests", "--message-format=json", *arguments]
     done = subprocess.run(
@@ -96,17 +104,16 @@ def build(work: Path, packages: list[str]) -> list[Path]:
     if done.returncode != 0:
         raise CoverageError(f"the tests do not build:\n{done.stderr[-3000:]}")
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return [Path(m["executable"]) for m in messages if m.get("executable") and m["profile"]["test"]]
+    built = [m for m in messages if m.get("executable") and m["profile"]["test"]]
+    return [Test(Path(m["executable"]), Path(m["manifest_path"]).parent) for m in built]
 
 
-def run(executable: Path, work: Path) -> bool:
+def run(test: Test, work: Path) -> bool:
     """Runs a test binary with its counters written."""
-    package = ROOT / ("fuzz" if executable.name.split("-")[0] in {"corpora"} else "rust/kvpool")
-    profile = work / "profiles" / f"{executable.name}-%p.profraw"
+    profile = work / "profiles" / f"{test.executable.name}-%p.profraw"
     environment = {**OPERATIONS, **os.environ, "LLVM_PROFILE_FILE": str(profile)}
-    return (
-        subprocess.run([executable, "--quiet"], cwd=package, env=environment, stdout=subprocess.DEVNULL).returncode == 0
-    )
+    command = [test.executable, "--quiet"]
+    return subprocess.run(command, cwd=test.folder, env=environment, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def read(readers: Readers, executables: list[Path], work: Path) -> dict[Path, dict[int, int]]:
@@ -220,14 +227,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        executables = build(options.work, ["kvpool", *(["kvpool-fuzz"] if options.fuzz else [])])
+        tests = build(options.work, ["kvpool", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])])
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []
-        for executable in executables:
-            console.print(f"running {executable.name}", highlight=False)
-            if not run(executable, options.work):
-                failed.append(executable.name)
-        files = counted(read(readers, executables, options.work))
+        for test in tests:
+            console.print(f"running {test.executable.name}", highlight=False)
+            if not run(test, options.work):
+                failed.append(test.executable.name)
+        files = counted(read(readers, [test.executable for test in tests], options.work))
     except CoverageError as error:
         console.print(str(error), markup=False, highlight=False)
         return 2

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 MOST_OPERATIONS: Final = 12
 #: Built again for every defect, run for a minute at most: what is built quickly wins.
 QUICK_BUILDS: Final = {
-    "CARGO_PROFILE_TEST_OPT_LEVEL": "1",
-    "CARGO_PROFILE_TEST_DEBUG": "0",
+    "CARGO_PROFILE_DEV_DEBUG": "0",
     "CARGO_PROFILE_FUZZ_OPT_LEVEL": "1",
     "CARGO_PROFILE_FUZZ_DEBUG": "0",
 }
