@@ -499,7 +499,7 @@ def test_settings_are_values() -> None:
     assert journal == kvpool.Journal("run.kvj", digest_every=0) != kvpool.Journal("run.kvj")
     assert repr(journal) == 'Journal("run.kvj", digest_every=0, frame_bytes=32768)'
     assert (
-        repr(kvpool.Journal(ring_bytes=1 << 20)) == "Journal(ring_bytes=1048576, digest_every=4096, frame_bytes=32768)"
+        repr(kvpool.Journal(ring_bytes=1 << 20)) == "Journal(ring_bytes=1048576, digest_every=65536, frame_bytes=32768)"
     )
     with pytest.raises(AttributeError):
         journal.digest_every = 1  # type: ignore[misc]

@@ -327,7 +327,7 @@ class Journal:
         path: str | PathLike[str] | None = None,
         *,
         ring_bytes: int | None = None,
-        digest_every: int = 4096,
+        digest_every: int = 65536,
         frame_bytes: int = 32768,
     ) -> Self: ...
     @property

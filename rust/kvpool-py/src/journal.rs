@@ -76,7 +76,7 @@ impl PyJournal {
     #[new]
     #[pyo3(
         signature = (path=None, *, ring_bytes=None, digest_every=None, frame_bytes=None),
-        text_signature = "(path=None, *, ring_bytes=None, digest_every=4096, frame_bytes=32768)"
+        text_signature = "(path=None, *, ring_bytes=None, digest_every=65536, frame_bytes=32768)"
     )]
     fn new(
         py: Python<'_>,

@@ -34,7 +34,11 @@ impl Flavor for Push<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        // Most numbers are of one byte: not worth a call of memcpy.
+        match bytes {
+            &[byte] => self.0.push(byte),
+            bytes => self.0.extend_from_slice(bytes),
+        }
         Ok(())
     }
 

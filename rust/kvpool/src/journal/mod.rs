@@ -64,7 +64,7 @@ pub struct JournalConfig {
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        Self { digest_every: 4096, frame_bytes: 32 * 1024 }
+        Self { digest_every: 65_536, frame_bytes: 32 * 1024 }
     }
 }
 

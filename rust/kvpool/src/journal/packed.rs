@@ -74,6 +74,11 @@ impl Keys {
         Self::of(keys.iter().map(|key| key.to_le_bytes()))
     }
 
+    /// Adds a number at the end.
+    pub(crate) fn push(&mut self, key: u64) {
+        self.0.extend_from_slice(&key.to_le_bytes());
+    }
+
     /// The numbers.
     pub fn unpack(&self) -> impl Iterator<Item = u64> + '_ {
         self.items().map(u64::from_le_bytes)

@@ -24,20 +24,23 @@ use crate::sequence::TableChange;
 /// The keys and fingerprints of blocks that an operation filled.
 #[derive(Default)]
 struct Filled {
-    keys: Vec<u64>,
-    fingerprints: Vec<u64>,
+    keys: Keys,
+    fingerprints: Keys,
 }
 
 impl Filled {
     /// Notes the blocks of a chain behind the first `before`.
     fn add(&mut self, cursor: &HashCursor, before: usize) {
         let chain = cursor.chain();
-        self.keys.extend(chain.hashes().iter().skip(before).map(crate::hash::BlockHash::key));
-        self.fingerprints.extend(chain.fingerprints().iter().skip(before).map(|&whole| whole as u64));
+        chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));
+        chain.fingerprints().iter().skip(before).for_each(|&whole| self.fingerprints.push(whole as u64));
     }
 
-    fn pack(&self) -> (Keys, Keys) {
-        (Keys::pack(&self.keys), Keys::pack(&self.fingerprints))
+    /// Those of a whole chain.
+    fn whole(cursor: &HashCursor) -> Rehashed {
+        let mut filled = Self::default();
+        filled.add(cursor, 0);
+        (filled.keys, filled.fingerprints)
     }
 }
 
@@ -146,13 +149,7 @@ impl CacheManager {
     /// What a request's prompt hashes to now, if that is not what it hashed to.
     pub(super) fn rehashed(&self, id: RequestRef<'_>) -> Option<Rehashed> {
         let rebased = self.rebased(self.slot(id).ok()?).ok()??;
-        Some(Self::whole(&rebased))
-    }
-
-    fn whole(cursor: &HashCursor) -> Rehashed {
-        let mut filled = Filled::default();
-        filled.add(cursor, 0);
-        filled.pack()
+        Some(Filled::whole(&rebased))
     }
 
     pub(super) fn record_admission(
@@ -207,7 +204,7 @@ impl CacheManager {
             }
         }
         let rows = Self::rows_record(&mut journal, batch, result);
-        let (filled, fingerprints) = filled.pack();
+        let Filled { keys: filled, fingerprints } = filled;
         let operation = ManagerOperation::Append { rows, tokens, commit_first, filled, fingerprints };
         self.note(journal, &operation, Check::of(result));
     }
@@ -227,7 +224,7 @@ impl CacheManager {
             let before = (cursor.num_tokens() - tokens) / cursor.hasher().block_size();
             filled.add(cursor, before);
         }
-        let (request, (filled, fingerprints)) = (self.name(id), filled.pack());
+        let (request, Filled { keys: filled, fingerprints }) = (self.name(id), filled);
         let operation = ManagerOperation::AppendTokens { request, tokens, lookahead, filled, fingerprints };
         self.note(journal, &operation, Check::of(result));
     }
@@ -273,7 +270,7 @@ impl CacheManager {
             },
             Planned::Resume { slot, rebased, .. } => PlannedRecord::Resume {
                 request: slot_name(*slot),
-                rehashed: rebased.as_deref().map(Self::whole),
+                rehashed: rebased.as_deref().map(Filled::whole),
             },
             Planned::Append { slot, tokens } => PlannedRecord::Append {
                 request: slot_name(*slot),
@@ -304,7 +301,7 @@ impl CacheManager {
                 let cursor = &request.sequence.cursor;
                 let mut new = Filled::default();
                 new.add(cursor, (cursor.num_tokens() - *tokens) / cursor.hasher().block_size());
-                (*filled, *fingerprints) = new.pack();
+                (*filled, *fingerprints) = (new.keys, new.fingerprints);
             }
         }
         let stale = matches!(result, Err(ManagerError::StaleStep));

@@ -114,12 +114,18 @@ impl Totals {
     }
 }
 
+/// A block as it was counted last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    counts: Counts,
+    /// Made of them.
+    term: u64,
+}
+
 /// The terms of all blocks, their sums, and which of them are out of date.
 #[derive(Debug, Default)]
 pub(super) struct StateDigest {
-    terms: Vec<u64>,
-    /// What the terms were made of.
-    counts: Vec<Counts>,
+    blocks: Vec<Counted>,
     /// Of all terms, modulo 2^64.
     sum: u64,
     totals: Totals,
@@ -141,54 +147,55 @@ impl StateDigest {
 
     /// Adds free blocks.
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.terms, num_blocks)?;
-        try_reserve(&mut self.counts, num_blocks)?;
+        try_reserve(&mut self.blocks, num_blocks)?;
         try_reserve(&mut self.marks, num_blocks.div_ceil(64))?;
-        self.terms.resize(num_blocks.max(self.terms.len()), 0);
-        self.counts.resize(self.terms.len(), Counts::default());
-        self.marks.resize(self.terms.len().div_ceil(64), 0);
+        self.blocks.resize(num_blocks.max(self.blocks.len()), Counted::default());
+        self.marks.resize(self.blocks.len().div_ceil(64), 0);
         Ok(())
     }
 
-    /// Marks a block. Returns what it looked like when it was counted, unless it was touched since.
+    /// Whether a block was touched since it was counted.
     #[inline]
+    fn is_touched(&self, block: BlockId) -> bool {
+        let word = self.marks.get(block.index() / 64).copied().unwrap_or(0);
+        word >> (block.index() % 64) & 1 != 0
+    }
+
+    /// Marks a block that is not. Returns what it looked like when it was counted.
     fn touch(&mut self, block: BlockId) -> Option<Counts> {
-        let counts = *self.counts.get(block.index())?;
-        let bit = 1 << (block.index() % 64);
-        let word = self.marks.get_mut(block.index() / 64).filter(|word| **word & bit == 0)?;
-        *word |= bit;
+        *self.marks.get_mut(block.index() / 64)? |= 1 << (block.index() % 64);
         self.touched.push(block);
-        if self.all { None } else { Some(counts) }
+        if self.all { None } else { self.blocks.get(block.index()).map(|counted| counted.counts) }
     }
 
     /// What a block looked like when it was counted, unless it was touched since.
     fn untouched(&self, block: BlockId) -> Option<Counts> {
-        let word = self.marks.get(block.index() / 64).copied().unwrap_or(0);
-        let touched = self.all || word & (1 << (block.index() % 64)) != 0;
-        self.counts.get(block.index()).copied().filter(|_| !touched)
+        let touched = self.all || self.is_touched(block);
+        self.blocks.get(block.index()).filter(|_| !touched).map(|counted| counted.counts)
     }
 
-    /// Recounts what was touched. `look` says what a block looks like, and its content.
-    fn settle(&mut self, look: impl Fn(BlockId) -> (Counts, (u32, u64))) {
+    /// Recounts what was touched. `look` says what a block looks like, `content` what its content is.
+    fn settle(&mut self, look: impl Fn(BlockId) -> Counts, content: impl Fn(BlockId) -> (u32, u64)) {
         if self.all {
             self.marks.fill(0);
             self.touched.clear();
-            self.touched.extend((1..self.terms.len() as u32).map(BlockId::new));
+            self.touched.extend((1..self.blocks.len() as u32).map(BlockId::new));
             self.all = false;
         }
         for &block in &self.touched {
             if let Some(word) = self.marks.get_mut(block.index() / 64) {
                 *word &= !(1 << (block.index() % 64));
             }
-            let (Some(term), Some(counts)) =
-                (self.terms.get_mut(block.index()), self.counts.get_mut(block.index()))
-            else {
+            let Some(counted) = self.blocks.get_mut(block.index()) else { continue };
+            let now = look(block);
+            // Most blocks end up as they were: hit and released, or evicted and computed anew.
+            if now == counted.counts {
                 continue;
-            };
-            let (now, content) = look(block);
-            self.totals.exchange(std::mem::replace(counts, now), now);
-            let before = std::mem::replace(term, now.term(block, content));
-            self.sum = self.sum.wrapping_add(*term).wrapping_sub(before);
+            }
+            self.totals.exchange(counted.counts, now);
+            let term = now.term(block, content(block));
+            self.sum = self.sum.wrapping_add(term).wrapping_sub(counted.term);
+            *counted = Counted { counts: now, term };
         }
         self.touched.clear();
     }
@@ -221,7 +228,10 @@ impl BlockPool {
     pub(super) fn settle_digest(&mut self) {
         let Self { digest, allocator, fences, index, .. } = self;
         if let Some(digest) = digest {
-            digest.settle(|block| (Counts::of(allocator, fences, index, block), index.content_word(block)));
+            digest.settle(
+                |block| Counts::of(allocator, fences, index, block),
+                |block| index.content_word(block),
+            );
         }
     }
 
@@ -278,8 +288,21 @@ impl BlockPool {
     /// [`PoolError::Poisoned`]: somebody else has changed one of them.
     #[inline]
     pub(super) fn touch(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        let Some(digest) = &self.digest else { return Ok(()) };
+        // Most blocks were touched since the last digest.
+        match blocks.iter().position(|&block| !digest.is_touched(block)) {
+            None => Ok(()),
+            Some(first) => self.touch_first(&blocks[first..]),
+        }
+    }
+
+    #[inline(never)]
+    fn touch_first(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let Self { digest: Some(digest), allocator, fences, index, .. } = self else { return Ok(()) };
         for &block in blocks {
+            if digest.is_touched(block) {
+                continue;
+            }
             let counted = digest.touch(block);
             if counted.is_some_and(|counted| counted != Counts::of(allocator, fences, index, block)) {
                 return Err(self.tampered(block));
@@ -294,7 +317,7 @@ impl BlockPool {
         let Self { digest: Some(digest), allocator, fences, index, .. } = self else { return Ok(()) };
         let new = Counts { references: 1, ..Counts::default() };
         for &block in blocks {
-            let counted = digest.touch(block);
+            let counted = if digest.is_touched(block) { None } else { digest.touch(block) };
             if counted.is_some_and(|counted| counted != Counts::default())
                 || Counts::of(allocator, fences, index, block) != new
             {
@@ -332,7 +355,8 @@ impl BlockPool {
     #[cold]
     pub(super) fn tampered(&self, block: BlockId) -> PoolError {
         self.condemn(|| {
-            let counted = self.digest.as_ref().and_then(|digest| digest.counts.get(block.index()));
+            let counted = self.digest.as_ref().and_then(|digest| digest.blocks.get(block.index()));
+            let counted = counted.map(|counted| counted.counts);
             format!("D1: {block:?} was {counted:?}, is {:?}, and no operation changed it", self.counts(block))
         })
     }
@@ -341,7 +365,7 @@ impl BlockPool {
     pub(super) fn check_term(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let Some(digest) = &self.digest else { return Ok(()) };
         let Some(counted) = digest.untouched(block) else { return Ok(()) };
-        let stored = digest.terms.get(block.index()).copied();
+        let stored = digest.blocks.get(block.index()).map(|counted| counted.term);
         ensure(
             counted == self.counts(block) && stored == Some(self.term(block)),
             "D1 (what no operation touched is as it was counted)",
@@ -353,7 +377,7 @@ impl BlockPool {
     pub(super) fn check_digest(&self) -> Result<(), InvariantViolation> {
         let Some(digest) = &self.digest else { return Ok(()) };
         (0..self.num_blocks() as u32).try_for_each(|block| self.check_term(BlockId::new(block)))?;
-        let sum = digest.terms.iter().copied().fold(0, u64::wrapping_add);
+        let sum = digest.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
         ensure(sum == digest.sum, "D2 (the sum is that of the terms)", || {
             format!("{:#x} kept, {sum:#x} found", digest.sum)
         })
