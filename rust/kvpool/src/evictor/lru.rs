@@ -6,8 +6,8 @@
 //! release puts it there too: else what hangs on that content would outlive it.
 //!
 //! It knows no parents: that whoever holds a block holds all before it is what keeps a parent behind its children. A parent that is
-//! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first; until then, and from
-//! then on, no lookup reaches that child. The other policies keep such a chain closed, too.
+//! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first, and no lookup reaches
+//! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!
 //! Cost: O(1) per block and 8 bytes per block of the pool; a release that is not already deepest-first is sorted,
 //! O(n log n). LRU is hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
