@@ -112,7 +112,7 @@ def run(test: Test, work: Path) -> bool:
     """Runs a test binary with its counters written."""
     profile = work / "profiles" / f"{test.executable.name}-%p.profraw"
     environment = {**OPERATIONS, **os.environ, "LLVM_PROFILE_FILE": str(profile)}
-    command = [test.executable, "--quiet"]
+    command = [str(test.executable), "--quiet"]
     return subprocess.run(command, cwd=test.folder, env=environment, stdout=subprocess.DEVNULL).returncode == 0
 
 
