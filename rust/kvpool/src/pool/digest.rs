@@ -188,7 +188,7 @@ impl StateDigest {
             }
             let Some(counted) = self.blocks.get_mut(block.index()) else { continue };
             let now = look(block);
-            // Most blocks end up as they were: hit and released, or evicted and computed anew.
+            // Many blocks end up as they were: hit and released.
             if now == counted.counts {
                 continue;
             }
