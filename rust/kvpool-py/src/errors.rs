@@ -172,6 +172,7 @@ impl ToPyErr for JournalError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
         let class = match self {
             Self::InvalidConfig { .. } => "InvalidArgumentError",
+            Self::Exists { .. } => "JournalExistsError",
             Self::Io(_) => "JournalFileError",
             _ => "JournalError",
         };

@@ -1,14 +1,12 @@
 //! Journals: the settings of one to be written, what pools and managers tell of theirs, and what can be done with one that was.
 //!
-//! A file is made here, not in the core: a file that exists has an exception of its own, and one whose pool could not be made
-//! after all is removed again. Whatever reads a whole journal is detached from the interpreter, and attaches every few thousand
+//! The file of a journal whose pool could not be made after all is removed again. Whatever reads a whole journal is detached from the interpreter, and attaches every few thousand
 //! operations for the caller's progress and for Ctrl-C.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail};
+use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail, create_file};
 use kvpool_journal::{Difference, Goal, Language, Options, Report};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -26,23 +24,6 @@ pub(crate) struct PyJournal {
     config: JournalConfig,
 }
 
-fn create(py: Python<'_>, path: &Path) -> PyResult<File> {
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    // Request ids are in it: its owner's to read.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map_err(|error| {
-        let path = path.display();
-        if error.kind() == io::ErrorKind::AlreadyExists {
-            let message =
-                format!("{path} exists: a journal overwrites nothing. Remove it, or give another path");
-            return raise(py, "JournalExistsError", message);
-        }
-        raise(py, "JournalFileError", format!("{path}: {error}"))
-    })
-}
-
 impl PyJournal {
     /// What `make` makes of a new journal with these settings. Its file goes again if that fails.
     pub(crate) fn record<T: Send, E: ToPyErr + Send>(
@@ -52,7 +33,7 @@ impl PyJournal {
     ) -> PyResult<T> {
         let journal = match &self.path {
             None => Journal::ring(self.ring_bytes.unwrap_or(0), self.config),
-            Some(path) => Journal::to_writer(Box::new(create(py, path)?), self.config),
+            Some(path) => Journal::create(path, self.config),
         };
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
@@ -108,7 +89,7 @@ impl PyJournal {
                 return refuse(format!("ring_bytes is {bytes}: must be at least four frames, {least}"));
             }
             // The other settings, whatever it goes to.
-            _ => drop(Journal::to_writer(Box::new(io::sink()), config).or_raise(py)?),
+            _ => config.check().or_raise(py)?,
         }
         Ok(Self { path, ring_bytes, config })
     }
@@ -190,7 +171,7 @@ pub(crate) fn save(py: Python<'_>, image: Option<Vec<u8>>, path: &Path) -> PyRes
         let message = "there is no ring to save: make it with journal=Journal(ring_bytes=...)";
         return Err(raise(py, "JournalError", message));
     };
-    let mut file = create(py, path)?;
+    let mut file = create_file(path).or_raise(py)?;
     let written = py.detach(|| file.write_all(&image).and_then(|()| file.sync_all()));
     written.map_err(|error| raise(py, "JournalFileError", format!("{}: {error}", path.display())))
 }

@@ -198,3 +198,16 @@ fn other_versions_and_other_files_are_refused_by_name() {
     assert!(matches!(JournalReader::new(b"").unwrap_err(), JournalError::NotAJournal { .. }));
     assert_eq!(JournalReader::new(&image[..8]).unwrap_err(), JournalError::NoHeader);
 }
+
+#[test]
+fn a_refused_journal_leaves_no_file_and_overwrites_none() {
+    let path = std::env::temp_dir().join(format!("kvpool-journal-{}.kvj", std::process::id()));
+    let wrong = JournalConfig { frame_bytes: 1, ..JournalConfig::default() };
+    assert!(matches!(Journal::create(&path, wrong), Err(JournalError::InvalidConfig { .. })));
+    assert!(!path.exists());
+    std::fs::write(&path, "kept").unwrap();
+    let error = Journal::create(&path, JournalConfig::default()).unwrap_err();
+    assert_eq!(error, JournalError::Exists { path: path.display().to_string() });
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -14,6 +14,12 @@ pub enum JournalError {
         /// What is allowed.
         expected: String,
     },
+    /// A file that is there already.
+    #[error("{path} exists: a journal overwrites nothing. Remove it, or give another path")]
+    Exists {
+        /// The file.
+        path: String,
+    },
     /// The operating system refused.
     #[error("{0}")]
     Io(String),

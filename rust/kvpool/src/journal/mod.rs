@@ -41,7 +41,8 @@ pub use packed::{Ids, Keys};
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use hashbrown::HashMap;
@@ -66,6 +67,38 @@ impl Default for JournalConfig {
     fn default() -> Self {
         Self { digest_every: 65_536, frame_bytes: 32 * 1024 }
     }
+}
+
+impl JournalConfig {
+    /// Refuses settings out of range.
+    ///
+    /// # Errors
+    /// [`JournalError::InvalidConfig`].
+    pub fn check(&self) -> Result<(), JournalError> {
+        if (64..=1 << 24).contains(&self.frame_bytes) {
+            return Ok(());
+        }
+        Err(JournalError::InvalidConfig {
+            field: "frame_bytes",
+            value: self.frame_bytes,
+            expected: "64 to 2^24".into(),
+        })
+    }
+}
+
+/// A new file for a journal, which only its owner reads: request ids are in it. One that exists is not overwritten.
+///
+/// # Errors
+/// [`JournalError::Exists`], [`JournalError::Io`].
+pub fn create_file(path: &Path) -> Result<File, JournalError> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => JournalError::Exists { path: path.display().to_string() },
+        _ => JournalError::Io(format!("{}: {error}", path.display())),
+    })
 }
 
 /// Chain ends that are remembered, so that a prompt which comes again is not written again.
@@ -126,28 +159,17 @@ impl Journal {
         Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
     }
 
-    /// A journal in a new file, which only its owner reads; one that exists is not overwritten.
+    /// A journal in a new file ([`create_file`]).
     ///
     /// # Errors
-    /// [`JournalError::Io`], [`JournalError::InvalidConfig`].
+    /// As [`create_file`]; [`JournalError::InvalidConfig`], and there is no file then.
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
-        let mut options = std::fs::File::options();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path);
-        let file = file.map_err(|error| JournalError::Io(format!("{}: {error}", path.display())))?;
-        Self::to_writer(Box::new(file), config)
+        config.check()?;
+        Self::to_writer(Box::new(create_file(path)?), config)
     }
 
     fn over(sink: Sink, config: JournalConfig) -> Result<Self, JournalError> {
-        if !(64..=1 << 24).contains(&config.frame_bytes) {
-            return Err(JournalError::InvalidConfig {
-                field: "frame_bytes",
-                value: config.frame_bytes,
-                expected: "64 to 2^24".into(),
-            });
-        }
+        config.check()?;
         Ok(Self {
             config,
             sink,

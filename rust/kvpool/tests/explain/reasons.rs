@@ -442,19 +442,24 @@ fn not_remembered() {
 }
 
 /// vLLM's encodings do not say how long an item is, fingerprints do.
-#[test]
-fn collision() {
-    let mut manager = manager_of(ManagerConfig {
-        num_blocks: 9,
+fn colliding(blocks: usize) -> CacheManager {
+    manager_of(ManagerConfig {
+        num_blocks: blocks,
         algorithm: HashAlgorithm::VllmSha256Cbor,
         verify: kvpool::Verify::Fingerprint,
         seed: Some("0".into()),
         ..ManagerConfig::default()
-    });
-    let image = |length| ExtraKeys {
-        multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset: 1, length }],
-        ..ExtraKeys::default()
-    };
+    })
+}
+
+fn image(length: u64) -> ExtraKeys {
+    let item = MultimodalItem { identifier: (*b"cat").into(), offset: 1, length };
+    ExtraKeys { multimodal: vec![item], ..ExtraKeys::default() }
+}
+
+#[test]
+fn collision() {
+    let mut manager = colliding(9);
     run_with(&mut manager, "a", &tokens(0, 2), image(1));
     admit_with(&mut manager, "b", &tokens(0, 2), image(2));
     assert_eq!(names(&manager, "b"), [(0, 0, "collision"), (1, 1, "unreachable")]);
@@ -467,17 +472,7 @@ fn collision() {
 /// Nothing behind a collision is ever published: who waits for it is told so.
 #[test]
 fn what_cannot_be_published_is_not_being_computed() {
-    let mut manager = manager_of(ManagerConfig {
-        num_blocks: 17,
-        algorithm: HashAlgorithm::VllmSha256Cbor,
-        verify: kvpool::Verify::Fingerprint,
-        seed: Some("0".into()),
-        ..ManagerConfig::default()
-    });
-    let image = |length| ExtraKeys {
-        multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset: 1, length }],
-        ..ExtraKeys::default()
-    };
+    let mut manager = colliding(17);
     admit_with(&mut manager, "a", &tokens(0, 2), image(1));
     admit_with(&mut manager, "b", &tokens(0, 3), image(2));
     admit_with(&mut manager, "c", &tokens(0, 3), image(2));
