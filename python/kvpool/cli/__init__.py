@@ -2,8 +2,9 @@
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
-second one that says what to do next. Text from outside is printed as :mod:`kvpool.cli.terminal` says. Results go to stdout, everything else to stderr, and a reader of
-stdout that goes away early (``| head``) is no error.
+second one that says what to do next. Results go to stdout, everything else to stderr, and a reader of
+stdout that goes away early (``| head``) is no error. Text from outside is printed as
+:mod:`kvpool.cli.terminal` says.
 
 Typer and Rich are imported below this package only: ``import kvpool`` does not need them.
 """

@@ -9,12 +9,13 @@ import gzip
 import os
 import stat
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvpool.cli.problems import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import kvpool
 
 __all__ = ["check_output", "refuse_input", "write_trace"]
@@ -42,26 +43,19 @@ def refuse_input(output: Path, trace: Path | None) -> None:
     Raises:
         UsageError: It is the trace, or a file of the folder that is.
     """
-    written = _file(output)
+    written = _file(output, 1)
     if trace is None or written is None:
         return
-    if str(trace) == "-":
-        read = [_file(0)]
-    elif trace.is_dir():
-        read = [_file(entry) for entry in trace.iterdir()]
-    else:
-        read = [_file(trace)]
+    read = [_file(entry, 0) for entry in (trace.iterdir() if trace.is_dir() else [trace])]
     if written in read:
         name = "standard input" if str(trace) == "-" else str(trace)
         raise UsageError(f"{output} is what is read from {name}: nothing is overwritten", "give another name")
 
 
-def _file(path: Path | int) -> tuple[int, int] | None:
-    """Which file it is, by device and inode; ``None`` if it is none that a write would change for good."""
-    if str(path) == "-":
-        path = 1
+def _file(path: Path, standard: int) -> tuple[int, int] | None:
+    """Which file it is, by device and inode, with ``-`` for a standard one; ``None`` if it is none that keeps bytes."""
     try:
-        found = os.stat(path)
+        found = os.fstat(standard) if str(path) == "-" else path.stat()
     except (OSError, ValueError):
         return None
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None

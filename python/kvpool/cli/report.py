@@ -167,8 +167,9 @@ def _overload(engine: dict[str, Any]) -> str:
     return (
         f"The server is overloaded: {engine['arrivals_per_s']:,.3g} requests/s arrive, and "
         f"{engine['served_per_s']:,.3g} are served while others wait. The queue grows with the trace, to "
-        f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token is that of "
-        "the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or --max-running serve more."
+        f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
+        "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
+        "--max-running serve more."
     )
 
 

@@ -23,7 +23,7 @@ _MOST_SHOWN: Final = 200
 
 
 def shown(text: str, most: int | None = None) -> str:
-    """Write text from outside so that a terminal shows it and does not obey it.
+    r"""Write text from outside so that a terminal shows it and does not obey it.
 
     Control characters (ESC, the C1 controls, line ends), what turns the direction of writing, and bytes that are no
     UTF-8 become escapes, as in Python's ``repr``. The rest stays, so a good name is printed as it is.
@@ -32,10 +32,10 @@ def shown(text: str, most: int | None = None) -> str:
         text: from a file, a path or an argument.
         most: characters of it to write; ``...`` stands for the rest.
 
-    >>> shown("tidy, \N{GREEK SMALL LETTER LAMDA}")
-    'tidy, λ'
+    >>> shown("tidy, ångström")
+    'tidy, ångström'
     >>> print(shown("a\x1b]0;title\x07 \x9b31m"))
-    a\\x1b]0;title\\x07 \\x9b31m
+    a\x1b]0;title\x07 \x9b31m
     >>> shown("long " * 100, most=9)
     'long long...'
     """
@@ -52,7 +52,7 @@ def shown_name(text: str) -> str:
 
 
 def _escape(letter: str) -> str:
-    """As ``repr`` writes it: ``\\x1b``, ``\\u202e``; a byte of a file name that is no UTF-8 as that byte."""
+    r"""As ``repr`` writes it: ``\x1b``, ``\u202e``; a byte of a file name that is no UTF-8 as that byte."""
     byte = ord(letter) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
 

@@ -80,7 +80,7 @@ impl Reading<'_> {
 
 fn open(path: &PathBuf, options: &ReadOptions) -> Result<TraceLoader, kvpool_replay::error::TraceError> {
     if path.as_os_str() == "-" {
-        TraceLoader::from_reader(BufReader::with_capacity(1 << 17, std::io::stdin()), options)
+        TraceLoader::from_reader(BufReader::with_capacity(1 << 17, io::stdin()), options)
     } else {
         TraceLoader::open(path, options)
     }

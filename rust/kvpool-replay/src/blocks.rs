@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn ids_that_no_memory_holds_are_an_error() {
+        let error = room_for(usize::MAX / 8, 16).unwrap_err();
+        let TraceError::NoMemory { references, to: 16 } = error else { panic!("{error}") };
+        assert_eq!(references, (usize::MAX / 8) as u64);
+    }
+
+    #[test]
     fn smaller_blocks_are_parts_and_unknown_text_is_nobodys() {
         let mut chains = Chains::default();
         let mut of = |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();

@@ -351,8 +351,8 @@ def _worth(report: SizingReport) -> Figure | None:
 def _worth_axis(per_gib: list[float]) -> tuple[float, Axis]:
     """Give the axis of tokens per GiB, and the tokens that one of its units is.
 
-    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last ones are: on a linear
-    axis they would be the only bar to be seen.
+    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last ones are: on a
+    linear axis they would be the only bar to be seen.
     """
     highest = max(per_gib)
     lowest = min((value for value in per_gib if value > 0), default=highest)
