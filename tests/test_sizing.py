@@ -291,7 +291,7 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
         (
             ["--capacities", "5GiB"],
-            "error: --capacities is in GiB: that needs the KV shape of a model\nhint: add --model NAME (kvpool models",
+            "error: --capacities is in GiB: that needs a KV shape, name a model\nhint: add --model NAME (kvpool models",
         ),
         (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
         (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),
@@ -368,7 +368,7 @@ def test_what_is_done_is_like_what_is_to_come() -> None:
     work = [cost[policy] * by_capacity[blocks // 10 - 1] for policy, blocks in cells]
     for done in range(len(cells) // 8, len(cells)):
         estimate = sum(work[:done]) * len(cells) / done
-        assert estimate == pytest.approx(sum(work), rel=0.45), done
+        assert estimate == pytest.approx(sum(work), rel=0.35), done
     in_order = [cost[policy] * share for policy in DEFAULT_POLICIES for share in by_capacity]
     assert sum(in_order[:48]) * 64 / 48 < 0.4 * sum(work)  # what "4 s left" of 52 came from
 
@@ -393,7 +393,7 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
     found = size(
         kvpool.Trace.generate(100), policies=["lru", "fifo"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
     )
-    assert ran == [(policy, blocks) for blocks in (3, 7, 5, 9) for policy in ("lru", "fifo")]
+    assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "fifo")]
     assert [capacity["blocks"] for capacity in found["capacities"]] == [3, 5, 7, 9]
 
 

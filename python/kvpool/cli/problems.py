@@ -66,7 +66,7 @@ def next_step(error: Exception) -> str | None:
     """Say what to do about an error, where the message does not."""
     message = str(error)
     for words, hint in (
-        ("is in GiB: that needs the KV shape", f"add {SHAPE_HINT}"),
+        ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
         ("must verify hits", "add --verify fingerprint, or --verify tokens"),
         ("needs a seed", "add --seed with the engine's PYTHONHASHSEED"),
         ("unknown model", "kvpool models lists the catalogue; or give --layers, --kv-heads and --head-dim"),

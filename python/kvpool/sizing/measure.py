@@ -74,7 +74,7 @@ _OVER_TIME_PERCENT: Final = 10.0
 _WORTH_STEPS: Final = 12
 
 
-_NO_SHAPE: Final = "capacities is in GiB: that needs the KV shape of a model"
+_NO_SHAPE: Final = "capacities is in GiB: that needs a KV shape, name a model"
 
 _Unit = Literal["%", "GiB", "blocks"]
 _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "": "blocks"}
@@ -389,11 +389,13 @@ def _spread(policies: Sequence[str], capacities: Sequence[int]) -> list[tuple[st
     has its turn before any has another, and capacities far apart follow one another.
 
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
-    [('lru', 1), ('adaptive', 1), ('lru', 3), ('adaptive', 3), ('lru', 2), ('adaptive', 2)]
+    [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Bits of the place backwards: 0, 4, 2, 6, 1, 5, 3, 7.
-    far_apart = sorted(range(len(capacities)), key=lambda place: f"{place:032b}"[::-1])
-    return [(policy, capacities[place]) for place in far_apart for policy in policies]
+    # Bits of the place backwards, and from the middle on: 4, 0, 6, 2, 5, 1, 7, 3.
+    number = len(capacities)
+    far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
+    places = [(place + number // 2) % number for place in far_apart]
+    return [(policy, capacities[place]) for place in places for policy in policies]
 
 
 def _run_cells(

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn larger_blocks_are_named_by_their_last() {
         let mut chains = Chains::default();
-        let mut of = |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
+        let mut of =
+            |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
         // The partial block that was 5 is not the full one, and left out it has no id.
@@ -182,7 +183,8 @@ mod tests {
     #[test]
     fn smaller_blocks_are_parts_and_unknown_text_is_nobodys() {
         let mut chains = Chains::default();
-        let mut of = |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
+        let mut of =
+            |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2], 100, true), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(of(&[1, 2], 128, true), [0, 1, 2, 3, 4, 5, 6, 7]);
         // 36 tokens without an id are two full blocks of unknown text, each time others.

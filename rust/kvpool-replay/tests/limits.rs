@@ -105,17 +105,16 @@ fn a_block_hash_of_megabytes_is_cut_and_escaped() {
     let error = read_trace((stored("a") + &stored("b")).as_bytes(), &ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::HashConflict { line: 2, .. }));
     let message = error.to_string();
-    assert!(message.starts_with("line 2: block \\u{1b}[2Jxxx") && message.contains("xxx... was stored"), "{message}");
+    assert!(
+        message.starts_with("line 2: block \\u{1b}[2Jxxx") && message.contains("xxx... was stored"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_time_of_three_hundred_digits_is_written_short() {
-    let request = |timestamp_ms| TraceRequest {
-        timestamp_ms,
-        input_length: 9,
-        output_length: 1,
-        hash_ids: [7].into(),
-    };
+    let request =
+        |timestamp_ms| TraceRequest { timestamp_ms, input_length: 9, output_length: 1, hash_ids: [7].into() };
     let error = Trace::new(vec![request(1e300), request(2.5)], 16).unwrap_err();
     let message = "line 2: timestamp 2.5 ms is before 1e300 ms of line 1; sort the trace by timestamp";
     assert_eq!(error.to_string(), message);

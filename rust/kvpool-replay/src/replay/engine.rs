@@ -208,7 +208,8 @@ impl Engine {
             }
             sampling.push(place);
         }
-        let (took_ms, queued) = (self.step_ms + prefilled as f64 * self.prefill_ms_per_token, self.waiting.len());
+        let (took_ms, queued) =
+            (self.step_ms + prefilled as f64 * self.prefill_ms_per_token, self.waiting.len());
         self.now_ms += took_ms;
         self.report.steps += 1;
         self.report.peak_waiting = self.report.peak_waiting.max(queued);
