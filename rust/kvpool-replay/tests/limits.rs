@@ -132,8 +132,24 @@ fn two_lines() -> Trace {
 }
 
 #[test]
-fn smaller_blocks_take_eight_bytes_a_reference_and_no_table() {
-    // 2^18 references: a table of them would show in the ids, which are numbered by old block.
+fn one_entry_of_the_table_stands_for_all_parts_of_a_block() {
+    let request = |input_length, hash_ids: &[u64]| TraceRequest {
+        timestamp_ms: 0.0,
+        input_length,
+        output_length: 1,
+        hash_ids: hash_ids.into(),
+    };
+    let requests = vec![request(100, &[1, 2]), request(128, &[1, 3]), request(128, &[1, 2])];
+    let trace = Trace::new(requests, 64).unwrap().with_block_tokens(16).unwrap();
+    let ids = |index: usize| &trace.requests()[index].hash_ids[..];
+    assert_eq!(ids(0), [0, 1, 2, 3, 4, 5, 6]);
+    // Block 2 has its four numbers, though the first prompt reaches only three of them.
+    assert_eq!(ids(1), [0, 1, 2, 3, 8, 9, 10, 11]);
+    assert_eq!(ids(2), [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn a_few_ids_become_many() {
     let trace = two_lines().with_block_tokens(1 << 14).unwrap();
     let [first, second] = trace.requests() else { panic!("{} requests", trace.requests().len()) };
     assert!(first.hash_ids.iter().copied().eq(0..1 << 17));
