@@ -192,6 +192,24 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_replay_says_that_the_server_is_overloaded(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["replay", "--limit", "200", "--no-progress", "--max-running", "2"]
+    engine = json_of(capsys, *asked)["engine"]
+    assert engine["overloaded"] is True
+    assert engine["arrivals_per_s"] > engine["served_per_s"] > 0
+    assert main(asked) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"The server is overloaded: {engine['arrivals_per_s']:,.3g} requests/s arrive, and "
+        f"{engine['served_per_s']:,.3g} are served while others wait."
+    ) in text
+    assert f"to {engine['waiting_at_last_arrival']:,} when the last one arrives" in text
+    assert "mean, of a queue that grows" in text
+    assert json_of(capsys, *asked[:-2])["engine"]["overloaded"] is False
+    assert main(asked[:-2]) == 0
+    assert "overloaded" not in capsys.readouterr().out
+
+
 # --- replay: where traces come from ----------------------------------------------------------------
 
 
@@ -387,6 +405,22 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^ Llama-3.1-8B +32 +8 +128 +128.0 +12.21 *$", text, re.MULTILINE)
     assert re.search(r"^ DeepSeek-V3 +61 +MLA +576 +68.6 +6.54 *$", text, re.MULTILINE)
+
+
+def test_models_say_how_sliding_windows_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    models = json_of(capsys, "models")["models"]
+    windowed = {model["name"] for model in models if model["sliding_window"]}
+    assert windowed == {name for name in model_names() if kv_shape(name).windowed}
+    assert windowed == {"Mistral-7B", "gpt-oss-20b", "gpt-oss-120b", "Gemma-2-2B", "Gemma-2-9B", "Gemma-2-27B"}
+    assert {model["windows_counted"] for model in models if model["sliding_window"]} == {"in full"}
+    # All layers, whatever they see.
+    assert next(model for model in models if model["name"] == "gpt-oss-20b")["bytes_per_token"] == 24 * 2 * 8 * 64 * 2
+    assert main(["models"]) == 0
+    text = capsys.readouterr().out
+    assert set(re.findall(r"^ (\S+) \* ", text, re.MULTILINE)) == windowed
+    assert "counted in full" in " ".join(text.split())
+    assert main(["replay", "--limit", "3", "--model", "gpt-oss-20b", "--capacity-gib", "9", "--no-progress"]) == 0
+    assert "KiB per token, windows in full" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hash_algorithms())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -371,6 +373,128 @@ def test_convert_refuses_sizes_that_do_not_divide(capsys: pytest.CaptureFixture[
     error, _ = error_of(capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2)
     assert error == "blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
     assert not out.exists()
+
+
+def convert(*arguments: str | Path) -> list[str]:
+    return ["trace", "convert", *map(str, arguments), "--to", "bailian"]
+
+
+def test_convert_never_overwrites_what_it_reads(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "mooncake")
+    before = path.read_bytes()
+    (tmp_path / "folder").mkdir()
+    part = tmp_path / "folder" / "part.jsonl"
+    part.write_bytes(before)
+    hard, soft, folder = tmp_path / "hard", tmp_path / "soft", tmp_path / "links"
+    hard.hardlink_to(path)
+    soft.symlink_to(path)
+    folder.symlink_to(tmp_path / "folder")
+    monkeypatch.chdir(tmp_path)
+    for source, out in (
+        (path, path),
+        (path, hard),
+        (path, soft),
+        (soft, path),
+        (path, path.name),
+        (path, tmp_path / "folder" / ".." / path.name),
+        (tmp_path / "folder", part),
+        (folder, part),
+    ):
+        error, hint = error_of(capsys, *convert(source, out), code=2)
+        assert error == f"{out} is what is read from {source}: nothing is overwritten"
+        assert hint == "give another name"
+        assert path.read_bytes() == part.read_bytes() == before
+    # Anything else that is there is overwritten, as ever; a new file beside those that are read is none of them.
+    other = tmp_path / "other"
+    other.write_text("old")
+    for out in (other, tmp_path / "folder" / "new.txt"):
+        assert main(convert(tmp_path / "folder", out)) == 0
+        assert out.read_bytes() == kvpool.Trace.read(path).with_block_tokens(16).to_jsonl("bailian")
+
+
+def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
+    path = written(tmp_path, "mooncake")
+    before = path.read_bytes()
+    command = [sys.executable, "-m", "kvpool", *convert("-", path)]
+    with path.open("rb") as stdin:
+        done = subprocess.run(command, stdin=stdin, capture_output=True, env=ENVIRONMENT, check=False, timeout=60)
+    assert done.returncode == 2
+    assert b"is what is read from standard input: nothing is overwritten" in done.stderr
+    assert path.read_bytes() == before
+    # Added to the end it would be neither the one trace nor the other.
+    with path.open("ab") as stdout:
+        command = [sys.executable, "-m", "kvpool", *convert(path, "-")]
+        assert subprocess.run(command, stdout=stdout, env=ENVIRONMENT, check=False, timeout=60).returncode == 2
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_no_picture_is_drawn_over_the_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str) -> None:
+    path = tmp_path / f"trace.{option[2:]}"
+    path.write_text(SESSIONS)
+    for command in ("size", "replay")[: 2 if option == "--png" else 1]:
+        assert "is what is read from" in error_of(capsys, command, path, option, path, code=2)[0]
+    assert path.read_text() == SESSIONS
+
+
+@pytest.mark.parametrize("name", ["mooncake", "block-rows"])
+def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) -> None:
+    """With 2 GiB for 2 GiB of ids: an error in words, and not the end of the process."""
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
+    line = {"timestamp": 0, "input_length": 2**31, "output_length": 1, "hash_ids": [1]}
+    if name == "block-rows":
+        line["block_size"] = 2**31
+    path.write_text(f"{json.dumps(line)}\n" * 2)
+    size = ("--trace-block-size", str(2**31)) if name == "mooncake" else ("--trace-block-size", "16")
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+    command = [sys.executable, "-m", "kvpool", "trace", "convert", path, out, "--to", "bailian", *size, "--no-progress"]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, env=ENVIRONMENT, check=False, timeout=60, preexec_fn=limited
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"no memory for 134217728 block references in blocks of 16 tokens; larger blocks take less" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("to", ["mooncake", "mooncake-sessions", "bailian"])
+def test_a_trace_is_written_in_pieces(to: str) -> None:
+    trace = kvpool.Trace.generate(3000, seed=6)
+
+    class File:
+        def __init__(self) -> None:
+            self.pieces: list[bytes] = []
+
+        def write(self, piece: bytes) -> int:
+            # As a raw file, which may take less than it is given.
+            taken = piece[: max(1, len(piece) - 7)]
+            self.pieces.append(taken)
+            return len(taken)
+
+    file = File()
+    trace.write_jsonl(file, to)
+    assert b"".join(file.pieces) == trace.to_jsonl(to)
+    assert len(file.pieces) > 10
+    assert max(map(len, file.pieces)) <= 1 << 17
+
+
+def test_what_a_file_raises_comes_through() -> None:
+    trace = kvpool.Trace.generate(3000)
+
+    class Full:
+        def write(self, _: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        trace.write_jsonl(Full())
+    with pytest.raises(AttributeError, match="write"):
+        trace.write_jsonl(object())  # type: ignore[arg-type]
+    with pytest.raises(kvpool.InvalidArgumentError, match="kv-events is not written"):
+        trace.write_jsonl(io.BytesIO(), "kv-events")
 
 
 # --- replay and usage ----------------------------------------------------------------------------------------------

@@ -171,6 +171,66 @@ def test_every_request_is_finished_and_counted_once() -> None:
     assert engine["virtual_seconds"] * 1000 >= summary["span_ms"]
 
 
+def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str, Any]:
+    """The engine's part of a replay that runs one request at a time: 10 ms per output token, nothing for the prompt."""
+    outputs = outputs or [10] * len(arrivals)
+    lines = [line([one], at=at, output=output) for one, (at, output) in enumerate(zip(arrivals, outputs, strict=True))]
+    settings: dict[str, Any] = {"max_running": 1, "step_ms": 10.0, "prefill_tokens_per_s": float("inf")}
+    engine: dict[str, Any] = report(trace(*lines), mode="engine", block_size=4, capacity_blocks=1000, **settings)[
+        "engine"
+    ]
+    return engine
+
+
+def test_more_arrive_than_are_served() -> None:
+    # Ten a second are served, and twenty arrive: at 950 ms, when the last does, nine are done and one runs.
+    engine = server([50 * one for one in range(20)])
+    assert engine["overloaded"] is True
+    assert engine["arrivals_per_s"] == pytest.approx(20 / 0.95)
+    # Somebody waits from 50 ms to 1,900 ms, and nineteen finish in that time.
+    assert engine["served_per_s"] == pytest.approx(19 / 1.85)
+    assert (engine["waiting_at_last_arrival"], engine["peak_waiting"]) == (10, 10)
+    assert engine["virtual_seconds"] == pytest.approx(2.0)
+
+
+def test_nobody_waits_for_a_server_that_keeps_up() -> None:
+    engine = server([200 * one for one in range(20)])
+    assert (engine["overloaded"], engine["served_per_s"], engine["peak_waiting"]) == (False, None, 0)
+    assert engine["arrivals_per_s"] == pytest.approx(20 / 3.8)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "outputs"),
+    [
+        ([0, 0, 0, 0, 0, *range(1000, 6000, 500)], None),
+        # At the end, too: few arrive in all, and the server would serve them.
+        ([*range(0, 5000, 500), 5000, 5000, 5000], None),
+        # One of ten seconds, and those that had to wait for it: slow while they waited, and done when the last arrives.
+        ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
+    ],
+    ids=["at the beginning", "at the end", "behind a long one"],
+)
+def test_a_rush_is_no_overload(arrivals: list[float], outputs: list[int] | None) -> None:
+    engine = server(arrivals, outputs)
+    assert engine["overloaded"] is False
+    assert engine["peak_waiting"] >= 2
+
+
+def test_all_at_once_has_no_rate() -> None:
+    engine = server([7.0] * 20)
+    assert (engine["overloaded"], engine["arrivals_per_s"]) == (False, None)
+    assert engine["waiting_at_last_arrival"] == 19
+    assert engine["served_per_s"] == pytest.approx(10)
+
+
+def test_what_can_never_fit_takes_no_time() -> None:
+    made = trace(*(line([one] if one % 2 else list(range(90, 99)), at=100 * one, output=9) for one in range(20)))
+    settings: dict[str, Any] = {"max_running": 1, "step_ms": 10.0, "prefill_tokens_per_s": float("inf")}
+    engine = report(made, mode="engine", block_size=4, capacity_blocks=8, **settings)["engine"]
+    assert (engine["rejected"], engine["overloaded"]) == (10, False)
+    assert engine["arrivals_per_s"] == pytest.approx(10 / 1.9)
+
+
 def test_a_tiny_pool_preempts_and_still_finishes_all() -> None:
     lines = [line([10 * one, 10 * one + 1], at=one, output=24) for one in range(6)]
     made = trace(*lines)

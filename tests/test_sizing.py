@@ -13,7 +13,7 @@ import kvpool
 from kvpool.cli import main
 from kvpool.errors import InvalidArgumentError
 from kvpool.models import kv_shape
-from kvpool.sizing import POLICIES, References, Size, sampled_lru, size
+from kvpool.sizing import DEFAULT_POLICIES, POLICIES, References, Size, check_sizing, measure, sampled_lru, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -289,9 +289,13 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--policies", ""], "error: --policies is '': must be of lru,"),
         (["--policies", "lru,last-accessed"], "error: --policies is 'last-accessed': must be of lru,"),
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
-        (["--capacities", "5GiB"], "error: --capacities is in GiB: that needs a KV shape, name a model"),
+        (
+            ["--capacities", "5GiB"],
+            "error: --capacities is in GiB: that needs a KV shape, name a model\nhint: add --model NAME (kvpool models",
+        ),
         (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
         (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),
+        (["--hints", "nan"], "error: --hints is nan; allowed: 0 to 1"),
         (["--form", "best"], "error: Invalid value for '--form': "),
         (["--prefill-tokens-per-s", "5"], "error: --prefill-tokens-per-s needs the KV shape of a model"),
         (["--prefill-tokens-per-s", "0", "--model", "llama-3.1-8b"], "error: --prefill-tokens-per-s is 0.0: must be"),
@@ -304,6 +308,105 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert (code, captured.out) == (2, "")
     assert captured.err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--capacities", "60GiB"],
+        ["--capacities", "5%,much"],
+        ["--policies", "mru"],
+        ["--hints", "0.5,2"],
+        ["--prefill-tokens-per-s", "5"],
+        ["--html", "page.txt"],
+    ],
+)
+def test_what_is_refused_is_refused_before_anything_is_read_or_shown(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a progress bar, and with a trace that cannot be read: that would be another error."""
+    assert main(["size", str(tmp_path / "none"), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    error, *hints = captured.err.splitlines()
+    assert error.startswith("error: --")
+    assert all(hint.startswith("hint: ") for hint in hints)
+
+
+def test_a_refusal_that_needs_the_trace_leaves_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", "--limit", "20", "--capacities", "1e12"]) == 2
+    assert capsys.readouterr().err == "error: --capacities is 1,000,000,000,000 blocks: must be at most 4,294,967,288\n"
+    assert main(["size", "--limit", "20", "--hints", "none", "--policies", "lru"]) == 0
+    assert "8/8 simulations" in capsys.readouterr().err
+
+
+def test_the_library_checks_before_it_reads() -> None:
+    trace = kvpool.Trace.generate(5)
+    told: list[int] = []
+    wrong: list[dict[str, Any]] = [
+        {"hints": [0.5, 1.5]},
+        {"capacities": ["1GiB"]},
+        {"policies": ["mru"]},
+        {"capacities": []},
+    ]
+    for asked in wrong:
+        with pytest.raises(InvalidArgumentError):
+            check_sizing(**asked)
+        with pytest.raises(InvalidArgumentError):
+            size(trace, **asked, progress=lambda done, _: told.append(done))
+    assert told == []
+    assert check_sizing(capacities=["5%", Size(3, "blocks")]) == [Size(5, "%"), Size(3, "blocks")]
+
+
+def test_what_is_done_is_like_what_is_to_come() -> None:
+    """At any time the share of the cells done is the share of the work done, though policies differ twentyfold."""
+    cost = dict.fromkeys(DEFAULT_POLICIES, 1.0) | {"adaptive": 20.0}
+    by_capacity = [1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7]
+    capacities = [10 * (place + 1) for place in range(8)]
+    cells = measure._spread(DEFAULT_POLICIES, capacities)
+    assert sorted(cells) == sorted((policy, blocks) for policy in DEFAULT_POLICIES for blocks in capacities)
+    work = [cost[policy] * by_capacity[blocks // 10 - 1] for policy, blocks in cells]
+    for done in range(len(cells) // 8, len(cells)):
+        estimate = sum(work[:done]) * len(cells) / done
+        assert estimate == pytest.approx(sum(work), rel=0.35), done
+    in_order = [cost[policy] * share for policy in DEFAULT_POLICIES for share in by_capacity]
+    assert sum(in_order[:48]) * 64 / 48 < 0.4 * sum(work)  # what "4 s left" of 52 came from
+
+
+def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, int]] = []
+    references = References
+
+    class Noted:
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._inner = references(*arguments, **named)
+
+        def run(self, policy: str, blocks: int, *, form: str) -> Any:
+            ran.append((policy, blocks))
+            return self._inner.run(policy, blocks, form=form)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    monkeypatch.setattr(measure, "References", Noted)
+    monkeypatch.setattr(measure, "_over_time", lambda *_: None)
+    found = size(
+        kvpool.Trace.generate(100), policies=["lru", "fifo"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
+    )
+    assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "fifo")]
+    assert [capacity["blocks"] for capacity in found["capacities"]] == [3, 5, 7, 9]
+
+
+def test_no_column_without_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Seconds are told if the speed of prefill is, and else how to get them."""
+    page = tmp_path / "page.html"
+    asked = ["size", "--limit", "60", "--no-progress", "--hints", "none", "--policies", "lru", "--model", "gpt-2"]
+    for speed in ([], ["--prefill-tokens-per-s", "1000"]):
+        assert main([*asked, *speed, "--html", str(page)]) == 0
+        memory = capsys.readouterr().out.partition("What memory buys")[2].partition("What the figures mean")[0]
+        assert ("seconds  " in memory.partition("──")[0]) == bool(speed)
+        assert ("add --prefill-tokens-per-s N" in memory) == (not speed)
+        assert ("prefill saved" in page.read_text(encoding="utf-8")) == bool(speed)
 
 
 def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,35 @@ def test_a_bar_of_worth_is_tokens_by_gib() -> None:
     assert figure.table.rows[3][1] == f"{step['hit_tokens']:,}"
 
 
+def test_every_bar_of_worth_can_be_seen(tmp_path: Path) -> None:
+    """The first GiB may be worth thousands of times the last ones: what all prompts begin with is small."""
+    report = made_up()
+    for place, step in enumerate(report["worth"]):
+        step["hit_tokens"] = int((step["to_gib"] - step["from_gib"]) * 5e6 / 4**place) + 1
+    (figure,) = (each for each in figures_of(report)[0] if each.key == "worth")
+    bars = figure.series[0]
+    heights = [figure.y.place(y) for y in bars.y if y is not None]
+    assert max(heights) / min(heights) > 1
+    assert all(height > 0.02 for height in heights)
+    assert figure.y.log
+    assert figure.y.label == "tokens per GiB (log scale)"
+    assert len(figure.y.ticks) >= 3
+    (plot,) = (each for each in parsed(render(report)).iter("svg") if each.get("id") == "plot-worth")
+    drawn = [float(each.get("height") or 0) for each in plot.iter("rect") if each.get("class") == "bar"]
+    assert len(drawn) == len(report["worth"])
+    assert min(drawn) > 5
+    save_png(report, tmp_path / "worth.png")
+
+
+def test_worth_that_is_nearly_even_keeps_a_linear_axis() -> None:
+    report = made_up()
+    for step in report["worth"]:
+        step["hit_tokens"] = int((step["to_gib"] - step["from_gib"]) * 3e3)
+    (figure,) = (each for each in figures_of(report)[0] if each.key == "worth")
+    assert not figure.y.log
+    assert figure.y.label == "thousand tokens per GiB"
+
+
 def test_a_window_without_requests_is_a_gap() -> None:
     root = parsed(render(made_up()))
     (plot,) = (each for each in root.iter("svg") if each.get("id") == "plot-time")

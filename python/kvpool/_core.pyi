@@ -32,6 +32,7 @@ from typing import (
     type_check_only,
 )
 
+from _typeshed import SupportsWrite
 from typing_extensions import Buffer
 
 from kvpool.policies import Policy as _Policy
@@ -3638,6 +3639,26 @@ class Trace:
         Raises:
             InvalidArgumentError: The format is unknown, or only read.
         """
+    def write_jsonl(self, file: SupportsWrite[bytes], format: str = "mooncake") -> None:  # noqa: A002
+        """Writes the trace as JSON lines of a format, piece by piece.
+
+        The bytes are those of ``to_jsonl``, and never all in memory: pieces of 64 KiB. O(block references);
+        other threads go on, and Ctrl-C is heeded between two pieces.
+
+        Args:
+            file: Whatever has a ``write`` for bytes: a binary file, a ``gzip.GzipFile``, ``sys.stdout.buffer``.
+            format: As in ``to_jsonl``.
+
+        Raises:
+            InvalidArgumentError: The format is unknown, or only read.
+            Exception: What ``write`` raises; a part may have been written.
+
+        >>> import io
+        >>> trace, out = kvpool.Trace.generate(requests=10), io.BytesIO()
+        >>> trace.write_jsonl(out)
+        >>> out.getvalue() == trace.to_jsonl()
+        True
+        """
     def with_block_tokens(self, block_tokens: int) -> Trace:
         """Returns the same workload in blocks of another size.
 
@@ -3648,7 +3669,8 @@ class Trace:
 
         Raises:
             InvalidArgumentError: Neither size divides the other, or it is negative.
-            TraceError: It is 0, or gives more than ``2**30`` block references.
+            TraceError: It is 0, or gives more than ``2**30`` block references, or more than there is memory for, 8
+                bytes each.
 
         >>> trace = kvpool.Trace.generate(requests=10)
         >>> trace.with_block_tokens(64)

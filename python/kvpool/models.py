@@ -6,8 +6,8 @@ that knows the model's own configuration should build a :class:`KvShape` from it
 
 All sizes are bytes of the whole model, over all layers: with tensor parallelism, divide by the
 number of ranks (MLA latents are not split, so every rank holds all of them). Layers with a sliding
-window (Gemma 2, gpt-oss, the first Mistral 7B) are counted in full; engines that drop what lies
-outside the window need less.
+window (Gemma 2, gpt-oss, the first Mistral 7B; :attr:`KvShape.windowed`) are counted in full; engines
+that drop what lies outside the window need less.
 
 >>> llama = kv_shape("llama-3.1-8b")
 >>> llama.bytes_per_token
@@ -79,6 +79,9 @@ class KvShape:
     dtype_bytes: int
     #: Elements of the latent vector with its position part (MLA); ``None`` for ordinary attention.
     latent_dim: int | None = None
+    #: Whether some layers see a sliding window alone. All sizes count them in full: they are upper bounds for an engine
+    #: that frees what lies outside the window.
+    windowed: bool = False
 
     def __post_init__(self) -> None:
         for field in ("layers", "kv_heads", "head_dim", "dtype_bytes"):
@@ -159,9 +162,9 @@ def model_names() -> list[str]:
     return [shape.name for shape in _CATALOGUE]
 
 
-def _gqa(name: str, layers: int, kv_heads: int, head_dim: int) -> KvShape:
+def _gqa(name: str, layers: int, kv_heads: int, head_dim: int, *, windowed: bool = False) -> KvShape:
     """A model with key and value vectors, in 2-byte elements."""
-    return KvShape(name, layers, kv_heads, head_dim, dtype_bytes=2)
+    return KvShape(name, layers, kv_heads, head_dim, dtype_bytes=2, windowed=windowed)
 
 
 def _mla(name: str, layers: int) -> KvShape:
@@ -182,7 +185,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _gqa("Llama-2-7B", 32, 32, 128),
     _gqa("Llama-2-13B", 40, 40, 128),
     _gqa("Llama-2-70B", 80, 8, 128),
-    _gqa("Mistral-7B", 32, 8, 128),
+    _gqa("Mistral-7B", 32, 8, 128, windowed=True),  # its first version
     _gqa("Mixtral-8x7B", 32, 8, 128),
     _gqa("Mixtral-8x22B", 56, 8, 128),
     _gqa("Qwen2.5-0.5B", 24, 2, 64),
@@ -203,11 +206,11 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _mla("DeepSeek-V2", 60),
     _mla("DeepSeek-V3", 61),
     _mla("DeepSeek-R1", 61),
-    _gqa("gpt-oss-20b", 24, 8, 64),
-    _gqa("gpt-oss-120b", 36, 8, 64),
-    _gqa("Gemma-2-2B", 26, 4, 256),
-    _gqa("Gemma-2-9B", 42, 8, 256),
-    _gqa("Gemma-2-27B", 46, 16, 128),
+    _gqa("gpt-oss-20b", 24, 8, 64, windowed=True),
+    _gqa("gpt-oss-120b", 36, 8, 64, windowed=True),
+    _gqa("Gemma-2-2B", 26, 4, 256, windowed=True),
+    _gqa("Gemma-2-9B", 42, 8, 256, windowed=True),
+    _gqa("Gemma-2-27B", 46, 16, 128, windowed=True),
     _gqa("Phi-3-mini", 32, 32, 96),
     _gqa("GPT-2", 12, 12, 64),
     _gqa("OPT-125m", 12, 12, 64),

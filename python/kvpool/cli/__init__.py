@@ -3,7 +3,8 @@
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
 second one that says what to do next. Results go to stdout, everything else to stderr, and a reader of
-stdout that goes away early (``| head``) is no error.
+stdout that goes away early (``| head``) is no error. Text from outside is printed as
+:mod:`kvpool.cli.terminal` says.
 
 Typer and Rich are imported below this package only: ``import kvpool`` does not need them.
 """
@@ -24,6 +25,7 @@ from kvpool.cli.journal import journal_app
 from kvpool.cli.problems import UsageError, next_step, os_error_line
 from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
+from kvpool.cli.terminal import prepared, shown
 from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
 
@@ -98,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments))
-        sys.stdout.flush()
+        with prepared():
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
         return 0
@@ -148,9 +151,9 @@ def _fail_parsing(error: Exception) -> int:
 def _fail(message: str, hint: str | None, code: int) -> int:
     """Say what went wrong, in one line, and what to do next, in another."""
     sys.stdout.flush()
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {shown(' '.join(message.split()))}", file=sys.stderr)
     if hint is not None:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {shown(hint)}", file=sys.stderr)
     return code
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from typing import Final
 
-from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.models import DTYPE_BYTES, KvShape, kv_shape
 
 __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
@@ -22,8 +22,6 @@ _MOST_BLOCKS: Final = 2**32 - 3
 
 #: What the replay keeps per block of the pool, at most.
 _HOST_BYTES_PER_BLOCK: Final = 80
-
-_SHAPE_HINT: Final = "--model NAME (kvpool models lists them), or --layers, --kv-heads and --head-dim"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class SizeOptions:
         if self.gib is None:
             blocks = DEFAULT_BLOCKS if self.blocks is None else self.blocks
         elif shape is None:
-            raise UsageError("--capacity-gib needs the KV shape of a model", f"add {_SHAPE_HINT}")
+            raise UsageError("--capacity-gib needs the KV shape of a model", f"add {SHAPE_HINT}")
         else:
             blocks = self._blocks_in(self.gib, shape, block_size)
         if blocks > _MOST_BLOCKS:
@@ -111,7 +109,7 @@ class SizeOptions:
             return self._of_model(self.model)
         if not given:
             if self.dtype is not None:
-                raise UsageError("--dtype needs the KV shape of a model", f"add {_SHAPE_HINT}")
+                raise UsageError("--dtype needs the KV shape of a model", f"add {SHAPE_HINT}")
             return None
         if self.latent_dim is not None:
             heads = [option for option in given if option in {"--kv-heads", "--head-dim"}]

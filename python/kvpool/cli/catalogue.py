@@ -29,6 +29,7 @@ def models_command(
     """List the models that kvpool replay knows, and what a token takes.
 
     In bf16 elements, over all layers, on all ranks together. fp8 takes half.
+    Layers with a sliding window are counted in full: a * marks such models.
     """
     shapes = [kv_shape(name) for name in model_names()]
     if as_json:
@@ -41,7 +42,7 @@ def models_command(
     for shape in shapes:
         latent = shape.latent_dim
         table.add_row(
-            shape.name,
+            f"{shape.name} *" if shape.windowed else shape.name,
             str(shape.layers),
             str(shape.kv_heads) if latent is None else "MLA",
             str(shape.head_dim if latent is None else latent),
@@ -51,19 +52,26 @@ def models_command(
     console = Console(highlight=False)
     console.print(table)
     console.print("MLA: one latent vector per layer and token instead of keys and values.", style="dim")
+    console.print(
+        "*: some layers see a sliding window alone (of Mistral-7B, those of its first version). They are counted in "
+        "full; an engine that frees what lies outside the window needs less.",
+        style="dim",
+    )
 
 
 def _gib_of_100k(shape: KvShape) -> float:
     return shape.bytes_per_token * 100_000 / 2**30
 
 
-def _facts(shape: KvShape) -> dict[str, str | int | float | None]:
+def _facts(shape: KvShape) -> dict[str, str | int | float | bool | None]:
     return {
         "name": shape.name,
         "layers": shape.layers,
         "kv_heads": shape.kv_heads if shape.latent_dim is None else None,
         "head_dim": shape.head_dim if shape.latent_dim is None else None,
         "latent_dim": shape.latent_dim,
+        "sliding_window": shape.windowed,
+        "windows_counted": "in full" if shape.windowed else None,
         "bytes_per_token": shape.bytes_per_token,
         "gib_per_100k_tokens": _gib_of_100k(shape),
     }

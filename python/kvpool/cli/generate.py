@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 import kvpool
+from kvpool.cli.files import write_trace
 from kvpool.cli.problems import bad_usage
 from kvpool.errors import InvalidArgumentError
 
-__all__ = ["GENERATE_EXAMPLES", "generate_command", "write_output"]
+__all__ = ["GENERATE_EXAMPLES", "generate_command"]
 
 GENERATE_EXAMPLES: Final = """Examples:
 
@@ -64,7 +63,7 @@ def generate_command(
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    write_output(output, trace.to_jsonl())
+    write_trace(trace, output)
     facts = trace.summary()
     typer.echo(
         f"{facts['requests']:,} requests over {facts['span_ms'] / 1000:,.0f} s, "
@@ -72,15 +71,3 @@ def generate_command(
         f"{facts['block_tokens']:,} tokens, {facts['unique_blocks']:,} different",
         err=True,
     )
-
-
-def write_output(output: Path, data: bytes) -> None:
-    """Write a trace to a file, gzip if it is called so, or to stdout."""
-    if str(output) == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    elif output.suffix == ".gz":
-        # No time and no name inside: the same trace is the same file.
-        output.write_bytes(gzip.compress(data, mtime=0))
-    else:
-        output.write_bytes(data)

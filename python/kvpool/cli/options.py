@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.markup import escape
 
 import kvpool
 from kvpool.cli.capacity import DEFAULT_BLOCKS
@@ -48,8 +49,11 @@ __all__ = [
 
 
 def _option(panel: str, text: str, *names: str, default: str | bool = False, **more: Any) -> Any:
-    """One option; ``default`` is what the help says of a default that is not in the signature."""
-    return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, **more)
+    """One option; ``default`` is what the help says of a default that is not in the signature.
+
+    The text is taken as it is: brackets in it are no markup.
+    """
+    return typer.Option(*names, help=escape(text), show_default=default, rich_help_panel=panel, **more)
 
 
 TracePath = Annotated[

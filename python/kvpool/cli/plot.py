@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kvpool.cli.problems import UsageError
+from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +30,7 @@ class HitRatePlot:
     """Samples a replay as it advances, and draws what it saw."""
 
     def __init__(self, path: Path, replay: kvpool.Replay) -> None:
-        """Refuses at once, not at the end of a long replay, if it could not draw."""
-        need_matplotlib()
-        if path.suffix.lower() != ".png":
-            raise UsageError(f"--png {path}: the name must end in .png")
-        if not path.parent.is_dir():
-            raise UsageError(f"--png {path}: there is no directory {path.parent}")
+        """Takes a first sample. What cannot be drawn is refused before: :func:`need_matplotlib`, ``check_output``."""
         self._path = path
         self._replay = replay
         self._samples: list[dict[str, Any]] = [self._hits()]
@@ -65,7 +61,8 @@ class HitRatePlot:
         axes.set_xlabel("requests admitted")
         axes.set_ylabel("token hits (%)")
         axes.set_ylim(0, 100)
-        axes.set_title(title, fontsize=10)
+        # The names in it are data: a $ in a path is no formula.
+        axes.set_title(shown(title).replace("$", r"\$"), fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend()
         figure.savefig(self._path, dpi=120)

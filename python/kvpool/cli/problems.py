@@ -5,6 +5,7 @@ The library names its arguments (``block_size is 7: ...``); here they become opt
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,10 @@ from kvpool.errors import KvpoolError, TraceError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line"]
+__all__ = ["SHAPE_HINT", "UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line"]
+
+#: What gives a KV shape.
+SHAPE_HINT: Final = "--model NAME (kvpool models lists them), or --layers, --kv-heads and --head-dim"
 
 #: Arguments of the library that have another name on the command line.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
@@ -53,13 +57,16 @@ def _option(argument: re.Match[str]) -> str:
 def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
     """Make the same error with the name of the file in front, unless the message has it."""
     message = str(error)
-    return error if str(source) in message else type(error)(f"{source}: {message}")
+    # Rust writes a name that is no UTF-8 with marks of replacement.
+    names = {str(source), os.fsencode(source).decode(errors="replace")}
+    return error if any(name in message for name in names) else type(error)(f"{source}: {message}")
 
 
 def next_step(error: Exception) -> str | None:
     """Say what to do about an error, where the message does not."""
     message = str(error)
     for words, hint in (
+        ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
         ("must verify hits", "add --verify fingerprint, or --verify tokens"),
         ("needs a seed", "add --seed with the engine's PYTHONHASHSEED"),
         ("unknown model", "kvpool models lists the catalogue; or give --layers, --kv-heads and --head-dim"),

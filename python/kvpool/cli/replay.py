@@ -16,7 +16,8 @@ from rich.console import Console
 import kvpool
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.plot import HitRatePlot
+from kvpool.cli.files import check_output
+from kvpool.cli.plot import HitRatePlot, need_matplotlib
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.report import Outcome, print_report
 from kvpool.cli.running import advance, load
@@ -91,6 +92,9 @@ def replay_command(
         raise UsageError(f"lookup mode has no time in it and takes no {refused}", "--mode engine has")
     sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim)
     capacity = sizes.capacity(block_size)
+    if png is not None:
+        check_output(png, ".png", trace)
+        need_matplotlib()
     began = time.perf_counter()
     # JSON is for scripts: they get a bar only if somebody watches.
     progress = not no_progress and (not as_json or sys.stderr.isatty())

@@ -13,6 +13,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.terminal import shown
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -118,6 +120,9 @@ def print_report(outcome: Outcome, console: Console) -> None:
             table.add_row(*(Text(cell) for cell in row))
         table.add_section()
     console.print(table)
+    if (engine := report["engine"]) is not None and engine["overloaded"]:
+        console.print(Text(_overload(engine)))
+        console.print()
     if misses := report.get("misses"):
         console.print(_miss_table(misses))
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
@@ -157,13 +162,24 @@ def _miss_table(misses: dict[str, int]) -> Table:
     return table
 
 
+def _overload(engine: dict[str, Any]) -> str:
+    """Say that more requests arrive than are served, and what of the report that spoils."""
+    return (
+        f"The server is overloaded: {engine['arrivals_per_s']:,.3g} requests/s arrive, and "
+        f"{engine['served_per_s']:,.3g} are served while others wait. The queue grows with the trace, to "
+        f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
+        "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
+        "--max-running serve more."
+    )
+
+
 def _trace_rows(outcome: Outcome) -> Iterator[Row]:
     trace = outcome.trace
     made_up = outcome.source == "generated"
     yield (
         "trace",
         "generated" if made_up else "",
-        "seed 0; give a file to replay yours" if made_up else outcome.source,
+        "seed 0; give a file to replay yours" if made_up else shown(outcome.source),
     )
     yield "requests", _count(trace["requests"]), f"arriving over {trace['span_ms'] / 1000:,.1f} s"
     yield "prompt tokens", _count(trace["input_tokens"]), f"longest {_count(trace['longest_input'])}"
@@ -178,7 +194,8 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
     yield "pool", _count(capacity.blocks), f"blocks, {_count(tokens)} tokens"
     if capacity.shape is not None and capacity.gib is not None:
         kib = capacity.shape.bytes_per_token / 2**10
-        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token"
+        windows = ", windows in full" if capacity.shape.windowed else ""
+        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{windows}"
 
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:
@@ -203,9 +220,11 @@ def _engine_rows(outcome: Outcome) -> Iterator[Row]:
     if engine is None:
         return
     yield "virtual time", f"{engine['virtual_seconds']:,.1f} s", f"{_count(engine['steps'])} steps"
-    yield "time to first token", f"{engine['mean_time_to_first_token_ms']:,.0f} ms", "mean, waiting included"
+    queue = "mean, of a queue that grows" if engine["overloaded"] else "mean, waiting included"
+    yield "time to first token", f"{engine['mean_time_to_first_token_ms']:,.0f} ms", queue
     yield "decode", _count(engine["decode_appends"]), "tokens"
     yield "running at once", _count(engine["peak_running"]), "requests, at most"
+    yield "waiting at once", _count(engine["peak_waiting"]), "requests, at most"
     yield "preemptions", _count(engine["preemptions"]), "by recompute, when blocks ran out"
     if engine["preemptions"]:
         again = engine["resumed_tokens"] - engine["resumed_token_hits"]

@@ -16,11 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.files import check_output
+from kvpool.cli.plot import need_matplotlib
+from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.cli.running import load
 from kvpool.cli.size_table import print_sizing
 from kvpool.errors import InvalidArgumentError
-from kvpool.sizing import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, size
+from kvpool.sizing import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, check_sizing, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,13 +166,26 @@ def size_command(
     """
     shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim).shape()
     if prefill_tokens_per_s is not None and shape is None:
-        raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", "add --model NAME")
+        raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
         raise UsageError(f"--prefill-tokens-per-s is {prefill_tokens_per_s}: must be above 0")
-    for path, suffix in ((html, ".html"), (png, ".png")):
-        _check_output(path, suffix)
+    check_output(html, ".html", trace)
+    check_output(png, ".png", trace)
+    if png is not None:
+        need_matplotlib()
     accuracies = _accuracies(hints)
     names = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
+    try:
+        # Before a trace is read, which may take long.
+        asked = check_sizing(
+            policies=names,
+            capacities=capacities.split(","),
+            hints=accuracies,
+            shape=shape,
+            sample_blocks=sample_blocks,
+        )
+    except InvalidArgumentError as error:
+        raise bad_usage(error) from error
     # JSON is for scripts: they get a bar only if somebody watches.
     shown = not no_progress and (not as_json or sys.stderr.isatty())
     loaded, source = load(
@@ -188,7 +203,7 @@ def size_command(
             report = size(
                 loaded,
                 policies=names,
-                capacities=capacities.split(","),
+                capacities=asked,
                 form=form,
                 blocks="full" if full_blocks else "all",
                 hints=accuracies,
@@ -222,21 +237,6 @@ def _accuracies(text: str) -> list[float]:
         raise UsageError(f"--hints is {text!r}: must be shares of 0 to 1, by commas, or none") from None
 
 
-def _check_output(path: Path | None, suffix: str) -> None:
-    """Refuse at once, not after the work, what cannot be written."""
-    if path is None:
-        return
-    option = f"--{suffix[1:]}"
-    if path.suffix.lower() != suffix:
-        raise UsageError(f"{option} {path}: the name must end in {suffix}")
-    if not path.parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no directory {path.parent}")
-    if suffix == ".png":
-        from kvpool.cli.plot import need_matplotlib
-
-        need_matplotlib()
-
-
 def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
     if html is not None:
         from kvpool.cli.sizing_html import render
@@ -250,7 +250,7 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 @contextlib.contextmanager
 def _bar(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar over the cells of the grid."""
+    """Show a bar over the cells of the grid, once there is progress: what is refused before leaves none behind."""
     columns = (
         TextColumn("size"),
         BarColumn(bar_width=None),
@@ -259,6 +259,13 @@ def _bar(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("size", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=Console(stderr=True), disable=not shown)
+    task = bar.add_task("size", total=None)
+    with contextlib.ExitStack() as stack:
+
+        def show(done: int, total: int) -> None:
+            if not bar.live.is_started and shown:
+                stack.enter_context(bar)
+            bar.update(task, completed=done, total=total)
+
+        yield show

@@ -8,6 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.terminal import shown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,7 +61,7 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    table.add_row("trace", "", Text(f"{trace['source']} ({trace['format']})"))
+    table.add_row("trace", "", Text(f"{shown(trace['source'])} ({trace['format']})"))
     table.add_row("requests", f"{trace['requests']:,}", f"arriving over {trace['span_s']:,.1f} s")
     table.add_row("prompt tokens", f"{trace['tokens_in']:,}", "")
     different = f"{trace['unique_blocks']:,} different"
@@ -140,7 +142,8 @@ def _print_memory(report: SizingReport, console: Console) -> None:
         console.print("What a GiB buys: name a model, --model llama-3.1-8b for instance.\n", style="dim")
         return
     table = Table(box=box.SIMPLE, title=f"What memory buys, LRU, {model['name']}", title_justify="left")
-    for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", "seconds"):
+    timed = model["prefill_tokens_per_s"] is not None
+    for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", *["seconds"] * timed):
         table.add_column(head, justify="right")
     for step in report["worth"]:
         width = step["to_gib"] - step["from_gib"]
@@ -150,9 +153,11 @@ def _print_memory(report: SizingReport, console: Console) -> None:
             f"{step['to_gib']:,.4g}",
             f"{step['hit_tokens']:,}",
             f"{step['hit_tokens'] / width:,.0f}",
-            "-" if seconds is None else f"{seconds:,.0f}",
+            *[] if seconds is None else [f"{seconds:,.0f}"],
         )
     console.print(table)
+    if not timed:
+        console.print("In seconds of prefill: add --prefill-tokens-per-s N.\n", style="dim")
 
 
 def _percent(rate: float) -> str:

@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
-from kvpool.cli.generate import write_output
+from kvpool.cli.files import refuse_input, write_trace
 from kvpool.cli.problems import bad_usage
 from kvpool.cli.running import load
+from kvpool.cli.terminal import shown, shown_name
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def validate_command(
         typer.echo(json.dumps(facts, indent=2))
         return
     typer.echo(
-        f"{source}: valid, {loaded.format}, {len(loaded):,} requests in blocks of {loaded.block_tokens:,} tokens"
+        f"{shown(source)}: valid, {loaded.format}, {len(loaded):,} requests in blocks of {loaded.block_tokens:,} tokens"
     )
     for remark in _remarks(notes):
         typer.echo(f"  {remark}")
@@ -186,8 +187,10 @@ def convert_command(
 ) -> None:
     """Write a trace in another format, or in blocks of another size.
 
-    What the format has no place for is lost, and named on stderr.
+    What the format has no place for is lost, and named on stderr. A file that
+    is there is overwritten, but not the one that is read.
     """
+    refuse_input(output, trace)
     loaded, _ = load(
         trace,
         limit=limit,
@@ -203,7 +206,7 @@ def convert_command(
         written = loaded.with_block_tokens(wanted)
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    write_output(output, written.to_jsonl(to))
+    write_trace(written, output, to)
     facts = written.summary()
     typer.echo(
         f"{facts['requests']:,} requests, {facts['block_references']:,} blocks of {wanted:,} tokens, "
@@ -226,7 +229,7 @@ def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
     if to == "mooncake" and stats["sessions"]:
         yield f"lost: which of {stats['sessions']:,} sessions a request belongs to (mooncake-sessions keeps it)"
     if to != "bailian" and stats["kinds"]:
-        names = ", ".join(name for name, _ in stats["kinds"][:4])
+        names = ", ".join(shown_name(name) for name, _ in stats["kinds"][:4])
         yield f"lost: the kind of a request ({names}; bailian keeps it)"
 
 
@@ -250,7 +253,7 @@ def _remarks(notes: kvpool._core.ReadNotes) -> Iterator[str]:
 
 def _print_stats(source: str, trace: kvpool.Trace, stats: dict[str, Any], console: Console) -> None:
     """Print the tables, for 80 columns and more."""
-    title = f"kvpool trace stats: {source}"
+    title = f"kvpool trace stats: {shown(source)}"
     facts = Table(box=box.SIMPLE, show_header=False, title=Text(title), title_justify="left")
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
@@ -278,7 +281,7 @@ def _print_stats(source: str, trace: kvpool.Trace, stats: dict[str, Any], consol
         kinds.add_column("kind", overflow="fold")
         kinds.add_column("requests", justify="right", no_wrap=True)
         for name, count in stats["kinds"][:10]:
-            kinds.add_row(Text(name), f"{count:,}")
+            kinds.add_row(Text(shown_name(name)), f"{count:,}")
         console.print(kinds)
     for remark in _remarks(trace.notes()):
         console.print(Text(remark), style="dim")

@@ -21,7 +21,15 @@ True
 """
 
 from kvpool._core import HitCurve, PolicyRun, References, sampled_lru
-from kvpool.sizing.measure import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, Size, size
+from kvpool.sizing.measure import (
+    DEFAULT_CAPACITIES,
+    DEFAULT_HINTS,
+    DEFAULT_POLICIES,
+    POLICIES,
+    Size,
+    check_sizing,
+    size,
+)
 from kvpool.sizing.report import SizingReport
 
 __all__ = [
@@ -34,6 +42,7 @@ __all__ = [
     "References",
     "Size",
     "SizingReport",
+    "check_sizing",
     "sampled_lru",
     "size",
 ]

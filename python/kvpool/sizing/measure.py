@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from kvpool.models import KvShape
     from kvpool.sizing import report as schema
 
-__all__ = ["DEFAULT_CAPACITIES", "DEFAULT_HINTS", "DEFAULT_POLICIES", "PAPERS", "POLICIES", "Size", "size"]
+__all__ = [
+    "DEFAULT_CAPACITIES",
+    "DEFAULT_HINTS",
+    "DEFAULT_POLICIES",
+    "PAPERS",
+    "POLICIES",
+    "Size",
+    "check_sizing",
+    "size",
+]
 
 #: Where each policy is defined.
 PAPERS: Final = {
@@ -64,6 +73,8 @@ _OVER_TIME_PERCENT: Final = 10.0
 #: Steps in GiB that the table of what memory buys is cut into.
 _WORTH_STEPS: Final = 12
 
+
+_NO_SHAPE: Final = "capacities is in GiB: that needs a KV shape, name a model"
 
 _Unit = Literal["%", "GiB", "blocks"]
 _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "": "blocks"}
@@ -109,7 +120,7 @@ class Size:
         elif self.unit == "blocks":
             blocks = self.amount
         elif bytes_per_block is None:
-            raise InvalidArgumentError("capacities is in GiB: that needs a KV shape, name a model")
+            raise InvalidArgumentError(_NO_SHAPE)
         else:
             blocks = self.amount * 2**30 / bytes_per_block
         # 2^32 block ids, less the null block and what a simulation needs.
@@ -163,7 +174,9 @@ def size(
         sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what memory buys and
             reuse distances, estimated; no policies, optimum, hints, or hit rate over time.
         source: what the report calls the trace.
-        progress: called with cells done and cells in all, from this thread.
+        progress: called with cells done and cells in all, from this thread, the first time when one is done. Cells are
+            run in an order in which every policy has its share at all times, so the share of the cells is that of the
+            work, too.
 
     Raises:
         InvalidArgumentError: an unknown policy, an impossible capacity, a number out of range.
@@ -171,14 +184,10 @@ def size(
 
     """
     began = time.perf_counter()
-    unknown = [policy for policy in policies if policy not in POLICIES]
-    if unknown or not policies:
-        known = ", ".join(POLICIES)
-        raise InvalidArgumentError(f"policies is {', '.join(map(repr, unknown)) or 'empty'}: must be of {known}")
-    if sample_blocks is not None and not 1 <= sample_blocks <= _MOST_SAMPLED:
-        raise InvalidArgumentError(f"sample_blocks is {sample_blocks}: must be 1 to {_MOST_SAMPLED}")
+    asked = check_sizing(
+        policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks
+    )
     bytes_per_block = None if shape is None else shape.bytes_per_token * trace.block_tokens
-    asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]
     model: schema.Model | None = None
     if shape is not None:
         model = {
@@ -247,6 +256,39 @@ def size(
     }
 
 
+def check_sizing(
+    *,
+    policies: Sequence[str] = DEFAULT_POLICIES,
+    capacities: Sequence[Size | str] = DEFAULT_CAPACITIES,
+    hints: Sequence[float] = DEFAULT_HINTS,
+    shape: KvShape | None = None,
+    sample_blocks: int | None = None,
+) -> list[Size]:
+    """Check what :func:`size` is asked, as far as that needs no trace, and give the capacities.
+
+    O(arguments). Reading a large trace takes longer: whoever reads one asks this first.
+
+    Raises:
+        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number out of range.
+
+    """
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown or not policies:
+        known = ", ".join(POLICIES)
+        raise InvalidArgumentError(f"policies is {', '.join(map(repr, unknown)) or 'empty'}: must be of {known}")
+    if sample_blocks is not None and not 1 <= sample_blocks <= _MOST_SAMPLED:
+        raise InvalidArgumentError(f"sample_blocks is {sample_blocks}: must be 1 to {_MOST_SAMPLED}")
+    asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]
+    if not asked:
+        raise InvalidArgumentError("capacities is empty: must be at least one size")
+    if shape is None and any(one.unit == "GiB" for one in asked):
+        raise InvalidArgumentError(_NO_SHAPE)
+    for accuracy in hints:
+        if not 0 <= accuracy <= 1:
+            raise InvalidArgumentError(f"accuracy is {accuracy}; allowed: 0 to 1")
+    return asked
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a report that need all references, empty in one from a sample."""
@@ -270,7 +312,7 @@ def _simulated(
 ) -> _Parts:
     """Run what is asked of each capacity."""
     by_capacity = [capacity["blocks"] for capacity in sizes]
-    cells = [(policy, blocks) for policy in policies for blocks in by_capacity]
+    cells = _spread(policies, by_capacity)
     runs = dict(zip(cells, _run_cells(references, cells, form, jobs, progress), strict=True))
     results: list[schema.PolicyResult] = []
     for policy in policies:
@@ -337,9 +379,23 @@ def _capacities(
                 "gib": _gib(blocks, bytes_per_block),
             },
         )
-    if not sizes:
-        raise InvalidArgumentError("capacities is empty: must be at least one size")
     return [sizes[blocks] for blocks in sorted(sizes)]
+
+
+def _spread(policies: Sequence[str], capacities: Sequence[int]) -> list[tuple[str, int]]:
+    """Give the cells in the order in which they are run, so that those done are like those to come.
+
+    One cell may take twenty times what another does, by its policy above all, and less by its capacity. So every policy
+    has its turn before any has another, and capacities far apart follow one another.
+
+    >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
+    [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
+    """
+    # Bits of the place backwards, and from the middle on: 4, 0, 6, 2, 5, 1, 7, 3.
+    number = len(capacities)
+    far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
+    places = [(place + number // 2) % number for place in far_apart]
+    return [(policy, capacities[place]) for place in places for policy in policies]
 
 
 def _run_cells(

@@ -1,6 +1,6 @@
 //! `Trace` and `TraceReader`.
 
-use std::io::{BufReader, Cursor};
+use std::io::{self, BufReader, Cursor, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Reading<'_> {
 
 fn open(path: &PathBuf, options: &ReadOptions) -> Result<TraceLoader, kvpool_replay::error::TraceError> {
     if path.as_os_str() == "-" {
-        TraceLoader::from_reader(BufReader::with_capacity(1 << 17, std::io::stdin()), options)
+        TraceLoader::from_reader(BufReader::with_capacity(1 << 17, io::stdin()), options)
     } else {
         TraceLoader::open(path, options)
     }
@@ -173,6 +173,16 @@ impl PyTrace {
         Ok(PyBytes::new(py, &py.detach(write).or_raise(py)?))
     }
 
+    /// Writes the trace as JSON lines of a format, piece by piece.
+    #[pyo3(signature = (file, format="mooncake"))]
+    fn write_jsonl(&self, py: Python<'_>, file: Py<PyAny>, format: &str) -> PyResult<()> {
+        let format = named(py, format)?;
+        let mut out = PyFile { file, error: None };
+        let written = py.detach(|| write_trace(&self.trace, format, &mut out));
+        // What the file raised says more than that writing failed.
+        out.error.map_or_else(|| written.or_raise(py), Err)
+    }
+
     /// Returns the same workload in blocks of another size.
     fn with_block_tokens(&self, py: Python<'_>, block_tokens: i128) -> PyResult<Self> {
         let block_tokens = count(py, "block_tokens", block_tokens)?;
@@ -234,6 +244,32 @@ impl PyTrace {
 
     fn __repr__(&self) -> String {
         format!("Trace(requests={}, block_tokens={})", self.trace.requests().len(), self.trace.block_tokens())
+    }
+}
+
+/// A file of Python's. What its `write` raises is kept.
+struct PyFile {
+    file: Py<PyAny>,
+    error: Option<PyErr>,
+}
+
+impl Write for PyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = Python::attach(|py| {
+            py.check_signals()?;
+            let written = self.file.call_method1(py, "write", (PyBytes::new(py, bytes),))?;
+            // A raw file may write less; a file that does not say has written all.
+            let whole = bytes.len();
+            Ok(written.extract::<usize>(py).map_or(whole, |written| written.min(whole)))
+        });
+        written.map_err(|error| {
+            self.error = Some(error);
+            io::Error::other("the file's write failed")
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -10,14 +10,16 @@
 //! **Larger blocks.** `k` blocks become one, named by its last block: a prefix id names everything before it. What is left
 //! over at the end is a partial block if the trace names partial blocks, and is dropped if not.
 //!
-//! **Smaller blocks.** A block becomes `k`, named by its id and their place in it, as far as the prompt reaches. Of a partial
-//! block without an id the text is unknown: the small blocks in it get ids that nothing else has.
+//! **Smaller blocks.** A block becomes `k`, numbered one after the other, as far as the prompt reaches: one entry of the
+//! table stands for all of them, so the table grows with the ids of the input and not with those that are made of them. Of
+//! a partial block without an id the text is unknown: the small blocks in it get ids that nothing else has.
 //!
-//! Costs: one hash-map step per reference where ids have one parent, two for those that have not; 64 bytes per new id.
+//! Costs: one hash-map step per old id where ids have one parent, two for those that have not; 64 bytes per different old
+//! id, and 8 bytes per new reference, which are asked for before they are filled: where memory is short, that is an error.
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use crate::validate::IdHasherBuilder;
+use crate::{error::TraceError, validate::IdHasherBuilder};
 
 /// New ids for (prefix, id), counted from 0 in the order of first use.
 #[derive(Debug, Default)]
@@ -35,6 +37,11 @@ pub(crate) const ROOT: u64 = u64::MAX;
 impl Chains {
     /// The new id for `id` behind `parent`, which is a new id or [`ROOT`]. Ids of different spaces are different.
     pub(crate) fn link(&mut self, parent: u64, space: u64, id: u64) -> u64 {
+        self.link_run(parent, space, id, 1)
+    }
+
+    /// As [`link`](Self::link), for a block that becomes `width` blocks: the first of their ids, which follow one another.
+    fn link_run(&mut self, parent: u64, space: u64, id: u64, width: u64) -> u64 {
         let next = self.next;
         let new = match self.first.entry((space, id)) {
             Entry::Vacant(entry) => entry.insert((parent, next)).1,
@@ -48,7 +55,7 @@ impl Chains {
             }
         };
         if new == next {
-            self.next += 1;
+            self.next += width;
         }
         new
     }
@@ -86,6 +93,10 @@ pub(crate) fn can_regroup(from: usize, to: usize) -> bool {
 ///
 /// Sizes must pass [`can_regroup`], and the ids cover the prompt, but for a partial last block. Where one `chains` serves
 /// several sizes, their ids must differ already.
+///
+/// # Errors
+///
+/// [`TraceError::NoMemory`] for the new ids.
 pub(crate) fn regroup(
     chains: &mut Chains,
     ids: &[u64],
@@ -93,11 +104,10 @@ pub(crate) fn regroup(
     from: usize,
     to: usize,
     listed: bool,
-) -> Box<[u64]> {
+) -> Result<Box<[u64]>, TraceError> {
     let tokens = tokens as usize;
     let wanted = if listed { tokens.div_ceil(to) } else { tokens / to };
-    // Small blocks of one id are apart by their place in it; that their prefixes differ would do, at twice the cost.
-    let mut new = Vec::with_capacity(wanted);
+    let mut new = room_for(wanted, to)?;
     let mut parent = ROOT;
     if to >= from {
         for group in ids.chunks((to / from).max(1)).take(wanted) {
@@ -107,15 +117,29 @@ pub(crate) fn regroup(
         }
     } else {
         let pieces = from / to;
-        for place in 0..wanted {
-            parent = match ids.get(place / pieces) {
-                Some(&id) => chains.link(parent, 1 + (place % pieces) as u64, id),
-                None => chains.alone(),
-            };
-            new.push(parent);
+        let mut known = ids.iter();
+        while new.len() < wanted {
+            let reached = pieces.min(wanted - new.len());
+            match known.next() {
+                Some(&id) => {
+                    let first = chains.link_run(parent, 0, id, pieces as u64);
+                    new.extend((0..reached as u64).map(|place| first + place));
+                    parent = first;
+                }
+                None => new.extend((0..reached).map(|_| chains.alone())),
+            }
         }
     }
-    new.into_boxed_slice()
+    Ok(new.into_boxed_slice())
+}
+
+/// An empty list with room for the ids of a request in blocks of `to` tokens. A short input can stand for many ids: what
+/// they take is asked for, and not taken for granted.
+pub(crate) fn room_for(references: usize, to: usize) -> Result<Vec<u64>, TraceError> {
+    let mut ids = Vec::new();
+    ids.try_reserve_exact(references)
+        .map_err(|_| TraceError::NoMemory { references: references as u64, to })?;
+    Ok(ids)
 }
 
 #[cfg(test)]
@@ -139,7 +163,8 @@ mod tests {
     #[test]
     fn larger_blocks_are_named_by_their_last() {
         let mut chains = Chains::default();
-        let mut of = |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).to_vec();
+        let mut of =
+            |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 16, 64, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2, 3, 4, 5], 66, true), [0, 1]);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], 128, true), [0, 2]);
         // The partial block that was 5 is not the full one, and left out it has no id.
@@ -149,9 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn ids_that_no_memory_holds_are_an_error() {
+        let error = room_for(usize::MAX / 8, 16).unwrap_err();
+        let TraceError::NoMemory { references, to: 16 } = error else { panic!("{error}") };
+        assert_eq!(references, (usize::MAX / 8) as u64);
+    }
+
+    #[test]
     fn smaller_blocks_are_parts_and_unknown_text_is_nobodys() {
         let mut chains = Chains::default();
-        let mut of = |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).to_vec();
+        let mut of =
+            |ids: &[u64], tokens, listed| regroup(&mut chains, ids, tokens, 64, 16, listed).unwrap().to_vec();
         assert_eq!(of(&[1, 2], 100, true), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(of(&[1, 2], 128, true), [0, 1, 2, 3, 4, 5, 6, 7]);
         // 36 tokens without an id are two full blocks of unknown text, each time others.

@@ -166,8 +166,8 @@ pub enum TraceError {
     },
     /// A request arrives before the one ahead of it.
     #[error(
-        "line {line}: timestamp {timestamp_ms} ms is before {previous_ms} ms of line \
-         {previous_line}; sort the trace by timestamp"
+        "line {line}: timestamp {} ms is before {} ms of line {previous_line}; sort the trace by timestamp",
+        time(*timestamp_ms), time(*previous_ms)
     )]
     TimeBackwards {
         /// The line.
@@ -275,6 +275,14 @@ pub enum TraceError {
         /// The limit, in references.
         limit: u64,
     },
+    /// No memory for the block references of a request: a short line can stand for many.
+    #[error("no memory for {references} block references in blocks of {to} tokens; larger blocks take less")]
+    NoMemory {
+        /// References of the request.
+        references: u64,
+        /// Tokens of the blocks.
+        to: usize,
+    },
     /// As many labels as requests, or none.
     #[error("{labels} labels for {requests} requests; allowed: one per request, or none")]
     LabelCount {
@@ -313,6 +321,7 @@ impl TraceError {
             | Self::Empty { .. }
             | Self::UnknownFormat { .. }
             | Self::TooManyBlocks { .. }
+            | Self::NoMemory { .. }
             | Self::LabelCount { .. }
             | Self::EmptyFolder { .. }
             | Self::NotWritten { .. }
@@ -414,6 +423,11 @@ fn hint(found: usize, expected: usize, convention_line: Option<u64>, likely: Opt
         }
         _ => String::new(),
     }
+}
+
+/// A time as a file holds it, and not with all of its up to 309 digits.
+fn time(ms: f64) -> String {
+    if ms < 1e15 { ms.to_string() } else { format!("{ms:e}") }
 }
 
 /// All names of formats.

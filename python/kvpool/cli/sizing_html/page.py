@@ -19,6 +19,7 @@ from kvpool.cli.sizing_html.plots import figures_of, prefix_rule
 from kvpool.cli.sizing_html.summary import findings
 from kvpool.cli.sizing_html.svg import colour_class, draw, hover_data, mark
 from kvpool.cli.sizing_html.words import count, gib, name_of, percent, points, sample_note, seconds, share_label
+from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,7 +44,7 @@ def render(report: SizingReport) -> str:
     script, style = _asset("page.js"), _asset("page.css")
     figures, missing = figures_of(report)
     points_of_all = _json({each.key: hover_data(each) for each in figures})
-    source = report["trace"]["source"]
+    source = shown(report["trace"]["source"])
     body = [
         "<header>",
         f"<h1>Cache sizing: {escape(source)}</h1>",
@@ -241,7 +242,7 @@ def _turnover(hits: Hits) -> str:
 def _facts(report: SizingReport) -> Iterator[str]:
     trace, ideal = report["trace"], report["trace"]["ideal"]
     facts = [
-        ("source", trace["source"]),
+        ("source", shown(trace["source"])),
         ("format", trace["format"]),
         ("requests", count(trace["requests"])),
         ("span", seconds(trace["span_s"])),

@@ -34,6 +34,11 @@ _RATE: Final = "block hits (%)"
 #: Room at the ends of an axis of sizes, as a factor.
 _ROOM: Final = 1.12
 
+#: A highest bar of more than so many times the lowest one makes a linear axis useless.
+_STEEP: Final = 20
+#: What an axis of bars spans at most: what is lower has no height, and stands in the table.
+_MOST_DECADES: Final = 1e5
+
 #: Units of an axis of time: from how many seconds on, seconds of one, name.
 _TIMES: Final = (
     (3 * 86400.0, 86400.0, "days"),
@@ -299,7 +304,7 @@ def _worth(report: SizingReport) -> Figure | None:
     if not steps or model is None:
         return None
     per_gib = [step["hit_tokens"] / max(step["to_gib"] - step["from_gib"], 1e-9) for step in steps]
-    scale, unit = (1e6, "million tokens") if max(per_gib) >= 2e6 else (1e3, "thousand tokens")
+    scale, y = _worth_axis(per_gib)
     lowest = next((step["from_gib"] for step in steps if step["from_gib"] > 0), steps[0]["to_gib"] / 2)
     wide = steps[-1]["to_gib"] > 20 * lowest and math.isfinite(lowest)
     left = tuple(step["from_gib"] if step["from_gib"] > 0 or not wide else lowest / 2 for step in steps)
@@ -317,16 +322,14 @@ def _worth(report: SizingReport) -> Figure | None:
         ),
         colour="0",
     )
-    rows = tuple(
-        (
-            f"{gib(step['from_gib'])} to {gib(step['to_gib'])}",
-            count(step["hit_tokens"]),
-            f"{value:,.0f}",
-            seconds(step["prefill_seconds"]),
-        )
-        for step, value in zip(steps, per_gib, strict=True)
-    )
     speed = model["prefill_tokens_per_s"]
+    columns = [
+        ("GiB", [f"{gib(step['from_gib'])} to {gib(step['to_gib'])}" for step in steps]),
+        ("tokens saved", [count(step["hit_tokens"]) for step in steps]),
+        ("tokens per GiB", [f"{value:,.0f}" for value in per_gib]),
+    ]
+    if speed is not None:
+        columns.append(("prefill saved", [seconds(step["prefill_seconds"]) for step in steps]))
     # A log scale has no place for 0.
     beginning = " The first bar begins at 0." if left[0] > steps[0]["from_gib"] else ""
     return Figure(
@@ -339,10 +342,24 @@ def _worth(report: SizingReport) -> Figure | None:
         x=log_axis(f"GiB of {model['name']} (log scale)", left[0], steps[-1]["to_gib"])
         if wide
         else linear_axis(f"GiB of {model['name']}", steps[-1]["to_gib"], tight=True),
-        y=linear_axis(f"{unit} per GiB", max(max(per_gib) / scale, 0.001)),
+        y=y,
         series=(series,),
-        table=Table(("GiB", "tokens saved", "tokens per GiB", "prefill saved"), rows),
+        table=Table(tuple(name for name, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))),
     )
+
+
+def _worth_axis(per_gib: list[float]) -> tuple[float, Axis]:
+    """Give the axis of tokens per GiB, and the tokens that one of its units is.
+
+    The first GiB hold what all prompts begin with, and may be worth thousands of times what the last ones are: on a
+    linear axis they would be the only bar to be seen.
+    """
+    highest = max(per_gib)
+    lowest = min((value for value in per_gib if value > 0), default=highest)
+    if highest > _STEEP * lowest:
+        return 1.0, log_axis("tokens per GiB (log scale)", max(lowest / 2, highest / _MOST_DECADES), highest * _ROOM)
+    scale, unit = (1e6, "million tokens") if highest >= 2e6 else (1e3, "thousand tokens")
+    return scale, linear_axis(f"{unit} per GiB", max(highest / scale, 0.001))
 
 
 def _seconds_per_gib(prefill: float | None, size: float) -> str:

@@ -13,6 +13,7 @@ from kvpool.cli.plot import need_matplotlib
 from kvpool.cli.sizing_html.grid import grid_rows
 from kvpool.cli.sizing_html.plots import figures_of
 from kvpool.cli.sizing_html.words import percent, share_label
+from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ def save_png(report: SizingReport, path: Path) -> None:
         heights.append(_PLOT_HEIGHT)
     picture = Picture(figsize=(_WIDTH, sum(heights) + 0.8), layout="constrained")
     # The names are data: a $ in a path is no formula.
-    picture.suptitle(_plain(f"kvpool size: {report['trace']['source']}"), fontsize=13)
+    picture.suptitle(_plain(f"kvpool size: {shown(report['trace']['source'])}"), fontsize=13)
     places: Any = picture.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for figure, axes in zip(figures, places, strict=False):
         _draw(figure, axes)
@@ -81,6 +82,7 @@ def _scale(axis: Any, limits: Any, label: Any, to: Axis) -> None:
 
 def _draw(figure: Figure, axes: Any) -> None:
     axes.set_xscale("log" if figure.x.log else "linear")
+    axes.set_yscale("log" if figure.y.log else "linear")
     for series in figure.series:
         _series(series, axes)
     for rule in figure.rules:

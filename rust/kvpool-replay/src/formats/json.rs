@@ -210,9 +210,25 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The first 80 characters.
+/// The most characters of a value that an error quotes.
+const MOST_QUOTED: usize = 80;
+
+/// A value as errors quote it: its first 80 characters, with `...` where more follow, and without control characters,
+/// which a terminal would obey. They are written as Rust does.
 pub(crate) fn shorten(text: &str) -> String {
-    text.chars().take(80).collect()
+    let mut letters = text.chars();
+    let mut quoted = String::new();
+    for letter in letters.by_ref().take(MOST_QUOTED) {
+        if letter.is_control() {
+            quoted.extend(letter.escape_default());
+        } else {
+            quoted.push(letter);
+        }
+    }
+    if letters.next().is_some() {
+        quoted.push_str("...");
+    }
+    quoted
 }
 
 /// Seconds as ms, to the microsecond: 61.114 s are 61114 ms and not a hair more.

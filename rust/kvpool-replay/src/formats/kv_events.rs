@@ -46,7 +46,9 @@ use super::{
     json::{self, Field},
     sized::{MOST_REFERENCES, SizedRequests},
 };
-use crate::{error::TraceError, reader::ReadOptions, trace::TraceRequest, validate::IdHasherBuilder};
+use crate::{
+    blocks::room_for, error::TraceError, reader::ReadOptions, trace::TraceRequest, validate::IdHasherBuilder,
+};
 
 const BATCH: &[Field] = &[Field::needed("ts", json::check_seconds), Field::needed("events", check_events)];
 const HASH: &str = "a whole number or a string";
@@ -387,7 +389,7 @@ impl Decoder {
         let mut requests = SizedRequests::default();
         for found in &self.found {
             let Some(last) = self.blocks.get(found.end as usize) else { continue };
-            let mut ids = Vec::with_capacity(last.depth as usize);
+            let mut ids = room_for(last.depth as usize, last.tokens as usize)?;
             let mut next = Some(found.end);
             // A parent is older than its children, so this ends.
             while let Some(number) = next {

@@ -77,7 +77,7 @@ impl Decoder {
             if let Some(ms) = time
                 && ms < 0.0
             {
-                let (field, value) = (field.to_owned(), ms.to_string());
+                let (field, value) = (field.to_owned(), json::shorten(&ms.to_string()));
                 return Err(TraceError::BadNumber { line, field, value, allowed: json::MILLISECONDS });
             }
         }

@@ -64,7 +64,7 @@ impl SizedRequests {
         for (mut ready, size) in requests {
             let request = &mut ready.request;
             request.hash_ids =
-                regroup(&mut chains, &request.hash_ids, request.input_length, size, target, listed);
+                regroup(&mut chains, &request.hash_ids, request.input_length, size, target, listed)?;
             out.notes.regrouped += u64::from(size != target);
             out.ready.push_back(ready);
         }

@@ -4,6 +4,11 @@
 //! are left; every decoding request computes its last token and samples the next; the rest of the budget goes to prefill,
 //! oldest first, in chunks. When an append does not fit, the request admitted last is preempted by recompute and waits at
 //! the head of the queue. A step takes `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
+//!
+//! **Overload.** While somebody waits, the server does all that it can: what it finishes in those steps, by their time, is
+//! the rate at which it serves. Where requests arrive faster than that and the last one still finds a queue, the queue
+//! grew with the trace, and the times to the first token say how long the trace is, and not how fast the server is. A rush
+//! that has been worked off by then is none.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,6 +59,11 @@ pub(super) struct Engine {
     /// The head of the queue did not fit, and nothing has been released since: asking again would be in vain.
     blocked: bool,
     time_to_first_token_ms: f64,
+    /// Time of the steps in which somebody waited, and the requests that finished in them.
+    queued_ms: f64,
+    finished_in_queue: u64,
+    /// Who waited when the last request had arrived; `None` before that.
+    waiting_at_last_arrival: Option<usize>,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
     report: EngineReport,
@@ -75,6 +85,9 @@ impl Engine {
             running: Vec::new(),
             blocked: false,
             time_to_first_token_ms: 0.0,
+            queued_ms: 0.0,
+            finished_in_queue: 0,
+            waiting_at_last_arrival: None,
             hits: HitCounts::default(),
             last_half: HitCounts::default(),
             report: EngineReport::default(),
@@ -91,6 +104,9 @@ impl Engine {
         while self.finished < target {
             self.arrive(trace, prompts)?;
             self.admit(trace)?;
+            if self.arrived == trace.requests().len() {
+                self.waiting_at_last_arrival.get_or_insert(self.waiting.len());
+            }
             if self.running.is_empty() {
                 continue; // nothing fitted or nothing is there: time moves to the next arrival
             }
@@ -192,10 +208,19 @@ impl Engine {
             }
             sampling.push(place);
         }
-        self.now_ms += self.step_ms + prefilled as f64 * self.prefill_ms_per_token;
+        let (took_ms, queued) =
+            (self.step_ms + prefilled as f64 * self.prefill_ms_per_token, self.waiting.len());
+        self.now_ms += took_ms;
         self.report.steps += 1;
+        self.report.peak_waiting = self.report.peak_waiting.max(queued);
         self.sample(trace, &mut sampling)?;
-        self.finish(trace)
+        let before = self.finished;
+        self.finish(trace)?;
+        if queued > 0 {
+            self.queued_ms += took_ms;
+            self.finished_in_queue += (self.finished - before) as u64;
+        }
+        Ok(())
     }
 
     /// Commits what the sampling requests have, and appends a sampled token to each: one call.
@@ -277,9 +302,22 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn report(&self) -> EngineReport {
+    pub(super) fn report(&self, trace: &Trace) -> EngineReport {
         let stats = self.manager.stats();
+        let requests = trace.requests();
+        let last_ms = requests.last().map_or(0.0, |request| request.timestamp_ms);
+        // Those that can never fit take none of the server's time.
+        let wanted = (requests.len() as u64).saturating_sub(self.report.rejected);
+        let arrivals_per_s = (self.waiting_at_last_arrival.is_some() && last_ms > self.first_ms)
+            .then(|| wanted as f64 * 1000.0 / (last_ms - self.first_ms));
+        let served_per_s =
+            (self.queued_ms > 0.0).then(|| self.finished_in_queue as f64 * 1000.0 / self.queued_ms);
         EngineReport {
+            arrivals_per_s,
+            served_per_s,
+            waiting_at_last_arrival: self.waiting_at_last_arrival.unwrap_or(0),
+            overloaded: self.waiting_at_last_arrival.is_some_and(|waiting| waiting > 0)
+                && arrivals_per_s.zip(served_per_s).is_some_and(|(arrivals, served)| arrivals > served),
             virtual_seconds: (self.now_ms - self.first_ms) / 1000.0,
             preemptions: stats.preemptions,
             resumed_tokens: stats.resumed_tokens,

@@ -377,7 +377,7 @@ impl Replay {
         let (hits, last_half, pool, engine, misses) = match &self.runner {
             Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None, None),
             Runner::Engine(engine) => {
-                let report = Some(engine.report());
+                let report = Some(engine.report(&self.trace));
                 (engine.hits, engine.last_half, engine.pool_stats(), report, engine.misses())
             }
         };

@@ -62,6 +62,19 @@ pub struct EngineReport {
     pub resumed_token_hits: u64,
     /// Most requests running at once.
     pub peak_running: usize,
+    /// Most requests waiting during a step: for a place, for blocks, or again after a preemption.
+    pub peak_waiting: usize,
+    /// Requests that arrive per second, from the first arrival to the last, the rejected ones left out. `None` if all
+    /// arrive at once, or not all have arrived yet.
+    pub arrivals_per_s: Option<f64>,
+    /// Requests finished per virtual second of the steps in which others waited: the most that this server serves of this
+    /// trace. `None` if nobody ever waited.
+    pub served_per_s: Option<f64>,
+    /// Requests that waited when the last one had arrived.
+    pub waiting_at_last_arrival: usize,
+    /// Whether more arrive than are served, and the last one still finds a queue: it grew for as long as the trace went
+    /// on, and the times to the first token with it.
+    pub overloaded: bool,
     /// Mean time from arrival to the end of prefill, in virtual milliseconds.
     pub mean_time_to_first_token_ms: f64,
 }

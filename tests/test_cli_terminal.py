@@ -1,0 +1,267 @@
+"""What reaches a terminal: nothing that it obeys, in any encoding, at any width. Help pages with all their words."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from rich.text import Text
+
+import kvpool
+from kvpool.cli import _app, main, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the line around.
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
+SHOWN = "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eb"
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
+}
+
+
+@pytest.fixture(autouse=True)
+def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def bailian(kind: str) -> bytes:
+    record = {"chat_id": 7, "timestamp": 0, "input_length": 40, "output_length": 5, "hash_ids": [9, 8, 7]}
+    return (json.dumps(record | {"type": kind}) + "\n").encode()
+
+
+def agents(model: str) -> bytes:
+    request = {"t": 0, "in": 200, "out": 7, "hash_ids": [1, 2, 3], "model": model}
+    return json.dumps({"id": "s", "block_size": 64, "requests": [request]}).encode()
+
+
+def run(*arguments: str | bytes | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command: list[Any] = [sys.executable, "-m", "kvpool", *arguments]
+    return subprocess.run(
+        command, capture_output=True, env=ENVIRONMENT | environment, check=False, timeout=60, stdin=subprocess.DEVNULL
+    )
+
+
+# --- escapes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [bailian(HOSTILE), agents(HOSTILE)], ids=["type", "model"])
+@pytest.mark.parametrize("command", ["stats", "validate", "convert"])
+def test_names_in_a_trace_are_shown_and_not_obeyed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, content: bytes
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+    rest = [str(tmp_path / "out"), "--to", "mooncake"] if command == "convert" else []
+    assert main(["trace", command, str(path), *rest]) == 0
+    captured = capsys.readouterr()
+    said = captured.out + captured.err
+    assert not CONTROLS.search(said)
+    assert (SHOWN in said) == (command != "validate")
+
+
+@pytest.mark.parametrize("command", ["stats", "convert"])
+def test_a_name_of_megabytes_is_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(bailian("x" * 3_000_000))
+    rest = [str(tmp_path / "out"), "--to", "mooncake"] if command == "convert" else []
+    assert main(["trace", command, str(path), *rest]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out + captured.err) < 10_000
+    assert "x..." in "".join((captured.out + captured.err).split())
+
+
+def test_paths_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / HOSTILE
+    path.write_bytes(bailian("text"))
+    for command in (
+        ["trace", "stats", str(path)],
+        ["trace", "validate", str(path)],
+        ["trace", "convert", str(path), str(path), "--to", "mooncake"],
+        ["replay", str(path), "--no-progress"],
+        ["size", str(path), "--no-progress", "--hints", "none", "--capacities", "2"],
+        ["size", str(path), "--html", str(path)],
+        ["trace", "stats", str(path) + "-is-none"],
+        ["trace", "stats", str(path), "--format", HOSTILE],
+        ["replay", "--model", HOSTILE],
+        ["hash", HOSTILE],
+        [HOSTILE],
+    ):
+        main(command)
+        captured = capsys.readouterr()
+        said = captured.out + captured.err
+        assert said, command
+        assert not CONTROLS.search(said), (command, said)
+
+
+def test_errors_about_what_is_in_a_trace_are_one_short_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    long = HOSTILE + "x" * 2_000_000
+    stored = {"type": "stored", "hash": long, "block_size": 16}
+    request = {"input_length": 9, "output_length": 1, "hash_ids": [1]}
+    for content in (
+        "\n".join(json.dumps(stored | {"parent": parent}) for parent in ("a", "b")),
+        json.dumps(request | {"timestamp": long}),
+        json.dumps({long: 1}),
+        f"[{HOSTILE * 10_000}",
+    ):
+        path.write_text(content)
+        assert main(["trace", "validate", str(path)]) == 1
+        error, *hints = capsys.readouterr().err.splitlines()
+        assert error.startswith("error: ")
+        assert len(error) < 500 + len(str(path))
+        assert not CONTROLS.search(error)
+        assert len(hints) <= 1
+
+
+def test_good_text_is_printed_as_it_is() -> None:
+    for text in ("trace.jsonl", "Qwen 3, größer", "中文/日本語", ""):
+        assert terminal.shown(text) == text
+    assert terminal.shown("a\udcffb\n\x7f") == "a\\xffb\\n\\x7f"
+    results = doctest.testmod(terminal)
+    assert (results.failed, results.attempted > 0) == (0, True)
+
+
+# --- encodings and names that are no text --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {}])
+def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Kinds outside ASCII, and a name that is no UTF-8, in every command that reads or writes a file."""
+    names = (b"caf\xe9\xff.jsonl", b"bad\xff.jsonl", b"none\xff")
+    trace, bad, none = (tmp_path / os.fsdecode(name) for name in names)
+    names_out = (b"out\xff", b"out\xff.gz", b"page\xff.html", b"run\xff.kvj")
+    out, packed, page, journal = (tmp_path / os.fsdecode(name) for name in names_out)
+    nonsense = os.fsdecode(b"\xff")
+    trace.write_bytes(bailian("größer 中") + bailian("text"))
+    bad.write_bytes(b"{oops")
+    quick = ("--no-progress", "--hints", "none", "--capacities", "1,2", "--policies", "lru", "--form", "stream")
+    cases: list[tuple[int, tuple[str | Path, ...]]] = [
+        (0, ("trace", "stats", trace)),
+        (0, ("trace", "stats", trace, "--json")),
+        (0, ("trace", "validate", trace)),
+        (1, ("trace", "validate", bad)),
+        (1, ("trace", "validate", none)),
+        (2, ("trace", "convert", trace, trace, "--to", "mooncake")),
+        (0, ("trace", "convert", trace, out, "--to", "mooncake-sessions")),
+        (0, ("generate", "--requests", "3", "-o", packed)),
+        (0, ("replay", trace, "--capacity-blocks", "50")),
+        (0, ("replay", trace, "--capacity-blocks", "50", "--journal", journal, "--no-progress")),
+        (0, ("journal", "show", journal)),
+        (0, ("size", trace, "--html", page, "--model", "gpt-2", *quick)),
+        (0, ("size", trace, "--json", *quick)),
+        (2, ("size", trace, "--html", none)),
+        (2, ("replay", trace, "--model", nonsense)),
+        (2, ("journal", "show", trace)),
+        (2, ("hash", nonsense)),
+        (2, (nonsense,)),
+    ]
+    program = tmp_path / "all.py"
+    calls = [list(map(str, arguments)) for _, arguments in cases]
+    program.write_text(ALL_IN_ONE.replace("CALLS", ascii(calls)))
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, env=ENVIRONMENT | environment, check=False, timeout=60
+    )
+    said = (done.stdout + done.stderr).decode()  # UTF-8 at most, whatever it is asked for
+    assert "Traceback" not in said
+    parts = said.partition("codes: ")
+    assert json.loads(parts[2].splitlines()[0]) == [code for code, _ in cases], said
+    assert "\\xff.jsonl</h1>" in page.read_text(encoding="utf-8")
+    assert out.stat().st_size > 0
+    assert packed.stat().st_size > 0
+
+
+#: Many commands in one process. Their last words are their exit codes.
+ALL_IN_ONE = """
+from kvpool.cli import main
+codes = [main(call) for call in CALLS]
+print("codes:", codes)
+"""
+
+
+def test_a_picture_of_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    trace = tmp_path / os.fsdecode(b"\xff$x$_\x1b.jsonl")
+    trace.write_bytes(kvpool.Trace.generate(10).to_jsonl())
+    picture = tmp_path / "size.png"
+    quick = ["--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru"]
+    for command in (["size", str(trace), *quick], ["replay", str(trace), "--no-progress", "--capacity-blocks", "900"]):
+        assert main([*command, "--png", str(picture)]) == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
+
+
+# --- width ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "-5", "wide", ""])
+def test_a_width_that_is_none_is_80(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(kvpool.Trace.generate(20).to_jsonl())
+    quick = ("--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru")
+    journal = tmp_path / "run.kvj"
+    assert main(["replay", str(path), "--no-progress", "--capacity-blocks", "900", "--journal", str(journal)]) == 0
+    capsys.readouterr()
+    for command in (["trace", "stats", str(path)], ["models"], ["journal", "show", str(journal)], ["--help"]):
+        monkeypatch.setenv("COLUMNS", "80")
+        assert main(command) == 0
+        expected = capsys.readouterr().out
+        assert len(expected) > 500
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(command) == 0
+        assert capsys.readouterr().out == expected
+        assert os.environ["COLUMNS"] == columns
+    assert main(["size", str(path), *quick]) == 0
+    assert "Block hit rate" in capsys.readouterr().out
+
+
+# --- help ----------------------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[list[str], Any]]:
+    """Every command and group, and how it is called."""
+
+    def walk(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
+        yield path, command
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk([*path, name], inner)
+
+    yield from walk([], typer.main.get_command(_app))
+
+
+COMMANDS = list(commands())
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) or "kvpool" for path, _ in COMMANDS])
+def test_no_help_page_loses_words_in_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: list[str], command: Any
+) -> None:
+    texts = [command.help or "", command.epilog or ""]
+    texts += [getattr(parameter, "help", None) or "" for parameter in command.params]
+    # What is read as markup leaves a span, and its words are gone.
+    assert [text for text in texts if Text.from_markup(text).spans] == []
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main([*path, "--help"]) == 0
+    page = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    bracketed = [words for text in texts for words in re.findall(r"\S*\[\S*", text.replace("\\[", "["))]
+    assert [words for words in bracketed if words not in page] == []
+
+
+def test_the_help_of_replay_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--help"]) == 0
+    assert "kvpool[plot]" in capsys.readouterr().out
