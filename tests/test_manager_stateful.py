@@ -244,10 +244,10 @@ class ManagerMachine(RuleBasedStateMachine):
         manager, model, pool = self.manager, self.model, self.model.pool
         manager.check_invariants()
         stats = manager.stats()
-        assert (manager.free_order(), manager.eviction_order()) == (pool.free, pool.evictable)
+        assert (manager.free_order(), manager.eviction_order()) == (pool.free, pool.eviction_order())
         assert (stats.pool.free, stats.pool.cached_free, stats.pool.active, stats.pool.fenced) == pool.sums()
         assert sum(pool.sums()) == stats.pool.usable == manager.num_blocks - 1
-        assert manager.num_available == len(pool.free) + len(pool.evictable)
+        assert manager.num_available == sum(pool.sums()[:2])
         assert stats.pool.registered == sum(block.content is not None for block in pool.blocks)
         assert manager.epoch == pool.epoch
         assert len(manager) == len(model.requests)

@@ -2297,8 +2297,9 @@ class BlockPool:
     def copies(self, digest: bytes) -> list[int]:
         """Returns the blocks registered under a digest, computed ones first: a look, not a hold.
 
-        O(copies). Another call may take a block of the answer: ``match_and_acquire`` and ``acquire_registered``
-        hold what they return.
+        O(copies). Computed ones are in the order in which they became so: lookups return the first, and when that
+        one goes the next. Another call may take a block of the answer: ``match_and_acquire`` and
+        ``acquire_registered`` hold what they return.
 
         Raises:
             HashingError: The digest is not as long as those of the pool's algorithm.
@@ -3166,7 +3167,8 @@ class PrefixIndex:
     def copies(self, chain: HashChain, position: int) -> list[int]:
         """Returns the blocks registered under this hash of a chain, computed ones first.
 
-        O(copies). Does not verify, and is empty behind the chain.
+        O(copies). Computed ones are in the order in which they became so, the others in the order in which they
+        were registered. Does not verify, and is empty behind the chain.
         """
     @property
     def num_registered(self) -> int:

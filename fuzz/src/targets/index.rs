@@ -156,9 +156,9 @@ impl Machine for Index {
                     let content = content.clone();
                     if let Some(copies) = self.copies.get_mut(&content) {
                         copies.retain(|copy| copy != block);
-                        // Behind the oldest computed copy, else first.
-                        let at = copies.first().is_some_and(|first| self.contents[first].1);
-                        copies.insert(usize::from(at), *block);
+                        // Behind those that became computed before it, and before all others.
+                        let computed = copies.iter().take_while(|&copy| self.contents[copy].1).count();
+                        copies.insert(computed, *block);
                     }
                 }
             }

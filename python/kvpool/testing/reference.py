@@ -51,7 +51,10 @@ class ReferenceBlock:
 
 
 class ReferencePool:
-    """The model of ``BlockPool``: ``free`` and ``evictable`` blocks, next to be handed out first."""
+    """The model of ``BlockPool``: ``free`` and ``evictable`` blocks, next to be handed out first.
+
+    A pinned block that its last holder released has its place among the evictable ones, too, until its turn comes.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, *, drop_duplicates: bool = False) -> None:
         self.blocks = [ReferenceBlock() for _ in range(num_blocks)]
@@ -66,7 +69,11 @@ class ReferencePool:
         """Free, cached-free, active, fenced."""
         held = [block for block in self.blocks if block.held]
         fenced = sum(block.held == block.fenced for block in held)
-        return len(self.free), len(self.evictable), len(held) - fenced, fenced
+        return len(self.free), len(self.eviction_order()), len(held) - fenced, fenced
+
+    def eviction_order(self) -> list[int]:
+        """The blocks that allocations take when none is free, next victim first."""
+        return [b for b in self.evictable if not self.blocks[b].held]
 
     def content(self, extra: Hashable, tokens: Sequence[int], position: int) -> Content:
         """What block ``position`` of a prompt holds."""
@@ -82,11 +89,15 @@ class ReferencePool:
 
     def allocate(self, n: int) -> list[int]:
         """Free blocks first, then victims."""
-        _check(n <= len(self.free) + len(self.evictable), errors.OutOfBlocksError)
-        taken = [self.free.pop(0) if self.free else self.evictable.pop(0) for _ in range(n)]
-        for b in taken:
+        _check(n <= sum(self.sums()[:2]), errors.OutOfBlocksError)
+        taken = list[int]()
+        while len(taken) < n:
+            b = self.free.pop(0) if self.free else self.evictable.pop(0)
+            if self.blocks[b].held:
+                continue  # a pinned block, whose turn has come: it only leaves the order
             self._unregister(b)
             self.blocks[b].held = 1
+            taken.append(b)
         return taken
 
     def _unregister(self, b: int) -> bool:
@@ -98,18 +109,20 @@ class ReferencePool:
         """One more reference each."""
         _check(all(block.held for block in self._known(ids)), errors.InvalidBlockError)
         for b in ids:
-            self.blocks[b].held += 1
+            self.hold(b)
 
     @_atomic
     def release(self, ids: Sequence[int]) -> None:
-        """One reference fewer each; what nobody holds becomes evictable, deepest first, or free."""
+        """One reference fewer each; what nobody but pins holds becomes evictable, deepest first, or free."""
         idle = []
         for b, block in zip(ids, self._known(ids), strict=True):
             _check(block.held > block.fenced, errors.InvalidBlockError)
             block.held -= 1
-            idle += [b] * (block.held == 0)
+            idle += [b] * (block.held == block.pinned)
         cached = []
         for b in idle:
+            if b in cached:
+                continue  # placed with a copy that was dropped
             twins = self.copies.get(self.blocks[b].content, []) if self.drop_duplicates else []
             twin = next((twin for twin in twins if twin != b and self.blocks[twin].computed), None)
             if self.blocks[b].computed and twin is None:
@@ -117,11 +130,16 @@ class ReferencePool:
                 continue
             computed = self.blocks[b].computed
             self._unregister(b)
-            self.free.insert(0, b)
-            if computed and twin in self.evictable:  # what was cached behind the dropped one must not outlive it
-                self.evictable.remove(twin)
+            self.free[:0] = [b] * (self.blocks[b].held == 0)
+            # What was cached behind the dropped one must not outlive the one that stays.
+            if computed and twin is not None and twin not in cached and self._waits(twin):
+                self.evictable = [other for other in self.evictable if other != twin]
                 cached.append(twin)
         self.evictable += sorted(cached, key=lambda b: -len((self.blocks[b].content or (0, 0, ()))[2]))
+
+    def _waits(self, b: int) -> bool:
+        """Whether a block has a place in the order, or is pinned and has had one."""
+        return b in self.evictable or 0 < self.blocks[b].held == self.blocks[b].pinned
 
     @_atomic
     def release_after(self, ids: Sequence[int], step: int | None) -> None:
@@ -174,13 +192,13 @@ class ReferencePool:
         return None
 
     def mark_computed(self, ids: Sequence[int]) -> None:
-        """The first computed copy stays the one that is found; later ones stand right behind it."""
+        """Behind the copies that became computed before: the oldest of those that are left is the one that is found."""
         _check(all(block.content for block in self._known(ids)), errors.InvalidBlockError)
         for b in ids:
             if not self.blocks[b].computed:
                 copies, self.blocks[b].computed = self.copies[self.blocks[b].content], True
                 copies.remove(b)
-                copies.insert(sum(self.blocks[first].computed for first in copies[:1]), b)
+                copies.insert(sum(self.blocks[other].computed for other in copies), b)
 
     def lookup(self, extra: Hashable, tokens: Sequence[int], max_blocks: int | None = None) -> tuple[list[int], int]:
         """The longest computed prefix, and how many blocks behind it are registered; changes nothing."""
@@ -212,8 +230,11 @@ class ReferencePool:
         """The plan is taken."""
         ended, self.pins = self.pins, []
         for b in ended:
-            self.blocks[b].fenced, self.blocks[b].pinned = self.blocks[b].fenced - 1, self.blocks[b].pinned - 1
-        self.release(ended)
+            block = self.blocks[b]
+            block.held, block.fenced, block.pinned = block.held - 1, block.fenced - 1, block.pinned - 1
+            if not block.held and b not in self.evictable:  # released before, it has its place; or its turn has come
+                self._unregister(b)
+                self.free.insert(0, b)
 
     def writable(self, b: int) -> bool:
         """Whether nobody but its one holder needs what it holds; planned copies are made before anybody writes."""
@@ -238,8 +259,8 @@ class ReferencePool:
         """Forgets what the blocks hold; idle ones become free."""
         self._known(ids)
         registered = sum(self._unregister(b) for b in ids)
-        idle = [b for b in dict.fromkeys(ids) if b in self.evictable]
-        self.evictable = [b for b in self.evictable if b not in idle]
+        idle = [b for b in dict.fromkeys(ids) if b in self.eviction_order()]
+        self.evictable = [b for b in self.evictable if b not in ids]
         self.free = idle[::-1] + self.free
         return registered
 

@@ -34,7 +34,7 @@ pub struct ReferencePool {
     drop_duplicates: bool,
     /// Next to be handed out first.
     pub free: Vec<usize>,
-    /// Next victim first.
+    /// Next victim first. A pinned block that its last holder released has its place here, too, until its turn comes.
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
@@ -75,7 +75,13 @@ impl ReferencePool {
     pub fn sums(&self) -> (usize, usize, usize, usize) {
         let held = self.blocks.iter().filter(|b| b.references > 0).count();
         let fenced = self.blocks.iter().filter(|b| b.references > 0 && b.references == b.fences).count();
-        (self.free.len(), self.evictable.len(), held - fenced, fenced)
+        (self.free.len(), self.eviction_order().len(), held - fenced, fenced)
+    }
+
+    /// The blocks that allocations take when none is free, next victim first.
+    #[must_use]
+    pub fn eviction_order(&self) -> Vec<usize> {
+        self.evictable.iter().copied().filter(|&block| self.blocks[block].references == 0).collect()
     }
 
     /// Blocks, null block included.
@@ -86,8 +92,8 @@ impl ReferencePool {
 
     /// Blocks that an allocation can take.
     #[must_use]
-    pub const fn available(&self) -> usize {
-        self.free.len() + self.evictable.len()
+    pub fn available(&self) -> usize {
+        self.free.len() + self.eviction_order().len()
     }
 
     /// References outside of fences and pins.
@@ -112,11 +118,16 @@ impl ReferencePool {
 
     /// `None` if there are too few.
     pub fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
-        (n <= self.free.len() + self.evictable.len()).then(|| (0..n).map(|_| self.allocate_one()).collect())
+        (n <= self.available()).then(|| (0..n).map(|_| self.allocate_one()).collect())
     }
 
     fn allocate_one(&mut self) -> usize {
-        let block = if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
+        // Pinned blocks whose turn comes only leave the order.
+        let mut next = || if self.free.is_empty() { self.evictable.remove(0) } else { self.free.remove(0) };
+        let mut block = next();
+        while self.blocks[block].references > 0 {
+            block = next();
+        }
         self.unregister(block);
         self.blocks[block].references = 1;
         block
@@ -132,7 +143,7 @@ impl ReferencePool {
     /// False, and nothing changed, if a block has no reference.
     pub fn acquire(&mut self, blocks: &[usize]) -> bool {
         let valid = blocks.iter().all(|&b| self.blocks.get(b).is_some_and(|block| block.references > 0));
-        blocks.iter().filter(|_| valid).for_each(|&b| self.blocks[b].references += 1);
+        blocks.iter().filter(|_| valid).for_each(|&b| self.hold(b));
         valid
     }
 
@@ -151,12 +162,16 @@ impl ReferencePool {
         let mut idle = Vec::new();
         for &b in blocks {
             self.blocks[b].references -= 1;
-            if self.blocks[b].references == 0 {
+            // Pins do not count: what only they hold is released, and they keep it from being handed out.
+            if self.blocks[b].references == self.blocks[b].pins {
                 idle.push(b);
             }
         }
         let mut cached = Vec::new();
         for b in idle {
+            if cached.contains(&b) {
+                continue; // placed with a copy that was dropped
+            }
             let Block { content, computed, .. } = self.blocks[b].clone();
             let content = content.filter(|_| self.drop_duplicates);
             let twin = content.and_then(|content| {
@@ -167,11 +182,17 @@ impl ReferencePool {
                 continue;
             }
             self.unregister(b);
-            self.free.insert(0, b);
+            if self.blocks[b].references == 0 {
+                self.free.insert(0, b);
+            }
             // What was cached behind the dropped one must not outlive the one that stays.
-            let twin = twin.filter(|_| computed);
-            if let Some(at) = twin.and_then(|twin| self.evictable.iter().position(|&other| other == twin)) {
-                cached.push(self.evictable.remove(at));
+            let waits = |&twin: &usize| {
+                let Block { references, pins, .. } = self.blocks[twin];
+                self.evictable.contains(&twin) || pins > 0 && references == pins
+            };
+            if let Some(twin) = twin.filter(waits).filter(|twin| computed && !cached.contains(twin)) {
+                self.evictable.retain(|&other| other != twin);
+                cached.push(twin);
             }
         }
         cached.sort_by_key(|&b| {
@@ -219,7 +240,14 @@ impl ReferencePool {
             self.blocks[b].fences -= 1;
             self.blocks[b].pins -= 1;
         }
-        self.drop_references(&ended);
+        for &b in &ended {
+            self.blocks[b].references -= 1;
+            // Released before, it has its place in the order; or its turn has come.
+            if self.blocks[b].references == 0 && !self.evictable.contains(&b) {
+                self.unregister(b);
+                self.free.insert(0, b);
+            }
+        }
     }
 
     /// A reference more to a block that is held or cached-free.
@@ -231,6 +259,13 @@ impl ReferencePool {
     /// What a registered and computed block holds.
     fn content_of(&self, block: usize) -> Option<&Content> {
         self.blocks[block].content.as_ref().filter(|_| self.blocks[block].computed)
+    }
+
+    /// The blocks with the content of `block`, the one that a lookup returns first; none if it has no content.
+    #[must_use]
+    pub fn copies_of(&self, block: usize) -> &[usize] {
+        let content = self.blocks[block].content.as_ref();
+        content.and_then(|content| self.copies.get(content)).map_or(&[], Vec::as_slice)
     }
 
     /// The computed block that a lookup of this content returns.
@@ -274,9 +309,9 @@ impl ReferencePool {
             self.blocks[b].computed = true;
             let ring = self.copies.entry(content).or_default();
             ring.retain(|&copy| copy != b);
-            // Behind the oldest computed copy, else first.
-            let first = ring.first().is_some_and(|&head| self.blocks[head].computed);
-            ring.insert(usize::from(first), b);
+            // Behind those that became computed before it, and before all others.
+            let computed = ring.iter().take_while(|&&copy| self.blocks[copy].computed).count();
+            ring.insert(computed, b);
         }
         valid
     }
@@ -314,7 +349,9 @@ impl ReferencePool {
             self.unregister(b);
             if let Some(at) = self.evictable.iter().position(|&other| other == b) {
                 self.evictable.remove(at);
-                self.free.insert(0, b);
+                if self.blocks[b].references == 0 {
+                    self.free.insert(0, b);
+                }
             }
         }
     }
@@ -323,7 +360,8 @@ impl ReferencePool {
     pub fn bump_epoch(&mut self) {
         self.epoch += 1;
         (0..self.blocks.len()).for_each(|b| self.unregister(b));
-        let freed = std::mem::take(&mut self.evictable);
+        let freed = self.eviction_order();
+        self.evictable.clear();
         freed.into_iter().for_each(|b| self.free.insert(0, b));
     }
 

@@ -121,7 +121,7 @@ impl Pair {
         let pool = self.manager.pool();
         let model = self.model.device();
         assert_eq!(indices(&pool.free_order()), model.free, "free order after {operation:?}");
-        assert_eq!(indices(&pool.eviction_order()), model.evictable, "after {operation:?}");
+        assert_eq!(indices(&pool.eviction_order()), model.eviction_order(), "after {operation:?}");
         let stats = pool.stats();
         assert_eq!((stats.free, stats.cached_free, stats.active, stats.fenced), model.sums());
         for id in 0..5 {

@@ -12,7 +12,7 @@ use kvpool::retention::{
 };
 use kvpool::{
     BlockHash, BlockId, BlockState, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError,
-    PoolError, RequestHints, RetentionRange,
+    PoolError, RequestHints, RequestRef, RetentionRange,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -111,6 +111,42 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
     manager.append_tokens(1, &[7, 8], 0).unwrap();
     manager.commit(1, 8).unwrap();
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (3, 1));
+}
+
+/// What was swapped in did not know what it hangs on, unless events were recorded: a prompt's first block, offered first, took
+/// the rest of it along.
+#[test]
+fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
+    for event_capacity in [0, 16] {
+        let mut manager = CacheManager::new(ManagerConfig {
+            num_blocks: 5,
+            block_size: B,
+            retention: Some(RetentionConfig::default()),
+            host_blocks: 5,
+            event_capacity,
+            ..ManagerConfig::default()
+        })
+        .unwrap();
+        let swap = |manager: &mut CacheManager, out: bool| {
+            let ids = [RequestRef::Int(1)];
+            let swap = if out { manager.begin_swap_out(&ids) } else { manager.begin_swap_in(&ids) }.unwrap();
+            manager.take_plan().unwrap();
+            manager.complete_swap(swap).unwrap();
+        };
+        run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], RequestHints::default());
+        swap(&mut manager, true);
+        // Others take its blocks; these have other parents.
+        run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], RequestHints::default());
+        manager.release(2, None).unwrap();
+        swap(&mut manager, false);
+        let tables = manager.block_table(1).unwrap().to_vec();
+        manager.retain(1, &ranges(0, Some(2), Retention::END_OF_LIFE)).unwrap();
+        manager.release(1, None).unwrap();
+        let last_first: Vec<_> = tables.iter().rev().copied().collect();
+        let of_it: Vec<_> = order(&manager).into_iter().filter(|block| tables.contains(block)).collect();
+        assert_eq!(of_it, last_first, "{event_capacity} events");
+        stats(&manager);
+    }
 }
 
 #[test]
@@ -521,6 +557,11 @@ impl Known {
     }
 }
 
+/// Whether its last holder has released it, and its turn has not come: a planned copy may pin it.
+fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
+    manager.pool().order_with_pinned().contains(&block)
+}
+
 #[derive(Default)]
 struct Model {
     blocks: BTreeMap<BlockId, Said>,
@@ -805,7 +846,7 @@ impl Pair {
             let ends =
                 range.retention.keep == Keep::Demoted || range.retention.ttl == Some(Ttl::Absolute(0.0));
             if !ends {
-                let in_use = self.manager.pool().ref_count(copies[0]) != Some(0);
+                let in_use = !is_idle(&self.manager, copies[0]);
                 self.model.apply(said, at, copies[0], (0, in_use), false);
                 continue;
             }
@@ -819,17 +860,23 @@ impl Pair {
     }
 
     fn step(&mut self, operation: &Operation) {
-        let idle =
-            |manager: &CacheManager, block| manager.pool().state(block) == Some(BlockState::CachedFree);
         let before: Vec<bool> = (0..self.manager.pool().num_blocks() as u32)
-            .map(|block| idle(&self.manager, BlockId::new(block)))
+            .map(|block| is_idle(&self.manager, BlockId::new(block)))
             .collect();
         self.apply_operation(operation);
         self.forget_evicted();
+        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known of it.
+        for (&block, said) in &mut self.model.blocks {
+            let pool = self.manager.pool();
+            let overtaken = before[block.index()] && pool.state(block) == Some(BlockState::Fenced);
+            if overtaken && !is_idle(&self.manager, block) {
+                *said = Said::nothing(said.hash);
+            }
+        }
         // What lost its last holder counts its idle time from now.
         for (block, said) in &mut self.model.blocks {
-            if let Some(seconds) = said.idle.filter(|_| !before[block.index()] && idle(&self.manager, *block))
-            {
+            let idle = || !before[block.index()] && is_idle(&self.manager, *block);
+            if let Some(seconds) = said.idle.filter(|_| idle()) {
                 said.deadline = Some(self.model.now + seconds);
             }
         }

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{
-    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, RequestRef, RequestState, SwapId,
-    TransferPlan, Verify, runs,
+    BlockId, CacheManager, EvictionPolicy, ExtraKeys, Fit, ManagerConfig, ManagerError, RequestRef,
+    RequestState, SwapId, TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -451,6 +451,26 @@ fn the_last_of_the_samples_writes_in_place() {
 }
 
 /// One block too few: the batch is refused as a whole, and nobody has a copy.
+/// The block that was copied came to the order when the plan was taken, behind the one that it hangs on, under plain LRU.
+#[test]
+fn a_copy_leaves_the_cache_prefix_closed() {
+    for &eviction in EvictionPolicy::ALL {
+        let config =
+            ManagerConfig { num_blocks: 8, block_size: BLOCK_SIZE, eviction, ..ManagerConfig::default() };
+        let mut manager = CacheManager::new(config).unwrap();
+        admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
+        manager.commit(1, 7).unwrap();
+        let [first, second, _] = manager.block_table(1).unwrap()[..] else { panic!("three blocks") };
+        manager.truncate(1, 4).unwrap(); // into the second, which is registered
+        manager.append_tokens(1, &[9], 0).unwrap();
+        assert_eq!(manager.block_table(1).unwrap()[0], first);
+        manager.release(1, None).unwrap();
+        assert_eq!(manager.take_plan().unwrap().len(), 0, "nobody wants the copy");
+        assert_eq!(manager.pool().eviction_order(), [second, first], "{eviction:?}");
+        manager.check_invariants().unwrap();
+    }
+}
+
 #[test]
 fn copies_that_do_not_fit_refuse_the_batch() {
     let mut manager = manager(2 + 2 + 1, 0);

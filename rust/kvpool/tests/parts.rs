@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use kvpool::hash::HashChain;
 use kvpool::{
-    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockList, Candidate, Content, EvictionPolicy, Evictor,
-    ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, Inserted, LruEvictor,
-    PoolError, PrefixIndex, Refusal, Verify,
+    BlockAllocator, BlockEvent, BlockHash, BlockHasher, BlockId, BlockList, BlockPool, Candidate, ChainLink,
+    Content, EvictionPolicy, Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor,
+    HasherConfig, Inserted, LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
 };
 
 const B: usize = 2;
@@ -350,17 +350,18 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
         assert!(index.is_registered(&chain, 0));
     }
     assert_eq!(copies(&index), [4, 2, 7, 5]);
-    // Computed in another order than inserted: the first computed one hits from then on.
-    for (computed, expected) in [(7, [7, 4, 2, 5]), (5, [7, 5, 4, 2]), (4, [7, 4, 5, 2]), (7, [7, 4, 5, 2])] {
+    // Computed in another order than inserted: the first computed one hits from then on, and the others stand behind it in the
+    // order in which they became so.
+    for (computed, expected) in [(7, [7, 4, 2, 5]), (5, [7, 5, 4, 2]), (4, [7, 5, 4, 2]), (7, [7, 5, 4, 2])] {
         index.mark_computed(id(computed)).unwrap();
         assert_eq!((copies(&index), index.find(&chain, 0)), (expected.to_vec(), Some(id(7))));
         index.check_invariants().unwrap();
     }
     assert!(index.has_other_computed_copy(id(7)) && index.has_other_computed_copy(id(2)));
     assert_eq!((index.num_registered(), index.num_hashes()), (4, 1));
-    // The head goes: the next computed one hits. The last computed one goes: nothing does.
+    // The head goes: the oldest computed one that is left hits. The last computed one goes: nothing does.
     for (removed, left, hit) in
-        [(7, &[4, 5, 2][..], Some(4)), (4, &[5, 2], Some(5)), (5, &[2], None), (2, &[], None)]
+        [(7, &[5, 4, 2][..], Some(5)), (5, &[4, 2], Some(4)), (4, &[2], None), (2, &[], None)]
     {
         assert!(index.remove(id(removed)) && !index.remove(id(removed)));
         assert_eq!((copies(&index), index.find(&chain, 0)), (left.to_vec(), hit.map(id)));
@@ -368,6 +369,49 @@ fn copies_are_found_computed_ones_first_and_the_oldest_of_these_hits() {
         index.check_invariants().unwrap();
     }
     assert_eq!((index.num_registered(), index.num_hashes()), (0, 0));
+}
+
+/// A copy that became computed stood right behind the oldest one: of three, the youngest hit when that one went.
+#[test]
+fn of_several_computed_copies_the_oldest_that_is_left_hits() {
+    let chain = chain(&[1, 2]);
+    let mut index = index();
+    for block in 1..=5 {
+        assert_eq!(index.insert(id(block), &chain, 0), Ok(Inserted::Registered));
+        if block != 4 {
+            index.mark_computed(id(block)).unwrap(); // the fourth is computed last, and counts as the youngest
+        }
+    }
+    index.mark_computed(id(4)).unwrap();
+    for oldest in [1, 2, 3, 5, 4] {
+        assert_eq!(index.find(&chain, 0), Some(id(oldest)));
+        assert!(index.remove(id(oldest)));
+        index.check_invariants().unwrap();
+    }
+    assert_eq!(index.find(&chain, 0), None);
+}
+
+/// What a block holds has no known parent: that of what it held before was read instead.
+#[test]
+fn a_parent_that_is_not_known_is_none() {
+    let (first, second) = (chain(&[1, 2, 3, 4]), chain(&[5, 6, 7, 8]));
+    let forged = |parent| {
+        let (algorithm, hash) = (HashAlgorithm::Sha256, second.hashes()[1]);
+        ChainLink::forged(algorithm, 0, hash, None, parent, 1, vec![7, 8].into())
+    };
+    let config = PoolConfig { num_blocks: 4, block_size: B, event_capacity: 9, ..Default::default() };
+    for parent in [None, Some(second.hashes()[0])] {
+        let mut pool = BlockPool::new(config.clone()).unwrap();
+        let block = pool.allocate(1).unwrap();
+        pool.register(&block, &first, 1).unwrap();
+        pool.mark_computed(&block).unwrap();
+        pool.evict(&block).unwrap();
+        pool.take_events();
+        assert_eq!(pool.promote(block[0], &forged(parent)), Ok(block[0]));
+        pool.mark_computed(&block).unwrap();
+        let stored = BlockEvent::Stored { hash: second.hashes()[1], parent, depth: 1, block: block[0] };
+        assert_eq!(pool.take_events().events, [stored]);
+    }
 }
 
 #[test]

@@ -279,6 +279,12 @@ impl Pair {
         );
         let stats = self.pool.stats();
         assert_eq!((stats.free, stats.cached_free, stats.active, stats.fenced), self.model.sums());
+        // Which copy hits, and which one after it.
+        for block in 1..self.pool.num_blocks() {
+            let hash = self.pool.hash_of(block_ids(&[block])[0]);
+            let copies = hash.map_or_else(Vec::new, |hash| indices(&self.pool.copies(&hash)));
+            assert_eq!(copies, self.model.copies_of(block), "of block {block}, after {operation:?}");
+        }
         // Property 13: events replayed into a set are the matchable hashes.
         let batch = self.pool.take_events();
         assert_eq!(batch.dropped, 0);

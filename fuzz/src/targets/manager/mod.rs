@@ -407,7 +407,7 @@ impl Manager {
             for (tier, expected) in model.pools.iter().enumerate() {
                 let Ok(pool) = self.manager.tiers().pool(tier) else { continue };
                 same("free order", &indices(&pool.free_order()), &expected.free)?;
-                same("eviction order", &indices(&pool.eviction_order()), &expected.evictable)?;
+                same("eviction order", &indices(&pool.eviction_order()), &expected.eviction_order())?;
                 let stats = pool.stats();
                 let sums = (stats.free, stats.cached_free, stats.active, stats.fenced);
                 same("sums", &sums, &expected.sums())?;
@@ -574,7 +574,7 @@ impl Machine for Manager {
         }
         let Some(model) = &self.model else { return lines };
         for (tier, pool) in model.pools.iter().enumerate() {
-            let (free, evictable) = (text::list(&pool.free), text::list(&pool.evictable));
+            let (free, evictable) = (text::list(&pool.free), text::list(&pool.eviction_order()));
             lines.push(format!("let pool = manager.tiers().pool({tier}).unwrap();"));
             lines.push(format!("assert_eq!(indices(&pool.free_order()), {free});"));
             lines.push(format!("assert_eq!(indices(&pool.eviction_order()), {evictable});"));

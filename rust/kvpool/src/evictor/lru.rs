@@ -5,7 +5,8 @@
 //! their table reversed. A hit removes the block; its next release puts it at the back. A copy of it that is dropped at its
 //! release puts it there too: else what hangs on that content would outlive it.
 //!
-//! It knows no parents: that whoever holds a block holds all before it is what keeps a parent behind its children. A parent that is
+//! It knows no parents: that whoever holds a block holds all before it is what keeps a parent behind its children. Pins of planned
+//! copies hold no such prefix, so a block takes its place when its last holder goes, pinned or not. A parent that is
 //! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first, and no lookup reaches
 //! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!

@@ -28,7 +28,7 @@ pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Policy};
 
-/// A block that has become cached-free.
+/// A block that its last holder has released: cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The block.
@@ -39,8 +39,9 @@ pub struct Candidate {
 
 /// The order in which cached-free blocks are evicted.
 ///
-/// The pool guarantees: blocks are real blocks of the pool; a block is inserted only when it becomes cached-free, and
-/// removed or evicted before it is inserted again; no call is re-entered.
+/// The pool guarantees: blocks are real blocks of the pool; a block is inserted only when its last holder has released it, and
+/// removed or evicted before it is inserted again; no call is re-entered. A planned copy may pin a block that is held here: given
+/// up by [`Evictor::evict`], such a block is no victim, and the next one is asked for.
 ///
 /// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no
 /// clocks, no hash-map order, no process seeds). No method may panic, whatever the arguments.

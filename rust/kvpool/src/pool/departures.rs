@@ -62,10 +62,10 @@ impl BlockPool {
         self.evictor.name()
     }
 
-    /// The content that leaves next was evicted just now.
-    pub(super) fn note_evicted(&mut self) {
+    /// The content that leaves next is evicted, for this reason.
+    pub(super) fn note_evicted(&mut self, cause: EvictionCause) {
         if let Some(log) = &mut self.departures {
-            log.cause = Cause::Evicted(self.evictor.cause());
+            log.cause = Cause::Evicted(cause);
         }
     }
 

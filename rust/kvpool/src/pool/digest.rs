@@ -265,7 +265,7 @@ impl BlockPool {
             self.epoch,
             self.allocator.num_free() as u64,
             u64::from(front),
-            self.evictor.len() as u64,
+            self.num_cached_free() as u64,
             self.allocator.num_held() as u64,
             self.fences.num_fenced() as u64,
             // Steps are numbered from 0: none completed is one less.

@@ -9,6 +9,7 @@ use crate::events::BlockEvent;
 use crate::evictor::Candidate;
 use crate::free_list::check_id;
 use crate::journal::{Check, Ids, PoolOperation};
+use crate::retention::EvictionCause;
 
 impl BlockPool {
     /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
@@ -51,12 +52,7 @@ impl BlockPool {
         }
         self.touch_new(&out[first..])?;
         for _ in free..n {
-            let Some(victim) = self.evictor.evict() else {
-                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
-            };
-            self.check_victim(victim)?;
-            self.note_evicted();
-            self.unregister(victim);
+            let victim = self.evict_one()?;
             self.allocator.hold_parked(victim);
             out.push(victim);
             self.counters.evicted += 1;
@@ -65,12 +61,29 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Poisons the pool if the evictor gave up what it cannot have held.
-    fn check_victim(&mut self, victim: BlockId) -> Result<(), PoolError> {
-        if self.allocator.ref_count(victim) == Some(0) && self.index.is_computed(victim) {
-            return self.touch(&[victim]);
+    /// The next victim, without its content. Pinned blocks whose turn comes before it only leave the order.
+    fn evict_one(&mut self) -> Result<BlockId, PoolError> {
+        loop {
+            let Some(victim) = self.evictor.evict() else {
+                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            };
+            if !self.check_victim(victim)? {
+                self.note_evicted(self.evictor.cause());
+                self.unregister(victim);
+                return Ok(victim);
+            }
         }
-        Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")))
+    }
+
+    /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
+    fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
+        if !self.is_released(victim) || !self.index.is_computed(victim) {
+            return Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")));
+        }
+        self.touch(&[victim])?;
+        let pinned = self.allocator.ref_count(victim) != Some(0);
+        self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(pinned));
+        Ok(pinned)
     }
 
     /// Adds one reference per id to blocks that somebody holds: a second holder of a block table. O(n). A fence counts as a
@@ -86,18 +99,27 @@ impl BlockPool {
     }
 
     fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.add_references(blocks, true)
+    }
+
+    /// One reference more to each of some held blocks, for holders or for pins.
+    pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
         self.touch(blocks)?;
+        if self.fences.is_idle() {
+            return self.allocator.acquire(blocks);
+        }
+        let mut added = BTreeMap::<BlockId, u32>::new();
+        for &block in blocks {
+            *added.entry(block).or_default() += 1;
+        }
         self.allocator.acquire(blocks)?;
-        if !self.fences.is_idle() {
-            let mut added = BTreeMap::<BlockId, u32>::new();
-            for &block in blocks {
-                *added.entry(block).or_default() += 1;
+        for (block, added) in added {
+            let before = self.allocator.ref_count(block).unwrap_or(added).saturating_sub(added);
+            if for_holders {
+                self.take_back(block, before);
             }
-            for (block, added) in added {
-                let now = self.allocator.ref_count(block).unwrap_or(added);
-                self.fences.on_acquire(block, now.saturating_sub(added));
-            }
+            self.fences.on_acquire(block, before);
         }
         Ok(())
     }
@@ -125,11 +147,23 @@ impl BlockPool {
         }
         self.idle.clear();
         self.allocator.drop_references(blocks, &mut self.idle)?;
-        for block in shared.into_keys() {
-            let left = self.allocator.ref_count(block).unwrap_or(0);
-            self.fences.on_release(block, left);
+        if shared.is_empty() {
+            return self.settle_idle(false);
         }
-        self.settle_idle()
+        // What only pins hold from now on is released, too; in the order in which holders gave it up.
+        self.idle.clear();
+        for block in blocks {
+            let Some(named) = shared.get_mut(block) else { continue };
+            *named -= 1;
+            if *named == 0 {
+                let left = self.allocator.ref_count(*block).unwrap_or(0);
+                self.fences.on_release(*block, left);
+                if self.is_released(*block) {
+                    self.idle.push(*block);
+                }
+            }
+        }
+        self.settle_idle(false)
     }
 
     /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
@@ -170,30 +204,49 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Sends the parked blocks of `self.idle` where they belong: to the evictor or to the free list.
-    fn settle_idle(&mut self) -> Result<(), PoolError> {
+    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor or to the free list.
+    /// Whose last pin has just ended has been there.
+    fn settle_idle(&mut self, unpinned: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
         self.candidates.clear();
         for &block in &idle {
-            if let Some(depth) = self.index.depth_of(block) {
+            let pinned = self.allocator.ref_count(block) != Some(0);
+            if unpinned {
+                if self.evictor.contains(block) {
+                    self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
+                    continue;
+                }
+                // Its turn has come, or it has nothing to be kept for.
+                self.note_evicted(EvictionCause::Policy);
+                self.unregister(block);
+            } else if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
+                continue; // placed with a copy that was dropped
+            } else if let Some(depth) = self.index.depth_of(block) {
                 let may_drop = self.duplicates == DuplicatePolicy::DropOnRelease;
                 let copy = if may_drop { self.index.other_computed_copy(block) } else { None };
                 let copy = copy.filter(|_| !self.evictor.has_dependents(block));
                 if self.index.is_computed(block) && copy.is_none() {
                     self.candidates.push(Candidate { block, depth });
+                    self.pinned_in_order += usize::from(pinned);
                     continue;
                 }
                 if let Some(copy) = copy {
                     self.counters.duplicates_dropped += 1;
                     // What was never computed had nothing computed behind it.
-                    if self.index.is_computed(block) && self.evictor.renew(copy) {
-                        self.candidates.push(Candidate { block: copy, depth });
+                    if self.index.is_computed(block) {
+                        if self.evictor.renew(copy) {
+                            self.candidates.push(Candidate { block: copy, depth });
+                        } else {
+                            self.place_again(copy);
+                        }
                     }
                 }
                 self.unregister(block);
             }
             self.evictor.remove(block);
-            self.free_parked(block)?;
+            if !pinned {
+                self.free_parked(block)?;
+            }
         }
         self.relink_candidates();
         let held = self.evictor.len();
@@ -228,14 +281,17 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        for candidate in &self.candidates {
-            let parent = self.evictor.parent(candidate.block);
+        let mut at = 0;
+        while let Some(&Candidate { block, .. }) = self.candidates.get(at) {
+            let parent = self.evictor.parent(block);
             if parent.is_none_or(|parent| !self.index.is_computed(parent))
-                && let Some(hash) = self.index.parent_of(candidate.block)
+                && let Some(hash) = self.index.parent_of(block)
                 && let Some(parent) = self.index.head_of_hash(&hash)
             {
-                self.evictor.relink(candidate.block, parent);
+                self.place_again(parent);
+                self.evictor.relink(block, parent);
             }
+            at += 1;
         }
     }
 
@@ -278,11 +334,11 @@ impl BlockPool {
     fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
-        self.end_fences(&ended)?;
+        self.end_fences(&ended, false)?;
         Ok(ended.len())
     }
 
-    fn end_fences(&mut self, ended: &[BlockId]) -> Result<(), PoolError> {
+    pub(super) fn end_fences(&mut self, ended: &[BlockId], pins: bool) -> Result<(), PoolError> {
         self.idle.clear();
         self.touch(ended)?;
         for &block in ended {
@@ -292,26 +348,11 @@ impl BlockPool {
                 return Err(self.broken(reason));
             }
             self.allocator.drop_references(&[block], &mut self.idle)?;
+            if references > 1 && self.is_released(block) {
+                self.idle.push(block); // of its references pins are left
+            }
         }
-        self.settle_idle()
-    }
-
-    /// Adds one reference to each of some held blocks, which a fence holds until [`Self::unpin`]: a planned copy will read
-    /// or write them. O(n).
-    ///
-    /// # Errors
-    /// As [`Self::acquire`].
-    pub(crate) fn pin(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.acquire(blocks)?;
-        let allocator = &self.allocator;
-        self.fences.add(None, blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
-        Ok(())
-    }
-
-    /// Ends all pins. O(pins).
-    pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
-        let ended = self.fences.end_pins();
-        self.end_fences(&ended)
+        self.settle_idle(pins)
     }
 
     /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only policies that order by
@@ -373,10 +414,12 @@ impl BlockPool {
                 continue;
             }
             let idle = self.allocator.ref_count(block) == Some(0);
-            if self.evictor.remove(block) != idle {
+            let in_order = self.is_pinned_in_order(block);
+            if self.evictor.remove(block) != (idle || in_order) {
                 let reason = format!("B2: the evictor is wrong about whether it held block {block}");
                 return Err(self.broken(reason));
             }
+            self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(in_order));
             self.unregister(block);
             dropped += 1;
             if idle {
@@ -426,9 +469,11 @@ impl BlockPool {
         let registered = self.index.num_registered();
         self.touch_all()?;
         while let Some(block) = self.evictor.evict() {
-            self.check_victim(block)?;
+            let pinned = self.check_victim(block)?;
             self.index.remove(block);
-            self.free_parked(block)?;
+            if !pinned {
+                self.free_parked(block)?;
+            }
         }
         if !self.evictor.is_empty() {
             return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));

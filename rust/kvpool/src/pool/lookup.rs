@@ -101,9 +101,11 @@ impl BlockPool {
         for &block in &found.blocks {
             let before = self.allocator.ref_count(block).unwrap_or(0);
             if before > 0 {
+                if !self.take_back(block, before) {
+                    self.note_shared_hit(block);
+                }
                 self.allocator.acquire(&[block])?;
                 self.fences.on_acquire(block, before);
-                self.note_shared_hit(block);
             } else if self.evictor.hit(block) {
                 self.allocator.hold_parked(block);
             } else {

@@ -5,7 +5,8 @@
 //!
 //! Invariants, recounted by [`BlockPool::check_invariants`]:
 //! - B1: free + cached-free + active + fenced == usable blocks; every block is in exactly one of the four.
-//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed.
+//! - B2: the evictor holds exactly the blocks with no reference that are registered and computed; and of those that only pins
+//!   hold, the ones whose turn has not come (`pins`).
 //! - B3: a free block is not registered; a registered block is held or cached-free.
 //! - B4: an allocation takes a cached block only when no free one is left (vLLM #42948, #42656).
 //! - B5: what an earlier epoch registered is never matched again.
@@ -42,6 +43,7 @@ mod faults;
 mod journal;
 mod lifetime;
 mod lookup;
+mod pins;
 mod promote;
 mod retention;
 mod scrub;
@@ -127,7 +129,8 @@ pub struct PoolConfig {
     /// What an advisor samples: see [`crate::advisor`]. `None` has none, and costs nothing.
     pub advisor: Option<AdvisorConfig>,
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
-    /// block more.
+    /// block more, in every tier, as do policies that know what hangs on what: all but plain LRU and
+    /// [`EvictionPolicy::LastAccess`].
     pub event_capacity: usize,
     /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
     /// with one. Off costs nothing; on, 24 bytes per block.
@@ -170,6 +173,8 @@ pub struct BlockPool {
     /// Whether the evictor wants to be told of registrations and of hits on blocks in use.
     history: bool,
     fences: FenceSet,
+    /// Blocks that the evictor holds and pins hold, too.
+    pinned_in_order: usize,
     events: EventLog,
     advisor: Option<Box<Advisor>>,
     /// What the manager wants to know of contents that come and go.
@@ -240,6 +245,7 @@ impl BlockPool {
             evictor,
             history,
             fences: FenceSet::default(),
+            pinned_in_order: 0,
             events,
             advisor: advisor.transpose()?.map(Box::new),
             departures: None,
@@ -270,7 +276,7 @@ impl BlockPool {
     /// Blocks that an allocation can take now: free and cached-free.
     #[must_use]
     pub fn num_available(&self) -> usize {
-        self.allocator.num_free().saturating_add(self.evictor.len())
+        self.allocator.num_free().saturating_add(self.num_cached_free())
     }
 
     /// Blocks that no request holds but a running step may still touch.
@@ -399,7 +405,11 @@ impl BlockPool {
     /// The cached-free blocks in the order in which they would be evicted. O(cached-free blocks).
     #[must_use]
     pub fn eviction_order(&self) -> Vec<BlockId> {
-        self.evictor.order()
+        let mut order = self.evictor.order();
+        if self.pinned_in_order > 0 {
+            order.retain(|&block| self.allocator.ref_count(block) == Some(0));
+        }
+        order
     }
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
@@ -418,7 +428,7 @@ impl BlockPool {
         PoolStats {
             usable: self.num_usable(),
             free: self.allocator.num_free(),
-            cached_free: self.evictor.len(),
+            cached_free: self.num_cached_free(),
             active: self.allocator.num_held().saturating_sub(self.num_fenced()),
             fenced: self.num_fenced(),
             registered: self.index.num_registered(),
@@ -463,6 +473,19 @@ impl BlockPool {
         ensure(counted == (free, cached_free, active, fenced), "B1 (the sums hold)", || {
             format!("counted {counted:?}, found {:?}", (free, cached_free, active, fenced))
         })
+    }
+
+    /// Whether blocks remember the hash of what is before them, for the evictor or for events.
+    pub(crate) const fn keeps_parents(&self) -> bool {
+        self.index.keeps_parents()
+    }
+
+    /// From now on they do: contents may come from, or go to, a pool that needs it.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory.
+    pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
+        self.index.keep_parents()
     }
 
     /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.

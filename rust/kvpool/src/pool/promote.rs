@@ -102,8 +102,11 @@ impl BlockPool {
     /// One more reference to a block that is held or cached-free.
     pub(crate) fn hold(&mut self, block: BlockId) -> Result<(), PoolError> {
         if self.allocator.ref_count(block) != Some(0) {
+            let pinned = self.is_released(block);
             self.acquire(&[block])?;
-            self.note_shared_hit(block);
+            if !pinned {
+                self.note_shared_hit(block); // else it was one already
+            }
             return Ok(());
         }
         self.touch(&[block])?;

@@ -6,7 +6,7 @@
 //! reason ([`PoolError::Poisoned`]) instead of serving wrong KV. Readings that name no block to be used, and those that help to
 //! find out what happened, still answer: counts, states, orders, events, statistics.
 //!
-//! What is checked of a block: that it is in exactly one place (B1), evictable only if computed (B2), free only without a
+//! What is checked of a block: that it is in exactly one place (B1), in the order of eviction only if computed (B2), free only without a
 //! content (B3); that its links in the free list, in the rings of the index and in the evictor's orders are mirrored by its
 //! neighbours; that the table leads from its hash to its ring; that it hangs on the block with the content before its own; that
 //! fences have no more references than there are (F1); and, in a pool with a digest, that references, fences and content are
@@ -94,7 +94,9 @@ impl BlockPool {
         let references = self.ref_count(block).unwrap_or(0);
         let on_free_list = self.allocator.free_list().contains(block);
         let evictable = self.evictor.contains(block);
-        let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(references > 0);
+        // Pins leave a block its place in the order.
+        let held = references > 0 && !(evictable && self.is_released(block));
+        let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
         ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
             format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
         })?;
@@ -125,7 +127,7 @@ impl BlockPool {
 
     /// What has to add up. O(1).
     pub(super) fn check_sums(&self) -> Result<(), InvariantViolation> {
-        let (free, cached_free) = (self.allocator.num_free(), self.evictor.len());
+        let (free, cached_free) = (self.allocator.num_free(), self.num_cached_free());
         let (held, fenced) = (self.allocator.num_held(), self.fences.num_fenced());
         let sum = free.saturating_add(cached_free).saturating_add(held);
         ensure(sum == self.num_usable(), "B1 (the sums hold)", || {

@@ -3,13 +3,15 @@
 //! Owns: which blocks are registered, under which hash, at which depth of their chain, whether they are computed, and
 //! what verifies a hit. It knows nothing of reference counts: a registered block may be held or cached-free.
 //!
-//! Several blocks may carry one hash (two requests computed the same prompt at once): they form a ring, in which every
-//! computed copy precedes every uncomputed one, so that a lookup looks at one entry. The oldest computed copy is the
+//! Several blocks may carry one hash (two requests computed the same prompt at once): those that are computed form a ring,
+//! in the order in which they became so, and the others form one, in the order in which they were registered. Each ring has
+//! an entry of the table, so that a lookup looks at one block, and a copy that becomes computed finds the end of its new
+//! ring, however many there are. The oldest computed copy, the one that became computed first of those that are left, is the
 //! one that hits.
 //!
 //! Invariants:
-//! - P1: the table's entry of a hash is the head of the ring of exactly the blocks registered under it.
-//! - P2: in a ring, computed copies precede uncomputed ones. A lookup never returns an uncomputed block.
+//! - P1: the table's entries of a hash are the heads of the rings of exactly the blocks registered under it.
+//! - P2: a ring is of computed copies, or of uncomputed ones. A lookup never returns an uncomputed block.
 //! - P3: every entry points to a block whose stored hash is its key; removing a block leaves no entry behind
 //!   (vLLM #4761, kvcached #362).
 //! - A second chain with an equal hash and other content (a collision) is never indexed over the first: it is counted.
@@ -108,7 +110,8 @@ pub struct PrefixIndex {
     algorithm: Option<HashAlgorithm>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
-    /// Parent hashes, kept only for listeners.
+    /// Parent hashes, kept only for whoever asks for them. The block's own hash, which no content has as its parent, says
+    /// that none is known.
     keep_parents: bool,
     parents: Vec<BlockHash>,
     registered: usize,
@@ -116,6 +119,8 @@ pub struct PrefixIndex {
     content_sum: u64,
     /// Rings: entries of the table.
     heads: usize,
+    /// Hashes that have two of them: computed copies, and others.
+    mixed: usize,
     /// A change met links that do not mirror each other, or a table that does not lead to a ring's head: the content that it
     /// met is not found any more, and the index can no longer be trusted.
     torn: bool,
@@ -149,7 +154,7 @@ impl TableKey {
 
 impl PrefixIndex {
     /// An empty index for blocks `1..num_blocks` of `block_size` tokens. With `keep_parents` each block also remembers
-    /// its parent's hash (32 bytes per block), for event listeners.
+    /// its parent's hash (32 bytes per block), for event listeners and for evictors that keep the cache prefix-closed.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a number of blocks or a block size out of range.
@@ -182,6 +187,7 @@ impl PrefixIndex {
             registered: 0,
             content_sum: 0,
             heads: 0,
+            mixed: 0,
             torn: false,
         };
         index.grow(num_blocks)?;
@@ -208,6 +214,23 @@ impl PrefixIndex {
             try_reserve(&mut self.parents, num_blocks)?;
         }
         self.num_blocks = num_blocks;
+        Ok(())
+    }
+
+    /// Whether blocks remember their parents' hashes.
+    pub(crate) const fn keeps_parents(&self) -> bool {
+        self.keep_parents
+    }
+
+    /// From now on blocks remember their parents' hashes. Of what is registered already none is known.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
+        try_reserve(&mut self.parents, self.num_blocks)?;
+        self.keep_parents = true;
+        let known = self.parents.len();
+        self.parents.extend(self.entries.iter().skip(known).map(|entry| entry.hash));
         Ok(())
     }
 
@@ -254,7 +277,7 @@ impl PrefixIndex {
     /// Distinct hashes among them.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
-        self.table.len()
+        self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
     }
 
     /// The hash algorithm of what was registered; `None` before anything was.
@@ -309,26 +332,35 @@ impl PrefixIndex {
         self.contains(block).then(|| self.entries[block.index()].depth_and_flags & DEPTH)
     }
 
-    /// The parent's hash of a registered block; `None` for the first block of a chain, or without `keep_parents`.
+    /// The parent's hash of a registered block; `None` for the first block of a chain, if none is known, or without
+    /// `keep_parents`.
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
-        let depth = self.depth_of(block)?;
-        if depth == 0 { None } else { self.parents.get(block.index()).copied() }
+        if self.depth_of(block)? == 0 {
+            return None;
+        }
+        let own = &self.entries[block.index()].hash;
+        self.parents.get(block.index()).copied().filter(|parent| parent != own)
     }
 
-    /// The blocks registered under `hash`, computed ones first.
+    /// The blocks registered under `hash`: computed ones, in the order in which they became so, then the others, in the order
+    /// in which they were registered.
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        let Some(head) = self.head_of(hash) else { return Vec::new() };
-        let mut out = vec![BlockId::new(head)];
-        let mut at = self.entries[head as usize].next;
-        // Never longer than the pool: a broken ring ends, it does not hang.
-        while at != head && out.len() < self.entries.len() {
-            let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.hash == *hash) else {
-                break;
-            };
-            out.push(BlockId::new(at));
-            at = entry.next;
+        let (computed, others) = self.heads_of(hash);
+        let mut out = Vec::new();
+        for head in computed.into_iter().chain(others) {
+            let mut at = head;
+            // Never longer than the pool: a broken ring ends, it does not hang.
+            while let Some(entry) = self.entries.get(at as usize).filter(|entry| entry.hash == *hash)
+                && out.len() < self.entries.len()
+            {
+                out.push(BlockId::new(at));
+                at = entry.next;
+                if at == head {
+                    break;
+                }
+            }
         }
         out
     }
@@ -342,17 +374,50 @@ impl PrefixIndex {
     /// The computed copy of the block's content that a lookup would find if `block` were not there.
     pub(crate) fn other_computed_copy(&self, block: BlockId) -> Option<BlockId> {
         let entry = self.entries.get(block.index()).filter(|entry| entry.is(REGISTERED))?;
-        // Computed copies come first: if another one exists it is the head, or the head is this block and it is next.
-        let other = if entry.is(HEAD) { entry.next } else { self.head_of(&entry.hash)? };
+        // It is the head of the computed ones; or that is this block, and the other one is next.
+        let first = entry.is(HEAD) && entry.is(COMPUTED);
+        let other = if first { entry.next } else { self.ring_of(&entry.hash, true)? };
         let copy = self.entries.get(other as usize).filter(|copy| copy.hash == entry.hash);
         let computed = other != block.get() && copy.is_some_and(|copy| copy.is(COMPUTED));
         computed.then_some(BlockId::new(other))
     }
 
+    /// The block under `hash` that a lookup would find first: the oldest computed one, else the oldest.
     #[inline]
     fn head_of(&self, hash: &BlockHash) -> Option<u32> {
-        let leads = |&head: &u32| self.entries.get(head as usize).is_some_and(|entry| entry.hash == *hash);
+        let mut uncomputed = None;
+        let leads = |&head: &u32| match self.entries.get(head as usize) {
+            Some(entry) if entry.hash == *hash => {
+                if !entry.is(COMPUTED) {
+                    uncomputed = Some(head);
+                }
+                entry.is(COMPUTED)
+            }
+            _ => false,
+        };
+        self.table.find(self.table_key.hash(hash), leads).copied().or(uncomputed)
+    }
+
+    /// The head of the ring of the computed blocks under `hash`, or of the others.
+    fn ring_of(&self, hash: &BlockHash, computed: bool) -> Option<u32> {
+        let leads = |&head: &u32| {
+            let entry = self.entries.get(head as usize);
+            entry.is_some_and(|entry| entry.is(COMPUTED) == computed && entry.hash == *hash)
+        };
         self.table.find(self.table_key.hash(hash), leads).copied()
+    }
+
+    /// Both: the head of the computed ones, and that of the others.
+    fn heads_of(&self, hash: &BlockHash) -> (Option<u32>, Option<u32>) {
+        let (mut computed, mut uncomputed) = (None, None);
+        let both = |&head: &u32| {
+            if let Some(entry) = self.entries.get(head as usize).filter(|entry| entry.hash == *hash) {
+                *(if entry.is(COMPUTED) { &mut computed } else { &mut uncomputed }) = Some(head);
+            }
+            computed.is_some() && uncomputed.is_some()
+        };
+        self.table.find(self.table_key.hash(hash), both);
+        (computed, uncomputed)
     }
 
     /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.

@@ -36,11 +36,12 @@ impl PrefixIndex {
         let id = block.get();
         self.algorithm = Some(link.algorithm);
         let mut flags = REGISTERED;
-        let (prev, next) = if let Some(head) = self.head_of(&link.hash) {
-            if !self.verifies_link(head, link) {
-                return Inserted::Collision;
-            }
-            // Uncomputed: at the end of the ring.
+        let (computed, uncomputed) = self.heads_of(&link.hash);
+        if computed.or(uncomputed).is_some_and(|copy| !self.verifies_link(copy, link)) {
+            return Inserted::Collision;
+        }
+        let (prev, next) = if let Some(head) = uncomputed {
+            // At the end of the ring.
             let tail = self.entries[head as usize].prev;
             if !self.mirrors(tail, head) {
                 return Inserted::Collision; // not over what cannot be trusted
@@ -49,11 +50,8 @@ impl PrefixIndex {
             self.entries[head as usize].prev = id;
             (tail, head)
         } else {
-            let (entries, key) = (&self.entries, self.table_key);
-            let at = key.hash(&link.hash);
-            let rehash = |&head: &u32| entries.get(head as usize).map_or(0, |entry| key.hash(&entry.hash));
-            self.table.insert_unique(at, id, rehash);
-            self.heads += 1;
+            self.insert_head(id, &link.hash);
+            self.mixed += usize::from(computed.is_some());
             flags |= HEAD;
             (id, id)
         };
@@ -71,8 +69,9 @@ impl PrefixIndex {
             let at = block.index() * self.block_size;
             self.tokens[at..at + self.block_size].copy_from_slice(tokens);
         }
-        if let (Some(slot), Some(parent)) = (self.parents.get_mut(block.index()), link.parent) {
-            *slot = parent;
+        if let Some(slot) = self.parents.get_mut(block.index()) {
+            // Always written: what the block held before had another one.
+            *slot = link.parent.unwrap_or(link.hash);
         }
         self.registered = self.registered.wrapping_add(1);
         self.content_sum = self.content_sum.wrapping_add(self.content_check(block));
@@ -94,30 +93,32 @@ impl PrefixIndex {
 
     pub(crate) fn mark_computed_checked(&mut self, block: BlockId) -> Visibility {
         let id = block.get();
-        if self.entries[block.index()].is(COMPUTED) {
+        let Entry { hash, next, depth_and_flags: flags, .. } = self.entries[block.index()];
+        if flags & COMPUTED != 0 {
+            return Visibility::Unchanged;
+        }
+        let alone = flags & HEAD != 0 && next == id;
+        // Of nearly every content there is one copy: its ring becomes one of computed copies as it is.
+        let computed = if alone && self.mixed == 0 { None } else { self.ring_of(&hash, true) };
+        let moves = !alone || computed.is_some();
+        if moves && !self.leave_ring(id) {
             return Visibility::Unchanged;
         }
         self.entries[block.index()].depth_and_flags |= COMPUTED;
         self.content_sum = self.content_sum.wrapping_add(u64::from(COMPUTED));
-        if self.entries[block.index()].is(HEAD) {
-            return Visibility::Appeared;
-        }
-        // Move it to where computed copies are: behind a computed head, or before an uncomputed one.
-        let hash = self.entries[block.index()].hash;
-        let Some(head) = self.head_of(&hash) else {
-            self.torn = true;
-            return Visibility::Unchanged;
-        };
-        if !self.unlink(id) {
+        if let Some(head) = computed {
+            self.mixed = self.mixed.saturating_sub(usize::from(alone));
+            let tail = self.entries[head as usize].prev;
+            self.link_after(id, tail);
             return Visibility::Unchanged;
         }
-        if self.entries[head as usize].is(COMPUTED) {
-            self.link_after(id, head);
-            return Visibility::Unchanged;
+        if moves {
+            self.insert_head(id, &hash);
+            self.mixed += 1; // the ring that it left has others
+            let entry = &mut self.entries[block.index()];
+            (entry.prev, entry.next) = (id, id);
+            entry.depth_and_flags |= HEAD;
         }
-        let tail = self.entries[head as usize].prev;
-        self.link_after(id, tail);
-        self.move_head(&hash, head, id);
         Visibility::Appeared
     }
 
@@ -126,7 +127,9 @@ impl PrefixIndex {
         let forward = self.entries.get(prev as usize).filter(|entry| entry.next == next);
         let backward = self.entries.get(next as usize).filter(|entry| entry.prev == prev);
         let sound = match (forward, backward) {
-            (Some(before), Some(behind)) => before.hash == behind.hash,
+            (Some(before), Some(behind)) => {
+                before.hash == behind.hash && before.is(COMPUTED) == behind.is(COMPUTED)
+            }
             _ => false,
         };
         self.torn |= !sound;
@@ -166,6 +169,29 @@ impl PrefixIndex {
         self.entries[to as usize].depth_and_flags |= HEAD;
     }
 
+    /// Enters a ring in the table, with `id` as its head.
+    fn insert_head(&mut self, id: u32, hash: &BlockHash) {
+        let (entries, key) = (&self.entries, self.table_key);
+        let rehash = |&head: &u32| entries.get(head as usize).map_or(0, |entry| key.hash(&entry.hash));
+        self.table.insert_unique(key.hash(hash), id, rehash);
+        self.heads += 1;
+    }
+
+    /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its links were sound.
+    fn leave_ring(&mut self, id: u32) -> bool {
+        let Entry { hash, next: heir, depth_and_flags: flags, .. } = self.entries[id as usize];
+        let sound = self.unlink(id);
+        if flags & HEAD != 0 {
+            // What hangs on broken links is not found any more, rather than somebody else's content.
+            if sound && heir != id {
+                self.move_head(&hash, id, heir);
+            } else {
+                self.remove_head(id);
+            }
+        }
+        sound
+    }
+
     /// Takes the entry of the ring that `id` heads out of the table.
     fn remove_head(&mut self, id: u32) {
         let at = self.table_key.hash(&self.entries[id as usize].hash);
@@ -176,6 +202,7 @@ impl PrefixIndex {
             Err(_) => self.torn = true,
         }
         self.heads = self.heads.wrapping_sub(1);
+        self.entries[id as usize].depth_and_flags &= !HEAD;
     }
 
     /// Takes `block` out of the index: no lookup finds it any more. Returns whether it was registered. O(1).
@@ -189,29 +216,17 @@ impl PrefixIndex {
 
     pub(crate) fn remove_checked(&mut self, block: BlockId) -> Visibility {
         let id = block.get();
-        let Entry { next: heir, depth_and_flags: flags, .. } = self.entries[block.index()];
-        let mut visibility = Visibility::Unchanged;
-        let sound = self.unlink(id);
-        if flags & HEAD != 0 {
-            // What hangs on broken links is not found any more, rather than somebody else's content.
-            let heir = Some(heir).filter(|&heir| sound && heir != id);
-            match heir {
-                None => self.remove_head(id),
-                Some(heir) => {
-                    let hash = self.entries[block.index()].hash;
-                    self.move_head(&hash, id, heir);
-                }
-            }
-            let heir_is_visible = heir.is_some_and(|heir| self.entries[heir as usize].is(COMPUTED));
-            if flags & COMPUTED != 0 && !heir_is_visible {
-                visibility = Visibility::Vanished;
-            }
+        let Entry { hash, next, depth_and_flags: flags, .. } = self.entries[block.index()];
+        let sound = self.leave_ring(id);
+        let last = flags & HEAD != 0 && (next == id || !sound);
+        if last && self.mixed > 0 && self.ring_of(&hash, flags & COMPUTED == 0).is_some() {
+            self.mixed = self.mixed.saturating_sub(1);
         }
         self.entries[block.index()].depth_and_flags = 0;
         let gone = self.entries[block.index()].check(flags);
         self.content_sum = self.content_sum.wrapping_sub(gone);
         self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
-        visibility
+        if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
     /// Forgets everything. O(blocks).
@@ -223,6 +238,7 @@ impl PrefixIndex {
         self.registered = 0;
         self.content_sum = 0;
         self.heads = 0;
+        self.mixed = 0;
     }
 
     /// Whether one block is found by the hash that it is registered under, and its links and bits agree with those of its
@@ -234,8 +250,10 @@ impl PrefixIndex {
         ensure(!self.torn, "P1 (ring links mirror each other)", || "a change met links that do not".into())?;
         if block.is_null() {
             let counted = self.heads == self.table.len() && self.heads <= self.registered;
-            ensure(counted && self.registered <= self.num_blocks, "P3 (rings are counted)", || {
-                format!("{} in the table, {} rings, {} blocks", self.table.len(), self.heads, self.registered)
+            let paired = self.mixed <= self.heads / 2 && self.registered <= self.num_blocks;
+            ensure(counted && paired, "P3 (rings are counted)", || {
+                let (table, heads, mixed) = (self.table.len(), self.heads, self.mixed);
+                format!("{table} in the table, {heads} rings, {mixed} pairs, {} blocks", self.registered)
             })?;
         }
         let Some(entry) = self.entries.get(block.index()) else { return Ok(()) };
@@ -244,7 +262,7 @@ impl PrefixIndex {
                 format!("{block:?}: {:x}", entry.depth_and_flags)
             });
         }
-        let head = self.head_of(&entry.hash);
+        let head = self.ring_of(&entry.hash, entry.is(COMPUTED));
         let leads = head.is_some_and(|head| self.entries[head as usize].is(HEAD))
             && entry.is(HEAD) == (head == Some(block.get()));
         ensure(leads, "P1 (the table leads to the head of a block's ring)", || {
@@ -262,9 +280,11 @@ impl PrefixIndex {
         ensure(mirrored, "P1 (ring links mirror each other)", || {
             format!("{block:?}: {} before, {} behind", entry.prev, entry.next)
         })?;
-        let sorted =
-            entry.is(COMPUTED) || behind.is_none_or(|behind| behind.is(HEAD) || !behind.is(COMPUTED));
-        ensure(sorted, "P2 (computed copies come first)", || format!("{block:?}, before {}", entry.next))
+        let alike =
+            |other: Option<&Entry>| other.is_none_or(|other| other.is(COMPUTED) == entry.is(COMPUTED));
+        ensure(alike(before) && alike(behind), "P2 (a ring is of computed copies, or of others)", || {
+            format!("{block:?}, between {} and {}", entry.prev, entry.next)
+        })
     }
 
     /// Recounts rings, flags and table from scratch.
@@ -272,7 +292,7 @@ impl PrefixIndex {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        let mut in_rings = 0;
+        let (mut in_rings, mut mixed) = (0, 0);
         self.check_block(BlockId::new(0))?;
         for &head in &self.table {
             let Some(entry) = self.entries.get(head as usize).filter(|entry| entry.is(HEAD)) else {
@@ -281,8 +301,10 @@ impl PrefixIndex {
                     format!("#{head}"),
                 ));
             };
-            let mut uncomputed_seen = false;
-            for copy in self.copies(&entry.hash) {
+            let computed = entry.is(COMPUTED);
+            mixed += usize::from(computed && self.ring_of(&entry.hash, false).is_some());
+            let copies = self.copies(&entry.hash).into_iter();
+            for copy in copies.filter(|copy| self.entries[copy.index()].is(COMPUTED) == computed) {
                 let member = &self.entries[copy.index()];
                 in_rings += 1;
                 ensure(
@@ -293,10 +315,6 @@ impl PrefixIndex {
                 ensure(member.is(HEAD) == (copy.get() == head), "P1 (a ring has one head)", || {
                     format!("{copy:?}")
                 })?;
-                ensure(!(uncomputed_seen && member.is(COMPUTED)), "P2 (computed copies come first)", || {
-                    format!("{copy:?} in the ring of #{head}")
-                })?;
-                uncomputed_seen |= !member.is(COMPUTED);
                 ensure(
                     self.entries.get(member.next as usize).is_some_and(|next| next.prev == copy.get()),
                     "P1 (ring links mirror each other)",
@@ -304,6 +322,9 @@ impl PrefixIndex {
                 )?;
             }
         }
+        ensure(mixed == self.mixed, "P3 (rings are counted)", || {
+            format!("{mixed} hashes have two, {} counted", self.mixed)
+        })?;
         let flagged = self.entries.iter().filter(|entry| entry.is(REGISTERED)).count();
         ensure(
             in_rings == flagged && flagged == self.registered,

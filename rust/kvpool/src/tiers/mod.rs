@@ -112,7 +112,7 @@ impl Tiers {
     pub fn new(configs: Vec<PoolConfig>) -> Result<Self, TierError> {
         Self::check_alike(&configs)?;
         let pools = configs.into_iter().map(BlockPool::new).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::of(pools))
+        Ok(Self::of(pools)?)
     }
 
     /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see [`BlockPool::with_evictor`].
@@ -124,7 +124,7 @@ impl Tiers {
         let mut configs = configs.into_iter();
         let device = configs.next().map(|config| BlockPool::with_evictor(config, evictor));
         let pools = device.into_iter().chain(configs.map(BlockPool::new)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::of(pools))
+        Ok(Self::of(pools)?)
     }
 
     /// One pool, whose operations `journal` records. Copies and swaps are not its operations, so a journal is of one tier.
@@ -132,7 +132,7 @@ impl Tiers {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_journal(config: PoolConfig, journal: Journal) -> Result<Self, TierError> {
-        Ok(Self::of(vec![BlockPool::with_journal(config, journal)?]))
+        Ok(Self::of(vec![BlockPool::with_journal(config, journal)?])?)
     }
 
     fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
@@ -152,15 +152,19 @@ impl Tiers {
         Ok(())
     }
 
-    fn of(pools: Vec<BlockPool>) -> Self {
-        Self {
+    fn of(mut pools: Vec<BlockPool>) -> Result<Self, PoolError> {
+        // A content takes its parent along from tier to tier: if one pool needs it, all of them remember it.
+        if pools.iter().any(BlockPool::keeps_parents) {
+            pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
+        }
+        Ok(Self {
             pools,
             pending: HashMap::new(),
             order: Vec::new(),
             swaps: BTreeMap::new(),
             leaving: HashMap::new(),
             next_swap: 0,
-        }
+        })
     }
 
     /// Number of tiers.

@@ -1,5 +1,6 @@
 //! LRU twice: [`LruEvictor`], which is closed by itself, and `Closed<Recency>`, which any policy would be. With holders that
-//! hold whole prefixes they evict alike, victim by victim; so does a pool with retention that is told nothing.
+//! hold whole prefixes they evict alike, victim by victim, as long as there is one copy of each content; so does a pool with
+//! retention that is told nothing.
 
 use super::world::{Step, World};
 use super::*;
@@ -12,6 +13,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => table().prop_map(Step::Release),
         3 => (table(), 0_u64..9).prop_map(|(nth, step)| Step::ReleaseAfter(nth, step)),
         2 => (0_u64..9).prop_map(Step::Complete),
+        3 => (table(), 0_usize..12).prop_map(|(nth, at)| Step::Copy(nth, at)),
+        2 => Just(Step::TakePlan),
         1 => prop_oneof![Just(Step::BumpEpoch), Just(Step::Reset), Just(Step::Grow)],
     ]
 }
@@ -26,7 +29,10 @@ fn lru_behind_closed_is_lru() {
         let mut worlds = kinds.map(|kind| World::new(kind, num_blocks, &config, drop));
         for step in &steps {
             worlds.iter_mut().for_each(|world| world.act(step));
-            let [order, closed, retaining] = [0, 1, 2].map(|at: usize| worlds[at].pool.eviction_order());
+            if worlds[0].has_copies() {
+                break; // a pinned block was overtaken, and computed anew: which copy a child hangs on is not LRU's to know
+            }
+            let [order, closed, retaining] = [0, 1, 2].map(|at: usize| worlds[at].pool().eviction_order());
             assert_eq!((&closed, &retaining), (&order, &order), "after {step:?}");
         }
         let [lru, closed, retaining] = worlds.map(|world| world.victims);

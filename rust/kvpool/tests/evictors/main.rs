@@ -16,6 +16,7 @@ mod differential;
 mod exact;
 mod leases;
 mod model;
+mod pins;
 mod properties;
 mod rules;
 mod strict;

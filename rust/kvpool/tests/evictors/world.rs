@@ -6,7 +6,7 @@ mod steps;
 use std::collections::BTreeMap;
 
 use super::*;
-use kvpool::{BlockPool, DuplicatePolicy, PoolConfig, PoolError};
+use kvpool::{BlockPool, BlockState, DuplicatePolicy, PoolConfig, PoolError, TierError, Tiers};
 pub(crate) use steps::Step;
 
 const DEMOTED: usize = 0;
@@ -20,9 +20,13 @@ type Content = (u64, Vec<u8>);
 #[derive(Clone, Debug)]
 struct Block {
     references: usize,
+    /// Of fences and of pins.
     fences: usize,
+    pins: usize,
     content: Option<Content>,
     computed: bool,
+    /// How many victims there were when pins alone were left of its references.
+    released: usize,
     /// The block that it hangs on, and which of that block's contents.
     parent: Option<(usize, u64)>,
     /// Contents that the block has lost.
@@ -39,8 +43,10 @@ impl Block {
         Self {
             references: 0,
             fences: 0,
+            pins: 0,
             content: None,
             computed: false,
+            released: 0,
             parent: None,
             contents,
             rank: NORMAL,
@@ -58,7 +64,8 @@ impl Block {
 
 pub(crate) struct World {
     pub(crate) kind: Kind,
-    pub(crate) pool: BlockPool,
+    /// One tier, for planned copies.
+    tiers: Tiers,
     config: RetentionConfig,
     drop_duplicates: bool,
     blocks: Vec<Block>,
@@ -66,6 +73,9 @@ pub(crate) struct World {
     copies: BTreeMap<Content, Vec<usize>>,
     tables: Vec<(Vec<usize>, Vec<u8>)>,
     fences: BTreeMap<u64, Vec<usize>>,
+    /// Planned copies: destination and source.
+    planned: BTreeMap<usize, usize>,
+    pinned: Vec<usize>,
     completed: Option<u64>,
     now: Option<f64>,
     pub(crate) victims: Vec<usize>,
@@ -82,24 +92,34 @@ impl World {
     ) -> Self {
         let duplicates = if drop_duplicates { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
         let settings = PoolConfig { num_blocks, block_size: BLOCK_SIZE, duplicates, ..Default::default() };
-        let pool = BlockPool::with_evictor(settings, kind.build(num_blocks, config)).unwrap();
+        let tiers = Tiers::with_evictor(vec![settings], kind.build(num_blocks, config)).unwrap();
         Self {
             kind,
-            pool,
+            tiers,
             config: config.clone(),
             drop_duplicates,
             blocks: vec![Block::new(0); num_blocks],
             copies: BTreeMap::new(),
             tables: Vec::new(),
             fences: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            pinned: Vec::new(),
             completed: None,
             now: None,
             victims: Vec::new(),
         }
     }
 
+    pub(crate) fn pool(&self) -> &BlockPool {
+        self.tiers.pool(0).unwrap()
+    }
+
+    pub(crate) fn pool_mut(&mut self) -> &mut BlockPool {
+        self.tiers.pool_mut(0).unwrap()
+    }
+
     fn epoch(&self) -> u64 {
-        self.pool.epoch()
+        self.pool().epoch()
     }
 
     fn idle(&self) -> impl Iterator<Item = usize> + '_ {
@@ -169,23 +189,23 @@ impl World {
     }
 
     fn end_content(&mut self, block: usize) {
-        let Block { references, fences, contents, .. } = self.blocks[block];
+        let Block { references, fences, pins, contents, .. } = self.blocks[block];
         if let Some(content) = self.blocks[block].content.take() {
             let copies = self.copies.get_mut(&content).unwrap();
             copies.retain(|&copy| copy != block);
             if copies.is_empty() {
                 self.copies.remove(&content);
             }
-            self.blocks[block] = Block { references, fences, ..Block::new(contents + 1) };
+            self.blocks[block] = Block { references, fences, pins, ..Block::new(contents + 1) };
         }
     }
 
     /// Allocates; checks that it succeeds exactly if it can, what it takes, and in which order.
     pub(crate) fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
-        let (order, available) = (indices(&self.pool.eviction_order()), self.available());
+        let (order, available) = (indices(&self.pool().eviction_order()), self.available());
         assert_eq!(order.len(), self.idle().count());
-        let evicted = self.pool.stats().evicted;
-        let got = match self.pool.allocate(n) {
+        let evicted = self.pool().stats().evicted;
+        let got = match self.pool_mut().allocate(n) {
             Ok(got) => indices(&got),
             Err(error) => {
                 assert!(matches!(error, PoolError::OutOfBlocks(_)), "{error}");
@@ -194,11 +214,17 @@ impl World {
             }
         };
         assert!(n <= available && got.len() == n);
+        self.note_taken(&got, &order, evicted);
+        Some(got)
+    }
+
+    /// What was handed out: free blocks, then victims, in the order that was announced. There were `evicted` before.
+    fn note_taken(&mut self, got: &[usize], order: &[usize], evicted: u64) {
         let free = got.iter().filter(|&&block| self.is_free(block)).count();
         let victims = &got[free..];
         assert!(got[..free].iter().all(|&block| self.is_free(block)), "free ones first");
         assert!(victims.is_empty() || (1..self.blocks.len()).filter(|&b| self.is_free(b)).count() == free);
-        assert_eq!(self.pool.stats().evicted - evicted, victims.len() as u64, "property 22");
+        assert_eq!(self.pool().stats().evicted - evicted, victims.len() as u64, "property 22");
         assert_eq!(victims, &order[..victims.len()], "the order that was announced");
         for &victim in victims {
             self.check_victim(victim);
@@ -206,7 +232,53 @@ impl World {
         }
         self.victims.extend(victims);
         got.iter().for_each(|&block| self.blocks[block].references = 1);
-        Some(got)
+    }
+
+    /// The holder of `block` wants to write to it: the block that he may write to, with a copy planned if it is another one.
+    fn copy_on_write(&mut self, block: usize) -> Option<usize> {
+        let Block { references, fences, pins, .. } = self.blocks[block];
+        let writable =
+            references - fences == 1 && references - pins == 1 && self.blocks[block].content.is_none();
+        let (order, available) = (indices(&self.pool().eviction_order()), self.available());
+        let evicted = self.pool().stats().evicted;
+        let own = match self.tiers.copy_on_write(0, id(block)) {
+            Ok(own) => own.index(),
+            Err(TierError::Pool(PoolError::OutOfBlocks(_))) => {
+                assert!(!writable && available == 0);
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(own == block, writable);
+        if own != block {
+            self.note_taken(&[own], &order, evicted);
+            let source = self.planned.get(&block).copied().unwrap_or(block);
+            self.planned.insert(own, source);
+            for end in [source, own] {
+                let block = &mut self.blocks[end];
+                block.references += 1;
+                block.fences += 1;
+                block.pins += 1;
+                self.pinned.push(end);
+            }
+            self.drop_references(&[block]);
+        }
+        Some(own)
+    }
+
+    /// The plan is handed out. A block that only pins held has its place in the order, unless its turn came meanwhile.
+    fn take_plan(&mut self) {
+        self.tiers.take_plan().unwrap();
+        self.planned.clear();
+        for block in std::mem::take(&mut self.pinned) {
+            let Block { references, fences, pins, .. } = &mut self.blocks[block];
+            (*references, *fences, *pins) = (*references - 1, *fences - 1, *pins - 1);
+            if *references == 0 && self.pool().state(id(block)) == Some(BlockState::Free) {
+                let overtaken = self.victims.len() > self.blocks[block].released;
+                assert!(overtaken || !self.blocks[block].computed, "#{block} was dropped before its turn");
+                self.end_content(block);
+            }
+        }
     }
 
     /// A lookup takes a block, held or not.
@@ -229,7 +301,7 @@ impl World {
         };
         let expected: Vec<_> = (1..=path.len().min(most)).map_while(|end| head(&end)).collect();
         let held_before: Vec<_> = expected.iter().map(|&block| self.blocks[block].references > 0).collect();
-        let found = indices(&self.pool.match_and_acquire(&chain, most).unwrap());
+        let found = indices(&self.pool_mut().match_and_acquire(&chain, most).unwrap());
         assert_eq!(
             found, expected,
             "property 12: hits on cached blocks, held ({held_before:?}) or not, succeed"
@@ -245,7 +317,7 @@ impl World {
             && blocks.iter().all(|&b| self.blocks[b].references > 0 && self.blocks[b].content.is_none());
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
         let chain = chain(self.epoch(), path);
-        assert_eq!(self.pool.register(&ids, &chain, start).is_ok(), fits);
+        assert_eq!(self.pool_mut().register(&ids, &chain, start).is_ok(), fits);
         if !fits {
             return false;
         }
@@ -268,15 +340,16 @@ impl World {
     fn mark(&mut self, blocks: &[usize]) {
         let valid = blocks.iter().all(|&block| self.blocks[block].content.is_some());
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-        assert_eq!(self.pool.mark_computed(&ids).is_ok(), valid);
+        assert_eq!(self.pool_mut().mark_computed(&ids).is_ok(), valid);
         for &block in blocks.iter().filter(|_| valid) {
             if let (Some(content), false) = (self.blocks[block].content.clone(), self.blocks[block].computed)
             {
                 self.blocks[block].computed = true;
                 let copies = self.copies.get_mut(&content).unwrap();
                 copies.retain(|&copy| copy != block);
-                let first = copies.first().is_some_and(|&head| self.blocks[head].computed);
-                copies.insert(usize::from(first), block); // behind the oldest computed copy, else first
+                // Behind those that became computed before it, and before all others.
+                let computed = copies.iter().take_while(|&&copy| self.blocks[copy].computed).count();
+                copies.insert(computed, block);
             }
         }
     }
@@ -290,7 +363,8 @@ impl World {
         let mut idle = Vec::new();
         for &block in blocks {
             self.blocks[block].references -= 1;
-            idle.extend(Some(block).filter(|_| self.blocks[block].references == 0));
+            let Block { references, pins, .. } = self.blocks[block];
+            idle.extend(Some(block).filter(|_| references == pins));
         }
         // What was cached-free before: those that are released here count among it at once, all together.
         let dependents: Vec<_> = idle
@@ -314,6 +388,7 @@ impl World {
             }
         }
         for block in cached {
+            self.blocks[block].released = self.victims.len();
             if let (Some(now), Some(seconds)) = (self.now, self.blocks[block].idle_ttl) {
                 self.blocks[block].deadline = Some(now + seconds);
             }
@@ -339,7 +414,7 @@ impl World {
     fn release(&mut self, blocks: &[usize]) {
         let valid = self.can_release(blocks);
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-        assert_eq!(self.pool.release(&ids).is_ok(), valid);
+        assert_eq!(self.pool_mut().release(&ids).is_ok(), valid);
         if valid {
             self.drop_references(blocks);
         }
@@ -379,19 +454,19 @@ impl World {
     }
 
     pub(crate) fn check(&self) {
-        self.pool.check_invariants().unwrap();
-        let stats = self.pool.stats();
-        assert_eq!((stats.cached_free, self.pool.num_available()), (self.idle().count(), self.available()));
+        self.pool().check_invariants().unwrap();
+        let stats = self.pool().stats();
+        assert_eq!((stats.cached_free, self.pool().num_available()), (self.idle().count(), self.available()));
         for block in 1..self.blocks.len() {
             let Block { references, content, computed, .. } = &self.blocks[block];
             let seen = (
-                self.pool.ref_count(id(block)),
-                self.pool.is_registered(id(block)),
-                self.pool.is_computed(id(block)),
+                self.pool().ref_count(id(block)),
+                self.pool().is_registered(id(block)),
+                self.pool().is_computed(id(block)),
             );
             assert_eq!(seen, (Some(*references as u32), content.is_some(), *computed), "#{block}");
         }
-        let Some(stats) = self.pool.retention_stats() else {
+        let Some(stats) = self.pool().retention_stats() else {
             assert!(!self.kind.has_retention());
             return;
         };
@@ -403,13 +478,21 @@ impl World {
         assert_eq!((stats.pinned, stats.demoted, stats.with_ttl), (pinned, demoted, with_ttl));
     }
 
+    pub(crate) fn has_copies(&self) -> bool {
+        self.copies.values().any(|copies| copies.len() > 1)
+    }
+
     /// For holders that hold whole prefixes: a lookup can reach every cached block, through one copy or another of what is
-    /// before it.
+    /// before it. Pins hold no prefixes, and what they alone hold is not cached for anybody.
     pub(crate) fn check_reachable(&self) {
         let computed = |content: &Content| {
             self.copies.get(content).is_some_and(|copies| self.blocks[copies[0]].computed)
         };
-        for content in self.copies.keys().filter(|content| computed(content)) {
+        let is_cached = |&copy: &usize| {
+            let Block { references, pins, .. } = self.blocks[copy];
+            self.blocks[copy].computed && (references == 0 || references > pins)
+        };
+        for (content, _) in self.copies.iter().filter(|(_, copies)| copies.iter().any(is_cached)) {
             let (epoch, path) = content;
             let reachable = (1..path.len()).all(|end| computed(&(*epoch, path[..end].to_vec())));
             assert!(reachable, "{content:?} is cached, what it continues is not ({:?})", self.kind);

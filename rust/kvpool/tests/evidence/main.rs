@@ -6,6 +6,7 @@
 mod digest;
 mod faults;
 mod journal;
+mod observers;
 mod poison;
 mod scrubs;
 mod world;

@@ -38,6 +38,9 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
                     left.is_empty(),
                     "{order:?}, {ways}: a copy is left and not found"
                 );
+                if let Some(&oldest) = order[nth + 1..].iter().min() {
+                    assert_eq!(found, copies[oldest], "{order:?}, {ways}: not the oldest copy that is left");
+                }
                 for (at, block) in found.iter().enumerate() {
                     assert!(
                         left.iter().any(|table| table[at] == *block),

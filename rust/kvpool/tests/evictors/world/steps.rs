@@ -16,6 +16,10 @@ pub(crate) enum Step {
     Finish(usize),
     /// The `nth` table loses its end.
     Truncate(usize, usize),
+    /// Of the `nth` table as much is left as is before the middle of a block, and that one is to be written to.
+    Copy(usize, usize),
+    /// The planned copies are handed out.
+    TakePlan,
     Release(usize),
     ReleaseAfter(usize, u64),
     Complete(u64),
@@ -92,6 +96,21 @@ impl World {
                     self.tables.push((table, path));
                 }
             }
+            Step::Copy(nth, at) => {
+                if let Some((mut table, mut path)) = self.take_table(*nth) {
+                    let keep = at % (table.len() + 1);
+                    let rest = table.split_off((keep + 1).min(table.len()));
+                    self.release_table(&rest);
+                    path.truncate(keep);
+                    if let Some(last) = table.get(keep).copied()
+                        && let Some(own) = self.copy_on_write(last)
+                    {
+                        table[keep] = own;
+                    }
+                    self.tables.push((table, path));
+                }
+            }
+            Step::TakePlan => self.take_plan(),
             Step::Release(nth) => {
                 let table = self.take_table(*nth).unwrap_or_default().0;
                 self.release_table(&table);
@@ -100,7 +119,7 @@ impl World {
                 let table = self.take_table(*nth).unwrap_or_default().0;
                 let valid = self.can_release(&table);
                 let ids: Vec<_> = table.iter().map(|&block| id(block)).collect();
-                assert_eq!(self.pool.release_after(&ids, *step).is_ok(), valid);
+                assert_eq!(self.pool_mut().release_after(&ids, *step).is_ok(), valid);
                 if valid && self.completed.is_some_and(|completed| *step <= completed) {
                     self.drop_references(&table);
                 } else if valid {
@@ -109,7 +128,7 @@ impl World {
                 }
             }
             Step::Complete(step) => {
-                self.pool.complete_step(*step).unwrap();
+                self.pool_mut().complete_step(*step).unwrap();
                 self.completed = self.completed.max(Some(*step));
                 let open = self.fences.split_off(&(step + 1));
                 let ended: Vec<_> =
@@ -118,19 +137,19 @@ impl World {
                 self.drop_references(&ended);
             }
             Step::BumpEpoch => {
-                self.pool.bump_epoch().unwrap();
+                self.pool_mut().bump_epoch().unwrap();
                 (0..self.blocks.len()).for_each(|block| self.end_content(block));
             }
             Step::Reset => {
                 let held = self.blocks.iter().any(|block| block.references > 0);
-                assert_eq!(self.pool.reset().is_err(), held);
+                assert_eq!(self.pool_mut().reset().is_err(), held);
                 if !held {
                     (0..self.blocks.len()).for_each(|block| self.end_content(block));
                 }
             }
             Step::Grow => {
                 let larger = (self.blocks.len() + 1).min(MOST_BLOCKS);
-                self.pool.resize(larger).unwrap();
+                self.pool_mut().resize(larger).unwrap();
                 self.blocks.resize(larger, Block::new(0));
             }
             Step::Allocate(n) => {
@@ -163,7 +182,7 @@ impl World {
             Step::Acquire(nth) => {
                 let table = self.table(*nth);
                 let ids: Vec<_> = table.iter().map(|&block| id(block)).collect();
-                self.pool.acquire(&ids).unwrap();
+                self.pool_mut().acquire(&ids).unwrap();
                 table.iter().for_each(|&block| self.blocks[block].references += 1);
                 self.tables.push((table, Vec::new()));
             }
@@ -171,7 +190,7 @@ impl World {
             Step::Evict(blocks) => {
                 let blocks: Vec<_> = blocks.iter().copied().filter(|&b| b < self.blocks.len()).collect();
                 let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-                self.pool.evict(&ids).unwrap();
+                self.pool_mut().evict(&ids).unwrap();
                 blocks.iter().for_each(|&block| self.end_content(block));
             }
             Step::Retain(blocks, retention) => {
@@ -193,7 +212,8 @@ impl World {
         if !table.is_empty() {
             let slot = at % table.len();
             let block = table[slot];
-            let result = self.pool.promote(id(block), &link(self.epoch(), path));
+            let epoch = self.epoch();
+            let result = self.pool_mut().promote(id(block), &link(epoch, path));
             if self.blocks[block].references == self.blocks[block].fences
                 || self.blocks[block].content.is_some()
             {
@@ -215,7 +235,7 @@ impl World {
 
     fn retain(&mut self, blocks: &[usize], retention: Retention) {
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-        let result = self.pool.retain(&ids, retention);
+        let result = self.pool_mut().retain(&ids, retention);
         if !self.kind.has_retention() {
             assert!(matches!(result, Err(PoolError::NoRetention { .. })));
             return;
@@ -264,7 +284,7 @@ impl World {
     fn assign(&mut self, blocks: &[usize], tenant: u32) {
         let blocks: Vec<_> = blocks.iter().copied().filter(|&b| b < self.blocks.len()).collect();
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-        let result = self.pool.assign_tenant(&ids, TenantId(tenant));
+        let result = self.pool_mut().assign_tenant(&ids, TenantId(tenant));
         if !self.kind.has_retention() {
             assert!(matches!(result, Err(PoolError::NoRetention { .. })));
             return;
@@ -282,7 +302,7 @@ impl World {
 
     pub(crate) fn advance(&mut self, by: f64) {
         let now = self.now.map_or(0.0, |now| now + by);
-        let result = self.pool.advance_time(now);
+        let result = self.pool_mut().advance_time(now);
         if !self.kind.has_retention() {
             assert!(matches!(result, Err(PoolError::NoRetention { .. })));
             return;
@@ -306,7 +326,7 @@ impl World {
     /// Property 23: whatever was said, all that nobody needs can be allocated, and then there is no more.
     fn exhaust(&mut self) {
         let available = self.available();
-        assert_eq!(self.pool.num_available(), available);
+        assert_eq!(self.pool().num_available(), available);
         assert!(self.allocate(available + 1).is_none());
         let all = self.allocate(available).unwrap();
         assert!(self.allocate(1).is_none());

@@ -1,0 +1,124 @@
+//! What a planned copy pins, by name: its place in the order is that of its last holder's release, under every policy.
+//! [`super::properties`] says the same of random histories.
+
+use super::*;
+use kvpool::{BlockPool, BlockState, PoolConfig, Tiers};
+
+const PROMPT: &[u8] = &[0, 0, 1];
+
+struct Copied {
+    tiers: Tiers,
+    /// The prompt's blocks: nobody holds the first and the last, a pin holds the second.
+    table: Vec<BlockId>,
+}
+
+impl Copied {
+    /// A prompt is cut off inside of its second block, which is copied to be written to; then its holder goes.
+    fn new(kind: Kind) -> Self {
+        let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
+        let evictor = kind.build(8, &RetentionConfig::default());
+        let mut tiers = Tiers::with_evictor(vec![config], evictor).unwrap();
+        let pool = tiers.pool_mut(0).unwrap();
+        let table = compute(pool, PROMPT);
+        pool.release(&table[2..]).unwrap();
+        let own = tiers.copy_on_write(0, table[1]).unwrap();
+        assert_ne!(own, table[1]);
+        tiers.pool_mut(0).unwrap().release_table(&[table[0], own]).unwrap();
+        Self { tiers, table }
+    }
+
+    fn pool(&mut self) -> &mut BlockPool {
+        self.tiers.pool_mut(0).unwrap()
+    }
+
+    fn found(&mut self) -> usize {
+        self.pool().probe(&chain(0, PROMPT), 3).unwrap().cached_blocks
+    }
+}
+
+/// New blocks with the contents of a prompt, held.
+fn compute(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
+    let table = pool.allocate(path.len()).unwrap();
+    pool.register(&table, &chain(0, path), 0).unwrap();
+    pool.mark_computed(&table).unwrap();
+    table
+}
+
+/// It came to the order with the end of its pin, behind its parent.
+#[test]
+fn a_pinned_block_goes_before_its_parent() {
+    for kind in Kind::all() {
+        let mut copied = Copied::new(kind);
+        let [first, second, third] = copied.table[..] else { panic!("three blocks") };
+        assert_eq!(copied.pool().state(second), Some(BlockState::Fenced), "{kind:?}");
+        assert_eq!(copied.pool().eviction_order(), [third, first], "{kind:?}: what can be had");
+        assert_eq!((copied.pool().num_available(), copied.found()), (5, 3), "{kind:?}");
+        copied.tiers.take_plan().unwrap();
+        assert_eq!(copied.pool().eviction_order(), [third, second, first], "{kind:?}");
+        for left in [2, 1, 0] {
+            let free = copied.pool().stats().free;
+            copied.pool().allocate(free + 1).unwrap();
+            assert_eq!(copied.found(), left, "{kind:?}");
+            copied.tiers.check_invariants().unwrap();
+        }
+    }
+}
+
+/// Everything else is needed while it is pinned. It can be hit as long as it is, and when it is so no longer it is free, for
+/// nothing is left of what its content depends on.
+#[test]
+fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
+    for kind in Kind::all() {
+        let mut copied = Copied::new(kind);
+        let [first, second, third] = copied.table[..] else { panic!("three blocks") };
+        let all = copied.pool().allocate(5).unwrap();
+        assert!(all.contains(&first) && all.contains(&third) && !all.contains(&second), "{kind:?}");
+        assert!(copied.pool().allocate(1).is_err());
+        assert!(copied.pool().is_computed(second), "{kind:?}: it is still pinned");
+        copied.tiers.check_invariants().unwrap();
+        copied.tiers.take_plan().unwrap();
+        assert_eq!(copied.pool().stats().registered, 0, "{kind:?}: no lookup can reach it");
+        assert_eq!(copied.pool().state(second), Some(BlockState::Free), "{kind:?}");
+        copied.tiers.check_invariants().unwrap();
+    }
+}
+
+/// Somebody computes its parent anew and hits it before its pin ends: then it is cached as any other, in his order.
+#[test]
+fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
+    for kind in Kind::all() {
+        let mut copied = Copied::new(kind);
+        let second = copied.table[1];
+        let all = copied.pool().allocate(5).unwrap();
+        copied.pool().release(&all).unwrap();
+        let again = compute(copied.pool(), &PROMPT[..1]);
+        let hit = copied.pool().match_and_acquire(&chain(0, PROMPT), 3).unwrap();
+        assert_eq!(hit, [again[0], second], "{kind:?}");
+        copied.pool().release(&again).unwrap();
+        copied.pool().release_table(&hit).unwrap();
+        copied.tiers.take_plan().unwrap();
+        assert_eq!(copied.pool().eviction_order(), [second, again[0]], "{kind:?}");
+        copied.tiers.check_invariants().unwrap();
+    }
+}
+
+/// It is forgotten with everything else, and by id, and its pin ends all the same.
+#[test]
+fn what_a_pinned_block_holds_can_be_forgotten() {
+    for kind in Kind::all() {
+        for by_id in [false, true] {
+            let mut copied = Copied::new(kind);
+            let second = copied.table[1];
+            if by_id {
+                assert_eq!(copied.pool().evict(&[second]).unwrap(), 1, "{kind:?}");
+            } else {
+                copied.pool().bump_epoch().unwrap();
+            }
+            assert!(!copied.pool().is_registered(second), "{kind:?}");
+            copied.tiers.check_invariants().unwrap();
+            copied.tiers.take_plan().unwrap();
+            assert_eq!(copied.pool().state(second), Some(BlockState::Free), "{kind:?}");
+            copied.tiers.check_invariants().unwrap();
+        }
+    }
+}
