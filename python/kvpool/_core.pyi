@@ -1196,9 +1196,11 @@ class CacheManager:
             PoolPoisonedError: The pool refuses all work.
         """
     def reset(self) -> int:
-        """Forgets all cached content and returns how many blocks were registered.
+        """Forgets all cached content, of the host tier too, and returns how many blocks were registered.
 
-        O(usable blocks).
+        What the host kept could be swapped in again, and a request that is swapped out would bring its blocks back:
+        while requests or fences hold blocks of either tier the call is refused, and nothing has changed. Requests that
+        are preempted hold none, and resume without any. O(usable blocks).
 
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
@@ -2242,12 +2244,12 @@ class BlockPool:
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
     def reset(self) -> int:
-        """Forgets all cached content and returns how many blocks were registered.
+        """Forgets all cached content of every tier and returns how many blocks were registered.
 
-        O(usable blocks).
+        Nothing has changed if it is refused. O(usable blocks).
 
         Raises:
-            BlocksInUseError: Blocks are active or fenced; ``bump_epoch`` always works.
+            BlocksInUseError: Blocks of a tier are active or fenced; ``bump_epoch`` always works.
         """
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.

@@ -269,7 +269,7 @@ impl PySequences {
     fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
         let batch = look(py, &self.inner, 0, |sequences| sequences.take_events(tier)).or_raise(py)?;
-        events(py, &batch, Some(self.hasher.algorithm()))
+        events(py, &batch)
     }
 
     /// Recounts tiers, tables and swaps from scratch.

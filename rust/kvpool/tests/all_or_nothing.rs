@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
+    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
     HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
     RetentionRange, Verify,
 };
@@ -13,16 +13,20 @@ use kvpool::{
 const BLOCK_SIZE: usize = 4;
 
 fn chain(algorithm: HashAlgorithm) -> HashChain {
-    let config = HasherConfig { algorithm, block_size: BLOCK_SIZE, ..HasherConfig::default() };
+    let verify = if algorithm.is_cryptographic() { Verify::None } else { Verify::Fingerprint };
+    let config = HasherConfig { algorithm, block_size: BLOCK_SIZE, verify, ..HasherConfig::default() };
     let hasher = Arc::new(BlockHasher::new(config).unwrap());
     let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
     cursor.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
     cursor.chain().clone()
 }
 
+fn config() -> PoolConfig {
+    PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, event_capacity: 100, ..PoolConfig::default() }
+}
+
 fn pool() -> BlockPool {
-    let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, event_capacity: 100, ..PoolConfig::default() };
-    BlockPool::new(config).unwrap()
+    BlockPool::new(config()).unwrap()
 }
 
 /// The algorithm of a chain that was refused was the pool's from then on.
@@ -88,7 +92,14 @@ fn a_registration_that_is_too_deep_is_refused() {
             format!("block {start} of a hash chain is too deep: an index notes positions up to {}", (1 << 29) - 1);
         assert_eq!(refused, message);
     }
+    let link = |depth| {
+        let hash = BlockHash::from_bytes([1; 32]);
+        ChainLink::forged(HashAlgorithm::Sha256, 0, hash, None, None, depth, Box::new([1, 2, 3, 4]))
+    };
+    let too_deep = PoolError::TooDeep { position: 1 << 29, most: (1 << 29) - 1 };
+    assert_eq!(pool.promote(table[0], &link(1 << 29)), Err(too_deep));
     assert!(!pool.is_registered(table[0]) && pool.algorithm().is_none());
+    assert_eq!(pool.promote(table[0], &link((1 << 29) - 1)), Ok(table[0]));
     pool.check_invariants().unwrap();
 }
 
@@ -143,4 +154,24 @@ fn a_commit_counts_each_block_once() {
     assert_eq!(manager.commit(3, 8), Ok(1));
     assert_eq!(manager.pool().stats().registered, 3);
     manager.check_invariants().unwrap();
+}
+
+/// A batch that spans a reset has digests of two lengths, if what came after was hashed otherwise.
+#[test]
+fn events_know_the_algorithm_of_their_digests() {
+    let config = PoolConfig { verify: Verify::Fingerprint, ..config() };
+    let mut pool = BlockPool::new(config).unwrap();
+    for algorithm in [HashAlgorithm::Sha256, HashAlgorithm::Xxh3] {
+        let table = pool.allocate(2).unwrap();
+        pool.register(&table, &chain(algorithm), 0).unwrap();
+        pool.mark_computed(&table).unwrap();
+        pool.release(&table).unwrap();
+        pool.evict(&table[..1]).unwrap();
+        pool.reset().unwrap();
+    }
+    let batch = pool.take_events();
+    let algorithms: Vec<_> = (0..batch.events.len()).map(|at| batch.algorithm_of(at)).collect();
+    let [sha, xxh] = [HashAlgorithm::Sha256, HashAlgorithm::Xxh3].map(Some);
+    assert_eq!(algorithms, [sha, sha, sha, sha, xxh, xxh, xxh, xxh]); // stored twice, removed, cleared
+    assert_eq!(pool.take_events().algorithm_of(0), None);
 }

@@ -1,7 +1,10 @@
 //! Resets with several tiers: what any tier holds may be served again, so all are forgotten, or none.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first error")]
 
-use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, PoolError, RequestRef};
+use kvpool::{
+    BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, PoolConfig, PoolError, RequestRef,
+    TierError, Tiers,
+};
 
 const BLOCK_SIZE: usize = 4;
 
@@ -66,6 +69,7 @@ fn a_reset_is_refused_while_a_request_is_swapped_out() {
     swap_out(&mut manager, 1);
     assert_eq!(manager.pool().stats().active, 0);
     let error = refused(&mut manager);
+    assert_eq!(error, ManagerError::Tier(TierError::InUse { tier: 1, active: 2, fenced: 0 }));
     assert!(error.to_string().starts_with("2 blocks of tier 1 are active and 0 fenced: "), "{error}");
     manager.preempt(1, None).unwrap();
     assert_eq!(manager.reset().unwrap(), 4);
@@ -101,4 +105,37 @@ fn a_reset_is_refused_while_a_step_fences_blocks_of_the_host() {
     manager.complete_step(3).unwrap();
     assert_eq!(manager.reset().unwrap(), 4);
     assert_eq!(registered(&manager), [0, 0]);
+}
+
+/// Whichever tier is in use: the others keep what they have.
+#[test]
+fn tiers_are_reset_together_or_not_at_all() {
+    let each = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..PoolConfig::default() };
+    let hasher = manager().hasher().clone();
+    let mut prompt = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
+    prompt.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    for held in 0..3 {
+        let mut tiers = Tiers::new(vec![each.clone(), each.clone(), each.clone()]).unwrap();
+        for tier in 0..3 {
+            let pool = tiers.pool_mut(tier).unwrap();
+            let table = pool.allocate(2).unwrap();
+            pool.register(&table, prompt.chain(), 0).unwrap();
+            pool.mark_computed(&table).unwrap();
+            pool.release_table(&table[usize::from(tier == held)..]).unwrap();
+        }
+        let registered = |tiers: &Tiers| [0, 1, 2].map(|tier| tiers.pool(tier).unwrap().stats().registered);
+        let expected = match held {
+            0 => TierError::Pool(PoolError::InUse { active: 1, fenced: 0 }),
+            tier => TierError::InUse { tier, active: 1, fenced: 0 },
+        };
+        assert_eq!(tiers.reset(), Err(expected));
+        assert_eq!(registered(&tiers), [2, 2, 2]);
+        let pool = tiers.pool_mut(held).unwrap();
+        let mine: Vec<_> =
+            (1..8).map(BlockId::new).filter(|&block| pool.ref_count(block) == Some(1)).collect();
+        pool.release(&mine).unwrap();
+        assert_eq!(tiers.reset(), Ok(6));
+        assert_eq!(registered(&tiers), [0, 0, 0]);
+        tiers.check_invariants().unwrap();
+    }
 }

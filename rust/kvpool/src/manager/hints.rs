@@ -64,7 +64,11 @@ impl Span {
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            _ if now < until => Some(Retention { ttl: Some(Ttl::Absolute(until - now)), ..self.retention }),
+            // A deadline beyond all numbers leaves the largest of them.
+            _ if now < until => {
+                let left = (until - now).min(f64::MAX);
+                Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
+            }
             Then::Normal => None,
             Then::Demote => Some(Retention::END_OF_LIFE),
         }

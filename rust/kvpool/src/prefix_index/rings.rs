@@ -2,7 +2,7 @@
 //!
 //! A ring is doubly linked through the entries, so each change is O(1), however many copies a hash has.
 
-use super::{COMPUTED, DEPTH, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Visibility};
+use super::{COMPUTED, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Visibility};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::free_list::check_id;
@@ -21,7 +21,8 @@ impl PrefixIndex {
     ) -> Result<Inserted, PoolError> {
         check_id(block, self.num_blocks, "registered")?;
         self.check_chain(chain)?;
-        let Some(link) = chain.link(position).filter(|_| position <= DEPTH as usize) else {
+        Self::check_depth(position)?;
+        let Some(link) = chain.link(position) else {
             return Err(PoolError::ChainTooShort { start: position, blocks: 1, chain: chain.len() });
         };
         if self.contains(block) {
@@ -34,7 +35,6 @@ impl PrefixIndex {
     #[inline]
     pub(crate) fn insert_checked(&mut self, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         let id = block.get();
-        self.algorithm = Some(link.algorithm);
         let mut flags = REGISTERED;
         let (prev, next) = if let Some(head) = self.head_of(&link.hash) {
             if !self.verifies_link(head, link) {
@@ -74,6 +74,7 @@ impl PrefixIndex {
         if let (Some(slot), Some(parent)) = (self.parents.get_mut(block.index()), link.parent) {
             *slot = parent;
         }
+        self.algorithm = Some(link.algorithm);
         self.registered = self.registered.wrapping_add(1);
         self.content_sum = self.content_sum.wrapping_add(self.content_check(block));
         Inserted::Registered
@@ -214,7 +215,7 @@ impl PrefixIndex {
         visibility
     }
 
-    /// Forgets everything. O(blocks).
+    /// Forgets everything, the algorithm too. O(blocks).
     pub fn clear(&mut self) {
         self.table.clear();
         for entry in &mut self.entries {
