@@ -555,7 +555,10 @@ class ManagerMachine(RuleBasedStateMachine):
             if request.state not in {held, "preempted"}:
                 self.preempt(name, None)
         fences = [step for pool in self.model.pools for step, _ in pool.fences]
-        self.both(lambda: self.manager.complete_step(max(fences, default=0)), lambda: self.model.complete_step(max(fences, default=0)))
+        self.both(
+            lambda: self.manager.complete_step(max(fences, default=0)),
+            lambda: self.model.complete_step(max(fences, default=0)),
+        )
         self.reset()
 
     @rule(by=st.integers(-1, 1))

@@ -893,8 +893,9 @@ class CacheManager:
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
 
-        Full blocks among them can be hit from now on. Needs no free block. O(newly full blocks). Requests
-        admitted before an epoch bump, and blocks behind a hash collision, are never registered.
+        Full blocks among them can be hit from now on; a block that forks share is counted once, by whoever commits
+        it first. Needs no free block. O(newly full blocks). Requests admitted before an epoch bump, and blocks behind
+        a hash collision, are never registered.
 
         Args:
             request_id: A running request.
@@ -1567,6 +1568,7 @@ class Retention:
     Args:
         priority: From 0, evicted first, to 100. 35 is what blocks have that nobody said anything of.
         ttl: Seconds after which this ends, on the clock of ``advance_time``; None is as long as the content is cached.
+            What would end beyond the largest float ends with it.
         idle: Whether the seconds pass only while nobody uses the block: from its last release, anew after each use.
         then: What comes after: ``"normal"``, as if nothing had been said, or ``"demote"``, the first to go.
         pinned: The last to go; beyond the budget of ``RetentionConfig`` it is priority 100.
@@ -2193,7 +2195,7 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, the null block, not held, or registered already.
             InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification
-                than the pool.
+                than what is registered, or a position is 2^29 or more.
             StaleEpochError: The chain belongs to another epoch.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
@@ -2527,7 +2529,8 @@ class TieredPool:
     """Several pools, one per tier, and the copies between their blocks.
 
     Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are
-    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out.
+    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out. ``bump_epoch`` and ``reset``
+    of any of the pools are for all of them.
 
     Args:
         num_blocks: Blocks per tier, null block included.

@@ -40,17 +40,22 @@ impl Driver {
         let (tier, active, fenced) = match (&result, holding) {
             (Ok(forgotten), None) => {
                 let registered: usize = pools.iter().map(|stats| stats.registered).sum();
-                ensure(*forgotten == registered, || format!("a reset forgot {forgotten} blocks of {pools:?}"))?;
+                ensure(*forgotten == registered, || {
+                    format!("a reset forgot {forgotten} blocks of {pools:?}")
+                })?;
                 self.nothing_is_cached("a reset")?;
                 self.resets += 1;
                 self.change_weights();
                 return Ok(true);
             }
             (&Err(ManagerError::Pool(PoolError::InUse { active, fenced })), _) => (0, active, fenced),
-            (&Err(ManagerError::Tier(TierError::InUse { tier, active, fenced })), _) => (tier, active, fenced),
+            (&Err(ManagerError::Tier(TierError::InUse { tier, active, fenced })), _) => {
+                (tier, active, fenced)
+            }
             _ => return Err(Wrong(format!("a reset of {pools:?} gave {result:?}"))),
         };
-        let named = holding.is_some_and(|(at, stats)| (at, stats.active, stats.fenced) == (tier, active, fenced));
+        let named =
+            holding.is_some_and(|(at, stats)| (at, stats.active, stats.fenced) == (tier, active, fenced));
         ensure(named, || format!("a reset of {pools:?} gave {result:?}"))?;
         self.unchanged(&before, "a refused reset")?;
         Ok(false)
@@ -78,7 +83,9 @@ impl Driver {
             }
             let waiting = !self.books.in_state(RequestState::Swapped).is_empty();
             let done = self.try_reset(meter)?;
-            ensure(done != waiting, || format!("a reset after everybody left: {done}, in the host: {waiting}"))?;
+            ensure(done != waiting, || {
+                format!("a reset after everybody left: {done}, in the host: {waiting}")
+            })?;
         }
         if self.sabotaged(Sabotage::ForgottenReset) {
             self.change_weights();

@@ -182,7 +182,11 @@ class ReferenceManager:
                 self.pools[tier].pin(b)
 
     def check_kv(self) -> None:
-        """What a request computed before a change of weights it may keep; everything else is of the weights of now."""
+        """What a request computed before a change of weights it may keep; everything else is of the weights of now.
+
+        Raises:
+            InvariantError: A request reads, or a lookup in some tier would return, KV of other tokens or weights.
+        """
         for pool in self.pools:
             pool.check_kv(self.weights)
         for request_id, request in self.requests.items():
@@ -191,7 +195,8 @@ class ReferenceManager:
                 weights, prefix = blocks[request.blocks[at // size]].kv.get(at % size, (-1, 0))
                 now = self.weights if request.epoch == self.pool.epoch else weights
                 expected = self.pool.kv(now, request.extra, request.tokens[: at + 1])
-                assert (weights, prefix) == expected, f"request {request_id!r} reads other KV for token {at}"
+                if (weights, prefix) != expected:
+                    raise errors.InvariantError(f"request {request_id!r} reads other KV for token {at}")
 
     def take_plan(self) -> list[tuple[Place, Place]]:
         """Hands out the planned copies whose targets are of use to anybody."""

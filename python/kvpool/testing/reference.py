@@ -1,8 +1,9 @@
 """A reference model of ``BlockPool`` and ``CacheManager``: slow, small, obviously right.
 
 It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. Its blocks hold
-KV, which is another with other weights. It orders nothing cleverly: lists are lists. It decides the same as kvpool: results, ids, both orders, and the class of an error.
-Prompts are tokens and extra keys (any hashable value) instead of hash chains. A call that raises changes nothing.
+KV, which is another with other weights. It orders nothing cleverly: lists are lists. It decides the same as kvpool:
+results, ids, both orders, and the class of an error. Prompts are tokens and extra keys (any hashable value) instead of
+hash chains. A call that raises changes nothing.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class ReferencePool:
                 extra, _, tokens = block.content
                 start = len(tokens) - self.block_size
                 kv = {slot: self.kv(weights, extra, tokens[: start + slot + 1]) for slot in range(self.block_size)}
-                assert block.kv == kv, f"block {b} is cached with KV of other tokens or weights"
+                if block.kv != kv:
+                    raise errors.InvariantError(f"block {b} is cached with KV of other tokens or weights")
 
     def _unregister(self, b: int) -> bool:
         content, self.blocks[b].content, self.blocks[b].computed = self.blocks[b].content, None, False

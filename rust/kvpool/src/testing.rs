@@ -159,7 +159,9 @@ impl ReferencePool {
             for (slot, &found) in block.kv.iter().enumerate() {
                 let expected = Kv::of(weights, salt, &tokens[..=start + slot]);
                 if found != Some(expected) {
-                    return Err(format!("block {b} is cached with {found:?} in slot {slot}, not {expected:?}"));
+                    return Err(format!(
+                        "block {b} is cached with {found:?} in slot {slot}, not {expected:?}"
+                    ));
                 }
             }
         }

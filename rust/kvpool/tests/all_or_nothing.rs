@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
 use kvpool::{
-    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
-    HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
+    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, HashAlgorithm, HashChain,
+    HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
     RetentionRange, Verify,
 };
 
@@ -88,8 +88,10 @@ fn a_registration_that_is_too_deep_is_refused() {
     let chain = chain(HashAlgorithm::Sha256);
     for start in [1 << 29, usize::MAX] {
         let refused = pool.register(&table, &chain, start).unwrap_err().to_string();
-        let message =
-            format!("block {start} of a hash chain is too deep: an index notes positions up to {}", (1 << 29) - 1);
+        let message = format!(
+            "block {start} of a hash chain is too deep: an index notes positions up to {}",
+            (1 << 29) - 1
+        );
         assert_eq!(refused, message);
     }
     let link = |depth| {
@@ -107,7 +109,8 @@ fn a_registration_that_is_too_deep_is_refused() {
 #[test]
 fn a_time_to_live_that_overflows_fails_no_commit() {
     let retention = Some(RetentionConfig::default());
-    let config = ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, retention, ..ManagerConfig::default() };
+    let config =
+        ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, retention, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
     manager.advance_time(1e308).unwrap();
     let retention = Retention {

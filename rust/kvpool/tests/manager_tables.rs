@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use kvpool::testing::Kv;
 use kvpool::{
-    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef,
-    RequestState, SwapId, TransferPlan, Verify, runs,
+    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef, RequestState,
+    SwapId, TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -210,7 +210,8 @@ impl Rig {
             let pool = self.manager.tiers().pool(tier).unwrap();
             let cached = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&b| pool.is_computed(b));
             for block in cached {
-                let stale = cells[block.index()].iter().find(|kv| kv.is_none_or(|kv| kv.weights != self.weights));
+                let stale =
+                    cells[block.index()].iter().find(|kv| kv.is_none_or(|kv| kv.weights != self.weights));
                 assert_eq!(stale, None, "{block:?} of tier {tier}, weights {}", self.weights);
             }
         }
@@ -236,7 +237,8 @@ impl Rig {
                 let place = Place { tier: info.tier, block };
                 let place = pending.get(&place).copied().unwrap_or(place);
                 let found = self.store[place.tier][place.block.index()][at % BLOCK_SIZE];
-                let weights = found.filter(|_| known.weights != self.weights).map_or(self.weights, |kv| kv.weights);
+                let weights =
+                    found.filter(|_| known.weights != self.weights).map_or(self.weights, |kv| kv.weights);
                 let expected = Kv::of(weights, &[], &known.tokens[..=at]);
                 assert_eq!(found, Some(expected), "request {id}, token {at}, {place:?}");
             }

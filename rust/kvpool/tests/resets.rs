@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first error")]
 
 use kvpool::{
-    BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, PoolConfig, PoolError, RequestRef,
-    TierError, Tiers,
+    BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, PoolConfig, PoolError,
+    RequestRef, TierError, Tiers,
 };
 
 const BLOCK_SIZE: usize = 4;

@@ -400,13 +400,8 @@ impl Manager {
         self.take_plan(script)?;
         for id in (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)) {
             let arguments = format!("{id}, None");
-            changed |= self.call(
-                "preempt",
-                &arguments,
-                |m| m.preempt(id, None),
-                |m| m.preempt(id, None),
-                script,
-            )?;
+            changed |=
+                self.call("preempt", &arguments, |m| m.preempt(id, None), |m| m.preempt(id, None), script)?;
         }
         Ok(self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? || changed)
     }

@@ -342,7 +342,7 @@ impl PrefixIndex {
                 true
             }
             4 if registered => {
-                let changed = (entry.depth_and_flags & !DEPTH) | (to & DEPTH);
+                let changed = (entry.depth_and_flags & !super::DEPTH) | (to & super::DEPTH);
                 replace(&mut entry.depth_and_flags, changed)
             }
             5 if registered && to != block.get() => {
