@@ -2913,6 +2913,14 @@ class Sequences:
 
         Sequences go on and are never published again. O(blocks).
         """
+    def reset(self) -> int:
+        """Forgets all cached content of every tier and returns how many blocks were registered.
+
+        Nothing has changed if it is refused. O(blocks).
+
+        Raises:
+            BlocksInUseError: Sequences, fences or swaps hold blocks of a tier; ``bump_epoch`` always works.
+        """
     def stats(self, *, tier: int = 0) -> PoolStats:
         """Returns the counters and gauges of a tier's pool.
 

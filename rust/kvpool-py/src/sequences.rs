@@ -256,6 +256,11 @@ impl PySequences {
         self.run(py, LONG, Sequences::bump_epoch)
     }
 
+    /// Forgets all cached content of every tier and returns how many blocks were registered.
+    fn reset(&self, py: Python<'_>) -> PyResult<usize> {
+        self.run(py, LONG, Sequences::reset)
+    }
+
     /// Returns the counters and gauges of a tier's pool.
     #[pyo3(signature = (*, tier=0))]
     fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {

@@ -13,7 +13,7 @@ use kvpool::{
 const BLOCK_SIZE: usize = 4;
 
 fn chain(algorithm: HashAlgorithm) -> HashChain {
-    let verify = if algorithm.is_cryptographic() { Verify::None } else { Verify::Fingerprint };
+    let verify = Verify::Fingerprint;
     let config = HasherConfig { algorithm, block_size: BLOCK_SIZE, verify, ..HasherConfig::default() };
     let hasher = Arc::new(BlockHasher::new(config).unwrap());
     let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();

@@ -270,6 +270,7 @@ fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
         ("take_plan", |sequences, _| sequences.take_plan().map(drop)),
         ("complete_step", |sequences, _| sequences.complete_step(1).map(drop)),
         ("bump_epoch", |sequences, _| sequences.bump_epoch().map(drop)),
+        ("reset", |sequences, _| sequences.reset().map(drop)),
     ];
     let hasher = hasher();
     for &(name, call) in SEQUENCE_CALLS {
