@@ -35,6 +35,7 @@ impl PrefixIndex {
     #[inline]
     pub(crate) fn insert_checked(&mut self, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         let id = block.get();
+        self.algorithm = Some(link.algorithm);
         let mut flags = REGISTERED;
         let (prev, next) = if let Some(head) = self.head_of(&link.hash) {
             if !self.verifies_link(head, link) {
@@ -74,7 +75,6 @@ impl PrefixIndex {
         if let (Some(slot), Some(parent)) = (self.parents.get_mut(block.index()), link.parent) {
             *slot = parent;
         }
-        self.algorithm = Some(link.algorithm);
         self.registered = self.registered.wrapping_add(1);
         self.content_sum = self.content_sum.wrapping_add(self.content_check(block));
         Inserted::Registered
