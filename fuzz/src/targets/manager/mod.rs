@@ -398,7 +398,8 @@ impl Manager {
         }
         changed |= self.manager.tiers().num_planned() > 0;
         self.take_plan(script)?;
-        for id in (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)) {
+        let known: Vec<_> = (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)).collect();
+        for id in known {
             let arguments = format!("{id}, None");
             changed |=
                 self.call("preempt", &arguments, |m| m.preempt(id, None), |m| m.preempt(id, None), script)?;

@@ -294,7 +294,7 @@ impl World {
                 }
                 self.take_plan();
                 let ids: Vec<_> = self.known.keys().copied().collect();
-                ids.into_iter().for_each(|id| drop(self.free(id, None)));
+                assert!(ids.into_iter().all(|id| self.free(id, None)));
                 (if self.reset() { "drain and reset" } else { "drain and wait for a step" }, true)
             }
             Operation::Reset { drained: false } => ("reset", self.reset()),
