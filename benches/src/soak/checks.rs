@@ -4,7 +4,7 @@ use kvpool::{BlockId, BlockPool, ManagerError, ManagerStats, PoolStats, RequestS
 
 use super::books::Entry;
 use super::driver::Driver;
-use super::meter::{Meter, Operation};
+use super::meter::Meter;
 use super::{Wrong, ensure};
 
 /// What a refused call must leave as it was.
