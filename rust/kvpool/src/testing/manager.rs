@@ -454,7 +454,7 @@ impl ReferenceManager {
         let idle = self.pools.iter().all(ReferencePool::is_idle);
         if idle {
             self.weights += 1;
-            self.pools.iter_mut().for_each(|pool| pool.forget());
+            self.pools.iter_mut().for_each(ReferencePool::forget);
         }
         idle
     }
