@@ -260,6 +260,7 @@ class ManagerMachine(RuleBasedStateMachine):
         assert (host is None) == (model.host is None)
         if host is not None and model.host is not None:
             assert (host.free, host.cached_free, host.active, host.fenced) == model.host.sums()
+        model.check_kv()
         assert manager.state_digest() == manager.state_digest_from_scratch()
         manager.scrub(3)
         for name in NAMES:
@@ -541,7 +542,24 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @rule()
     def reset(self) -> None:
-        self.both(self.manager.reset, self.model.pool.reset)
+        self.both(self.manager.reset, self.model.reset)
+
+    @rule(held=st.sampled_from(["", "", "swapped"]))
+    def reset_when_all_have_left(self, held: str) -> None:
+        """Everybody gives up his blocks, perhaps but for those whose blocks are in the host; then everything goes."""
+        for swap in self.swaps:
+            self.both(partial(self.manager.abort_swap, swap), partial(self.model.abort_swap, swap))
+        self.swaps.clear()
+        self.take_plan()
+        for name, request in list(self.model.requests.items()):
+            if request.state not in {held, "preempted"}:
+                self.preempt(name, None)
+        fences = [step for pool in self.model.pools for step, _ in pool.fences]
+        self.both(
+            lambda: self.manager.complete_step(max(fences, default=0)),
+            lambda: self.model.complete_step(max(fences, default=0)),
+        )
+        self.reset()
 
     @rule(by=st.integers(-1, 1))
     def resize(self, by: int) -> None:

@@ -17,6 +17,7 @@ fn settings(operations: u64) -> Settings {
         blocks: 512,
         resize_every: 200,
         epoch_every: 4000,
+        reset_every: 5000,
         check_every: Some(500),
         line_every: Duration::from_secs(3600),
         orders_every: 20,
@@ -38,6 +39,7 @@ fn every_configuration_stands_a_short_soak() {
         let (held, cached, free) = configuration.filling;
         assert!(held > 0.5 && cached > 0.05 && free < 0.1, "the pool is full: {configuration:?}");
         assert!(configuration.blocks == (512, 768) && configuration.epochs > 0, "{configuration:?}");
+        assert!(configuration.resets > 0, "{configuration:?}");
         assert!(configuration.hit_rate > 0.1 && configuration.hit_rate < 0.9, "{configuration:?}");
         let counts = [configuration.refusals, configuration.preemptions, configuration.evictions];
         assert!(counts.iter().all(|&count| count > 20), "{configuration:?}");
@@ -88,6 +90,13 @@ fn lost_copies_are_noticed() {
 fn a_step_that_writes_after_its_end_is_noticed() {
     let what = sabotaged(Sabotage::EarlyStep);
     assert!(what.contains("the KV of other tokens"), "{what}");
+}
+
+/// Nothing but the KV itself can tell: sums, books and invariants are sound.
+#[test]
+fn a_change_of_weights_without_a_reset_is_noticed() {
+    let what = sabotaged(Sabotage::ForgottenReset);
+    assert!(what.contains("hit a block, but") && what.contains("of other tokens or weights"), "{what}");
 }
 
 /// Alone in its binary would be better; the other tests' heap is counted, too, but they end, and a leak does not.

@@ -894,8 +894,9 @@ class CacheManager:
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
 
-        Full blocks among them can be hit from now on. Needs no free block. O(newly full blocks). Requests
-        admitted before an epoch bump, and blocks behind a hash collision, are never registered.
+        Full blocks among them can be hit from now on; a block that forks share is counted once, by whoever commits
+        it first. Needs no free block. O(newly full blocks). Requests admitted before an epoch bump, and blocks behind
+        a hash collision, are never registered.
 
         Args:
             request_id: A running request.
@@ -1197,9 +1198,11 @@ class CacheManager:
             PoolPoisonedError: The pool refuses all work.
         """
     def reset(self) -> int:
-        """Forgets all cached content and returns how many blocks were registered.
+        """Forgets all cached content, of the host tier too, and returns how many blocks were registered.
 
-        O(usable blocks).
+        What the host kept could be swapped in again, and a request that is swapped out would bring its blocks back:
+        while requests or fences hold blocks of either tier the call is refused, and nothing has changed. Requests that
+        are preempted hold none, and resume without any. O(usable blocks).
 
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
@@ -1566,6 +1569,7 @@ class Retention:
     Args:
         priority: From 0, evicted first, to 100. 35 is what blocks have that nobody said anything of.
         ttl: Seconds after which this ends, on the clock of ``advance_time``; None is as long as the content is cached.
+            What would end beyond the largest float ends with it.
         idle: Whether the seconds pass only while nobody uses the block: from its last release, anew after each use.
         then: What comes after: ``"normal"``, as if nothing had been said, or ``"demote"``, the first to go.
         pinned: The last to go; beyond the budget of ``RetentionConfig`` it is priority 100.
@@ -2192,7 +2196,7 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, the null block, not held, or registered already.
             InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification
-                than the pool.
+                than what is registered, or a position is 2^29 or more.
             StaleEpochError: The chain belongs to another epoch.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
@@ -2243,12 +2247,12 @@ class BlockPool:
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
     def reset(self) -> int:
-        """Forgets all cached content and returns how many blocks were registered.
+        """Forgets all cached content of every tier and returns how many blocks were registered.
 
-        O(usable blocks).
+        Nothing has changed if it is refused. O(usable blocks).
 
         Raises:
-            BlocksInUseError: Blocks are active or fenced; ``bump_epoch`` always works.
+            BlocksInUseError: Blocks of a tier are active or fenced; ``bump_epoch`` always works.
         """
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
@@ -2527,7 +2531,8 @@ class TieredPool:
     """Several pools, one per tier, and the copies between their blocks.
 
     Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are
-    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out.
+    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out. ``bump_epoch`` and ``reset``
+    of any of the pools are for all of them.
 
     Args:
         num_blocks: Blocks per tier, null block included.
@@ -2909,6 +2914,14 @@ class Sequences:
         """Starts a new epoch in every tier and returns its number.
 
         Sequences go on and are never published again. O(blocks).
+        """
+    def reset(self) -> int:
+        """Forgets all cached content of every tier and returns how many blocks were registered.
+
+        Nothing has changed if it is refused. O(blocks).
+
+        Raises:
+            BlocksInUseError: Sequences, fences or swaps hold blocks of a tier; ``bump_epoch`` always works.
         """
     def stats(self, *, tier: int = 0) -> PoolStats:
         """Returns the counters and gauges of a tier's pool.

@@ -85,7 +85,7 @@ class StaleSequenceError(KvpoolError, KeyError):
 
 
 class BlocksInUseError(KvpoolError, RuntimeError):
-    """A reset while blocks are held."""
+    """A reset while blocks are held, in any tier."""
 
 
 class NoRetentionError(KvpoolError, RuntimeError):

@@ -22,7 +22,7 @@ fn heap() -> usize {
 /// Keeps full pools under load, checks them all the time, and reports latencies and memory.
 ///
 /// One manager per eviction policy, each with other settings, takes turns in one thread: admissions with shared prefixes, decode
-/// steps, drafts, forks, swaps, preemptions, step plans, hints, epochs, growth, requests that end in every state, and calls that
+/// steps, drafts, forks, swaps, preemptions, step plans, hints, epochs, resets, growth, requests that end in every state, and calls that
 /// must be refused. The driver keeps books and the KV itself, so a wrong sum, a wrong error or a block with another
 /// request's content ends the run: it prints what is wrong, the seed and the operation, and exits with 1. So does heap in
 /// use that grew by more than 5 % (at least 1 MiB) after the first tenth of the run

@@ -14,8 +14,8 @@ pub(crate) struct Entry {
     pub(crate) id: RequestId,
     pub(crate) state: RequestState,
     pub(crate) identity: u64,
-    /// The epoch in which its KV is computed.
-    pub(crate) epoch: u64,
+    /// The weights that its KV is computed with.
+    pub(crate) weights: u64,
     /// What it goes on with.
     pub(crate) stream: u64,
     /// The tag of each of its prefixes.
@@ -32,13 +32,13 @@ impl Entry {
     pub(crate) fn new(
         id: RequestId,
         identity: u64,
-        epoch: u64,
+        weights: u64,
         stream: u64,
         tags: Vec<Tag>,
         cached: usize,
     ) -> Self {
         let state = RequestState::Running;
-        Self { id, state, identity, epoch, stream, tags, computed: cached, trimmed: 0, place: 0 }
+        Self { id, state, identity, weights, stream, tags, computed: cached, trimmed: 0, place: 0 }
     }
 
     /// A second request with the same tokens, which goes on with others.
@@ -120,6 +120,11 @@ impl Books {
         let entry = self.get_mut(key)?;
         (entry.state, entry.place) = (state, place);
         Ok(())
+    }
+
+    /// The weights have changed, and no request holds a block: what each computes from now on is theirs.
+    pub(crate) fn forget_weights(&mut self, weights: u64) {
+        self.entries.iter_mut().flatten().for_each(|entry| entry.weights = weights);
     }
 
     /// Keys of the requests in a state.

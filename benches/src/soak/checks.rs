@@ -4,7 +4,7 @@ use kvpool::{BlockId, BlockPool, ManagerError, ManagerStats, PoolStats, RequestS
 
 use super::books::Entry;
 use super::driver::Driver;
-use super::meter::{Meter, Operation};
+use super::meter::Meter;
 use super::{Wrong, ensure};
 
 /// What a refused call must leave as it was.
@@ -62,7 +62,7 @@ impl Driver {
             return Ok(());
         }
         let table = self.manager.block_table(&entry.id)?;
-        let read = self.store.read_back(tier, table, &entry.tags, entry.computed, entry.epoch, every_slot);
+        let read = self.store.read_back(tier, table, &entry.tags, entry.computed, entry.weights, every_slot);
         read.map_err(|Wrong(what)| Wrong(format!("request {}: {what}", entry.id)))
     }
 
@@ -128,11 +128,10 @@ impl Driver {
             })?;
         }
         self.check_sums()?;
-        let registered = self.pool().stats().registered;
-        let forgotten = meter.time(Operation::Reset, || self.manager.reset())?;
-        let stats = self.pool().stats();
-        ensure(forgotten == registered && stats.free == stats.usable, || {
-            format!("reset forgot {forgotten} of {registered} blocks and left {stats:?}")
+        let done = self.try_reset(meter)?;
+        let pools = self.pool_stats()?;
+        ensure(done && pools.iter().all(|stats| stats.free == stats.usable), || {
+            format!("every request has ended, and a reset left {pools:?}")
         })?;
         self.mirror.check_after(&self.manager.take_events(), self.manager.pool())?;
         self.manager.check_invariants()?;

@@ -4,8 +4,8 @@
 //! prompt's stream, then that of a session, a document or nobody else; a session's next turn is a longer piece of its stream,
 //! and what requests append goes on with it, so that an answer is part of the next prompt.
 //!
-//! The KV of a token is a function of everything before it, of the request's extra keys and of the epoch: its [`Tag`], and
-//! the [`cell`] made of it. Whoever reads a cell that belongs to other tokens, another tenant or older weights reads another number.
+//! The KV of a token is a function of everything before it, of the request's extra keys and of the weights, which every epoch and
+//! every reset change: its [`Tag`], and the [`cell`] made of it. Whoever reads a cell that belongs to other tokens, another tenant or older weights reads another number.
 //!
 //! Draws: integers from `ChaCha8`, and a table of cumulative weights made with divisions alone, so that a seed means the same
 //! prompts on every host.
@@ -45,9 +45,9 @@ pub(crate) const fn next_tag(before: Tag, token: u32) -> Tag {
     mix(before ^ (token as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f))
 }
 
-/// The KV of a prefix's last token, computed in an epoch; never [`super::store::NOTHING`].
-pub(crate) const fn cell(tag: Tag, epoch: u64) -> u64 {
-    mix(tag ^ mix(epoch)) | 1
+/// The KV of a prefix's last token, computed with some weights; never [`super::store::NOTHING`].
+pub(crate) const fn cell(tag: Tag, weights: u64) -> u64 {
+    mix(tag ^ mix(weights)) | 1
 }
 
 /// The extra keys of an identity.

@@ -3,14 +3,14 @@
 //! Owns: which turn comes next, and what must hold between turns. The demand follows a wave between half of the pool and more
 //! than all of it, so the cache is used in its troughs, and refusals, preemptions and evictions of what is needed happen at its
 //! crests. The files beside this one make the turns: [`super::requests`], [`super::swaps`], [`super::steps`],
-//! [`super::hints`], [`super::refused`].
+//! [`super::weights`], [`super::hints`], [`super::refused`].
 
 use std::collections::BTreeMap;
 
-use kvpool::{BlockId, BlockPool, CacheManager, HashCursor, ManagerError, RequestId, RequestState};
+use kvpool::{BlockId, BlockPool, CacheManager, HashCursor, RequestId, RequestState};
 
 use super::books::Books;
-use super::content::{Chance, Library, extra_keys, mix, next_tag, root_tag};
+use super::content::{Chance, Library, mix, next_tag, root_tag};
 use super::hints::Mirror;
 use super::meter::{Meter, Operation};
 use super::presets::{PRESETS, Preset};
@@ -71,6 +71,9 @@ pub(crate) struct Driver {
     /// The latest step under way, and the latest that has completed.
     pub(super) step: u64,
     pub(super) completed: u64,
+    /// Counts the changes of weights: epochs and resets.
+    pub(super) weights: u64,
+    pub(crate) resets: u64,
     /// References that fences must hold, by step.
     pub(super) fences: BTreeMap<u64, usize>,
     pub(super) time: f64,
@@ -176,6 +179,8 @@ impl Driver {
             swaps: Vec::new(),
             step: 1,
             completed: 0,
+            weights: 0,
+            resets: 0,
             fences: BTreeMap::new(),
             time: 0.0,
             stale: None,
@@ -272,21 +277,13 @@ impl Driver {
         if self.turns.is_multiple_of(self.settings.epoch_every) {
             self.bump_epoch(meter)?;
         }
+        if self.turns.is_multiple_of(self.settings.reset_every) {
+            self.reset_all(meter)?;
+        }
         if self.blocks < self.last_blocks && self.turns.is_multiple_of(self.settings.resize_every) {
             self.resize(meter)?;
         }
         Ok(())
-    }
-
-    fn bump_epoch(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
-        self.library.draw(&mut self.chance, &mut self.tokens);
-        self.stale = Some(self.manager.prepare(&self.tokens, extra_keys(0))?);
-        let epoch = meter.time(Operation::BumpEpoch, || self.manager.bump_epoch())?;
-        ensure(epoch == self.pool().epoch(), || format!("epoch {epoch} was begun, {}", self.pool().epoch()))?;
-        let stats = self.pool().stats();
-        ensure(stats.registered == 0 && stats.cached_free == 0, || {
-            format!("a new epoch has {} registered and {} cached blocks", stats.registered, stats.cached_free)
-        })
     }
 
     fn resize(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
@@ -314,22 +311,7 @@ impl Driver {
             let left = blocks.iter().find(|&&block| self.pool().is_registered(block));
             return ensure(left.is_none(), || format!("{left:?} was evicted and is still registered"));
         }
-        let before = self.observe(false);
-        let stats = self.pool().stats();
-        let result = meter.time(Operation::Reset, || self.manager.reset());
-        match result {
-            Err(ManagerError::Pool(kvpool::PoolError::InUse { active, fenced }))
-                if (active, fenced) == (stats.active, stats.fenced) && active + fenced > 0 =>
-            {
-                self.unchanged(&before, "a refused reset")
-            }
-            Ok(forgotten) => {
-                ensure(stats.active + stats.fenced == 0 && forgotten == stats.registered, || {
-                    format!("reset forgot {forgotten} blocks, there were {stats:?}")
-                })
-            }
-            Err(error) => Err(Wrong(format!("reset of {stats:?}: {error}"))),
-        }
+        self.try_reset(meter).map(drop)
     }
 
     /// A name for the next request: every fourth is a string.

@@ -22,7 +22,7 @@ impl Driver {
         let held = table.iter().filter(|block| !block.is_null()).count();
         *self.fences.entry(step).or_default() += held;
         if entry.state == RequestState::Running {
-            self.store.write_later(step, table, &entry.tags, entry.computed, entry.epoch);
+            self.store.write_later(step, table, &entry.tags, entry.computed, entry.weights);
         }
         Ok(())
     }

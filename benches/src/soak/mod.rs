@@ -3,14 +3,15 @@
 //! `make soak MINUTES=10`. One [`CacheManager`](kvpool::CacheManager) per configuration ([`PRESETS`]), all in one thread, taking
 //! turns of 256 operations. Each has a host tier (but one), prompts with shared prefixes drawn with skew, and a demand that
 //! swings between half of the pool and more than all of it, so that it evicts, refuses and preempts all the time. Requests are
-//! ended in every state, swaps aborted at every point; epochs begin, pools grow, and calls that must be refused are made.
+//! ended in every state, swaps aborted at every point; epochs begin, resets empty both tiers, pools grow, and calls that must be refused are
+//! made.
 //!
 //! What is checked:
 //!
 //! | when | what |
 //! |---|---|
 //! | every call | its result: the right error with nothing changed, or what it should give; blocks handed out are nobody else's |
-//! | hits, swaps, releases | the KV: every computed block reads back as what its request wrote, in the epoch and with the keys of its own |
+//! | hits, swaps, releases | the KV: every computed block reads back as what its request wrote, with the weights and the keys of its own |
 //! | every 256 turns | free + cached-free + active + fenced == usable in both tiers; hits + computed == prompt tokens; each counter and each live request as in the books |
 //! | every minute | `check_invariants`, and the KV of every slot |
 //! | the end | everything is released, then nobody holds a block; heap in use has not grown since the warm-up |
@@ -39,6 +40,7 @@ mod requests;
 mod steps;
 mod store;
 mod swaps;
+mod weights;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -73,6 +75,8 @@ pub enum Sabotage {
     LostCopies,
     /// Steps are said to be complete while they still write.
     EarlyStep,
+    /// Weights change, and nobody resets the manager.
+    ForgottenReset,
     /// 64 bytes are lost in every turn.
     Leak,
 }
@@ -94,6 +98,8 @@ pub struct Settings {
     pub resize_every: u64,
     /// Turns of a configuration between two epochs.
     pub epoch_every: u64,
+    /// Turns of a configuration between two resets for which everybody gives up his blocks.
+    pub reset_every: u64,
     /// Calls, over all configurations, between two recounts from scratch beside those of each line; `None` for those alone.
     pub check_every: Option<u64>,
     /// Time between two lines.
@@ -116,6 +122,7 @@ impl Default for Settings {
             presets: PRESETS.to_vec(),
             resize_every: 1500,
             epoch_every: 30_000,
+            reset_every: 25_000,
             check_every: None,
             line_every: Duration::from_secs(60),
             orders_every: 2000,

@@ -81,6 +81,8 @@ pub struct Configuration {
     pub invalid: u64,
     /// Epochs begun.
     pub epochs: u64,
+    /// Resets that forgot everything, of both tiers.
+    pub resets: u64,
 }
 
 impl Configuration {
@@ -102,6 +104,7 @@ impl Configuration {
             copies: stats.copied_blocks,
             invalid: driver.invalid,
             epochs: stats.pool.epoch,
+            resets: driver.resets,
         }
     }
 }
@@ -219,6 +222,7 @@ impl Report {
             "copied",
             "invalid calls",
             "epochs",
+            "resets",
         ];
         let rows = self.configurations.iter().map(|c| {
             vec![
@@ -239,6 +243,7 @@ impl Report {
                 grouped(c.copies),
                 grouped(c.invalid),
                 c.epochs.to_string(),
+                c.resets.to_string(),
             ]
         });
         table(&head, 2, rows)

@@ -44,9 +44,9 @@ impl Driver {
             Ok(admission) => {
                 let same = probe.is_none_or(|probe| probe.cached_blocks == admission.cached_blocks);
                 ensure(same, || format!("{probe:?} was probed, {admission:?} admitted"))?;
-                let (tags, epoch) = (self.tags(drawn.identity), self.pool().epoch());
+                let (tags, weights) = (self.tags(drawn.identity), self.weights);
                 let entry =
-                    Entry::new(id, drawn.identity, epoch, drawn.stream, tags, admission.cached_tokens);
+                    Entry::new(id, drawn.identity, weights, drawn.stream, tags, admission.cached_tokens);
                 self.seat_new(entry, &admission)
             }
             Err(refused) => {
@@ -79,7 +79,7 @@ impl Driver {
             && block_ids.len() == tokens.div_ceil(block_size);
         ensure(sound, || format!("request {} with {tokens} tokens got {admission:?}", entry.id))?;
         self.store
-            .read_back(0, block_ids, &entry.tags, *cached_tokens, entry.epoch, false)
+            .read_back(0, block_ids, &entry.tags, *cached_tokens, entry.weights, false)
             .map_err(|Wrong(what)| Wrong(format!("request {} hit a block, but {what}", entry.id)))?;
         let pool = self.pool();
         for &block in &block_ids[*cached_blocks..] {
@@ -104,7 +104,7 @@ impl Driver {
     pub(super) fn compute(&mut self, key: usize, to: usize) -> Result<(), Wrong> {
         let entry = self.books.get(key)?;
         let table = self.manager.block_table(&entry.id)?;
-        self.store.write(table, &entry.tags, entry.computed, to, entry.epoch);
+        self.store.write(table, &entry.tags, entry.computed, to, entry.weights);
         Ok(())
     }
 
@@ -323,9 +323,9 @@ impl Driver {
     /// Books a request that runs again.
     pub(super) fn seat_again(&mut self, key: usize, admission: &Admission) -> Result<(), Wrong> {
         self.books.set_state(key, RequestState::Running)?;
-        let epoch = self.pool().epoch();
+        let weights = self.weights;
         let entry = self.books.get_mut(key)?;
-        (entry.epoch, entry.computed) = (epoch, admission.cached_tokens);
+        (entry.weights, entry.computed) = (weights, admission.cached_tokens);
         let tokens = entry.tags.len() as u64;
         let expected = &mut self.books.expected;
         expected.resumptions += 1;

@@ -162,9 +162,9 @@ impl Driver {
             match (operation, outcome) {
                 (Planned::Admit { id, drawn, tags, cached }, StepOutcome::Admitted(admission)) => {
                     ensure(admission.cached_tokens == cached, || format!("{cached} planned, {admission:?}"))?;
-                    let epoch = self.pool().epoch();
+                    let weights = self.weights;
                     self.seat_new(
-                        Entry::new(id, drawn.identity, epoch, drawn.stream, tags, cached),
+                        Entry::new(id, drawn.identity, weights, drawn.stream, tags, cached),
                         &admission,
                     )?;
                 }

@@ -48,12 +48,12 @@ impl Store {
     }
 
     /// Writes the device's KV of tokens `from..to` of a request.
-    pub(crate) fn write(&mut self, table: &[BlockId], tags: &[Tag], from: usize, to: usize, epoch: u64) {
+    pub(crate) fn write(&mut self, table: &[BlockId], tags: &[Tag], from: usize, to: usize, weights: u64) {
         for position in from..to {
             let block = table[position / self.block_size];
             if !block.is_null() {
                 let slot = self.slot(block, position % self.block_size);
-                self.tiers[0][slot] = cell(tags[position], epoch);
+                self.tiers[0][slot] = cell(tags[position], weights);
             }
         }
     }
@@ -65,13 +65,13 @@ impl Store {
         table: &[BlockId],
         tags: &[Tag],
         from: usize,
-        epoch: u64,
+        weights: u64,
     ) {
         let block_size = self.block_size;
         let slots = (from..tags.len()).filter_map(|position| {
             let block = table[position / block_size];
             let slot = block.index() * block_size + position % block_size;
-            (!block.is_null()).then(|| (slot, cell(tags[position], epoch)))
+            (!block.is_null()).then(|| (slot, cell(tags[position], weights)))
         });
         self.late.entry(step).or_default().extend(slots);
     }
@@ -113,7 +113,7 @@ impl Store {
         table: &[BlockId],
         tags: &[Tag],
         computed: usize,
-        epoch: u64,
+        weights: u64,
         every_slot: bool,
     ) -> Result<(), Wrong> {
         for (index, &block) in table.iter().enumerate() {
@@ -128,8 +128,8 @@ impl Store {
             let first = if every_slot { start } else { end - 1 };
             for (position, &tag) in (first..end).zip(&tags[first..end]) {
                 let found = self.tiers[tier][self.slot(block, position - start)];
-                if found != cell(tag, epoch) {
-                    let what = if found == NOTHING { "nothing" } else { "the KV of other tokens" };
+                if found != cell(tag, weights) {
+                    let what = if found == NOTHING { "nothing" } else { "the KV of other tokens or weights" };
                     return Err(Wrong(format!(
                         "block {block} of tier {tier} holds {what} where the KV of token {position} is expected"
                     )));

@@ -2,6 +2,9 @@
 
 Every table is a list, every swap a list of moves; what is refused is put back from a copy. Hints are not modelled: a
 manager without retention refuses them.
+
+A commit writes KV, and a planned copy copies it at once: plans are executed before the step that they are of writes
+anything. ``check_kv`` compares what every request, and every lookup in every tier, reads with what it should.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ class ReferenceManager:
         self.planned: list[tuple[Place, Place, int | None]] = []  # source, destination, swap
         self.swaps: dict[int, Swap] = {}
         self.next_swap = 0
+        self.weights = 0  # counts the changes of weights: epochs and resets
 
     @property
     def pools(self) -> list[ReferencePool]:
@@ -169,11 +173,30 @@ class ReferenceManager:
 
     def plan_copy(self, source: Place, target: Place, swap: int | None = None) -> None:
         """What reads the target of an earlier copy reads that copy's source."""
+        (tier, b), (to, copy) = source, target
+        self.pools[to].blocks[copy].kv = dict(self.pools[tier].blocks[b].kv)
         source = next((first for first, second, _ in self.planned if second == source), source)
         self.planned.append((source, target, swap))
         if swap is None:
             for tier, b in (source, target):
                 self.pools[tier].pin(b)
+
+    def check_kv(self) -> None:
+        """What a request computed before a change of weights it may keep; everything else is of the weights of now.
+
+        Raises:
+            InvariantError: A request reads, or a lookup in some tier would return, KV of other tokens or weights.
+        """
+        for pool in self.pools:
+            pool.check_kv(self.weights)
+        for request_id, request in self.requests.items():
+            blocks, size = self.pools[request.tier].blocks, self.pool.block_size
+            for at in range(request.trimmed * size, request.computed):
+                weights, prefix = blocks[request.blocks[at // size]].kv.get(at % size, (-1, 0))
+                now = self.weights if request.epoch == self.pool.epoch else weights
+                expected = self.pool.kv(now, request.extra, request.tokens[: at + 1])
+                if (weights, prefix) != expected:
+                    raise errors.InvariantError(f"request {request_id!r} reads other KV for token {at}")
 
     def take_plan(self) -> list[tuple[Place, Place]]:
         """Hands out the planned copies whose targets are of use to anybody."""
@@ -215,14 +238,17 @@ class ReferenceManager:
         """Registers the full blocks that became computed, unless the epoch has changed or a fork has done it since."""
         request = self.find(request_id)
         _check(request.computed <= computed <= len(request.tokens), errors.InvalidArgumentError)
-        request.computed, full = computed, computed // self.pool.block_size
-        new = range(request.published, full if request.epoch == self.pool.epoch else 0)
-        for at in new:
+        size, registered = self.pool.block_size, 0
+        for at in range(request.computed, computed):
+            kv = self.pool.kv(self.weights, request.extra, request.tokens[: at + 1])
+            self.pool.blocks[request.blocks[at // size]].kv[at % size] = kv
+        request.computed, full = computed, computed // size
+        for at in range(request.published, full if request.epoch == self.pool.epoch else 0):
             if self.pool.blocks[b := request.blocks[at]].content is None:
-                self.pool.register([b], request.extra, request.tokens, at)
+                registered += self.pool.register([b], request.extra, request.tokens, at)
                 self.pool.mark_computed([b])
-        request.published += len(new)
-        return len(new)
+            request.published += 1
+        return registered
 
     @_atomic
     def commit_batch(self, ids: Sequence[Hashable], computed: Sequence[int]) -> int:
@@ -287,7 +313,14 @@ class ReferenceManager:
 
     def bump_epoch(self) -> int:
         """Forgets everything cached in every tier."""
+        self.weights += 1
         return max(pool.bump_epoch() for pool in self.pools)
+
+    def reset(self) -> int:
+        """Forgets everything cached in every tier, if nothing is held in any."""
+        _check(not any(block.held for pool in self.pools for block in pool.blocks), errors.BlocksInUseError)
+        self.weights += 1
+        return sum(pool.reset() for pool in self.pools)
 
     def _group(self, ids: Sequence[Hashable], state: str) -> list[Move]:
         """Distinct blocks of a group in order, with the cached blocks of the other tier that hold the same."""

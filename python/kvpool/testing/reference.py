@@ -1,15 +1,16 @@
 """A reference model of ``BlockPool`` and ``CacheManager``: slow, small, obviously right.
 
-It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
-nothing cleverly: lists are lists. It decides the same as kvpool: results, ids, both orders, and the class of an error.
-Prompts are tokens and extra keys (any hashable value) instead of hash chains. A call that raises changes nothing.
+It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. Its blocks hold
+KV, which is another with other weights. It orders nothing cleverly: lists are lists. It decides the same as kvpool:
+results, ids, both orders, and the class of an error. Prompts are tokens and extra keys (any hashable value) instead of
+hash chains. A call that raises changes nothing.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,6 +18,8 @@ from kvpool import errors
 
 #: Extra keys, epoch, and every token from the start of the prompt to the end of the block.
 Content: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
+#: What a token's slot holds once it is computed: the weights that it was computed with, counted, and its whole prefix.
+Kv: TypeAlias = tuple[int, int]
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -48,6 +51,8 @@ class ReferenceBlock:
     pinned: int = 0
     content: Content | None = None
     computed: bool = False
+    #: By slot; nothing where nobody has written since the block was handed out.
+    kv: dict[int, Kv] = field(default_factory=dict)
 
 
 class ReferencePool:
@@ -96,9 +101,24 @@ class ReferencePool:
             if self.blocks[b].held:
                 continue  # a pinned block, whose turn has come: it only leaves the order
             self._unregister(b)
-            self.blocks[b].held = 1
+            self.blocks[b].held, self.blocks[b].kv = 1, {}
             taken.append(b)
         return taken
+
+    @staticmethod
+    def kv(weights: int, extra: Hashable, prefix: Sequence[int]) -> Kv:
+        """The KV of the last token of a prefix: every reset and every epoch stands for a change of weights."""
+        return weights, hash((extra, *prefix))
+
+    def check_kv(self, weights: int) -> None:
+        """Every block that a lookup may return holds what computing it now would write."""
+        for b, block in enumerate(self.blocks):
+            if block.content and block.computed:
+                extra, _, tokens = block.content
+                start = len(tokens) - self.block_size
+                kv = {slot: self.kv(weights, extra, tokens[: start + slot + 1]) for slot in range(self.block_size)}
+                if block.kv != kv:
+                    raise errors.InvariantError(f"block {b} is cached with KV of other tokens or weights")
 
     def _unregister(self, b: int) -> bool:
         content, self.blocks[b].content, self.blocks[b].computed = self.blocks[b].content, None, False

@@ -77,6 +77,7 @@ impl ToPyErr for TierError {
         match self {
             Self::Pool(error) => error.to_py_err(py),
             Self::Plan(error) => error.to_py_err(py),
+            Self::InUse { .. } => raise(py, "BlocksInUseError", self.to_string()),
             Self::UnknownSwap { .. } | Self::CopiesNotTaken { .. } => {
                 raise(py, "SwapError", self.to_string())
             }

@@ -525,7 +525,7 @@ impl PyCacheManager {
         self.run(py, LONG, CacheManager::bump_epoch)
     }
 
-    /// Forgets all cached content and returns how many blocks were registered.
+    /// Forgets all cached content, of the host tier too, and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         self.run(py, LONG, CacheManager::reset)
     }
@@ -545,7 +545,7 @@ impl PyCacheManager {
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let batch = self.look(py, 0, CacheManager::take_events)?;
-        events(py, &batch, Some(self.hasher.algorithm()))
+        events(py, &batch)
     }
 
     /// Returns the manager's counters and gauges.

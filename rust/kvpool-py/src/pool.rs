@@ -276,9 +276,9 @@ impl PyBlockPool {
         self.run(py, victims.len(), |pool| pool.evict(&victims))
     }
 
-    /// Forgets all cached content and returns how many blocks were registered.
+    /// Forgets all cached content of every tier and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, BlockPool::reset)
+        self.enter(py, LONG, Tiers::reset)?.or_raise(py)
     }
 
     /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
@@ -416,8 +416,7 @@ impl PyBlockPool {
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let (algorithm, batch) = self.get(py, |pool| (pool.algorithm(), pool.take_events()))?;
-        events(py, &batch, algorithm)
+        events(py, &self.get(py, BlockPool::take_events)?)
     }
 
     /// Returns the pool's counters and gauges.

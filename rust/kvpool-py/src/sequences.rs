@@ -256,6 +256,11 @@ impl PySequences {
         self.run(py, LONG, Sequences::bump_epoch)
     }
 
+    /// Forgets all cached content of every tier and returns how many blocks were registered.
+    fn reset(&self, py: Python<'_>) -> PyResult<usize> {
+        self.run(py, LONG, Sequences::reset)
+    }
+
     /// Returns the counters and gauges of a tier's pool.
     #[pyo3(signature = (*, tier=0))]
     fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
@@ -269,7 +274,7 @@ impl PySequences {
     fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
         let batch = look(py, &self.inner, 0, |sequences| sequences.take_events(tier)).or_raise(py)?;
-        events(py, &batch, Some(self.hasher.algorithm()))
+        events(py, &batch)
     }
 
     /// Recounts tiers, tables and swaps from scratch.

@@ -336,15 +336,11 @@ pub(crate) type Events<'py> = (Vec<Bound<'py, PyDict>>, u64);
 const EVENTS_AT_ONCE: usize = 256;
 
 /// Events as dicts. A consumer that is far behind gets many of them, and the steps of other threads go on meanwhile.
-pub(crate) fn events<'py>(
-    py: Python<'py>,
-    batch: &EventBatch,
-    algorithm: Option<HashAlgorithm>,
-) -> PyResult<Events<'py>> {
+pub(crate) fn events<'py>(py: Python<'py>, batch: &EventBatch) -> PyResult<Events<'py>> {
     let mut out = Vec::with_capacity(batch.events.len());
     for some in batch.events.chunks(EVENTS_AT_ONCE) {
         for one in some {
-            out.push(event(py, one, algorithm)?);
+            out.push(event(py, one, batch.algorithm_of(out.len()))?);
         }
         py.detach(|| ());
     }

@@ -127,6 +127,14 @@ pub enum PoolError {
         /// Length of the chain.
         chain: usize,
     },
+    /// A position of a chain that the index cannot note.
+    #[error("block {position} of a hash chain is too deep: an index notes positions up to {most}")]
+    TooDeep {
+        /// The last position asked for.
+        position: usize,
+        /// The last that can be noted.
+        most: usize,
+    },
     /// A chain hashed for another block size.
     #[error("the hash chain was made for blocks of {chain} tokens, the pool has blocks of {pool}")]
     BlockSizeMismatch {

@@ -8,7 +8,7 @@
 
 use crate::block::BlockId;
 use crate::error::PoolError;
-use crate::hash::BlockHash;
+use crate::hash::{BlockHash, HashAlgorithm};
 
 /// One change of the set of matchable hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,18 @@ pub struct EventBatch {
     /// Events lost since the last call, before those in `events`, because nobody drained the log: a consumer must take a
     /// snapshot.
     pub dropped: u64,
+    /// From which event on digests are of which algorithm: one entry, unless the pool was emptied meanwhile and filled with
+    /// digests of another.
+    algorithms: Vec<(usize, HashAlgorithm)>,
+}
+
+impl EventBatch {
+    /// The algorithm of the digests of event `at`, which says how long they are; `None` if no event up to there has any.
+    #[must_use]
+    pub fn algorithm_of(&self, at: usize) -> Option<HashAlgorithm> {
+        let begun = self.algorithms.iter().rev().find(|(from, _)| *from <= at);
+        begun.map(|&(_, algorithm)| algorithm)
+    }
 }
 
 /// More events than any consumer can be behind.
@@ -75,13 +87,20 @@ impl EventLog {
         self.capacity > 0
     }
 
-    pub(crate) fn push(&mut self, event: BlockEvent) {
+    /// Adds an event, with the algorithm of its digests if it has any.
+    pub(crate) fn push(&mut self, event: BlockEvent, algorithm: Option<HashAlgorithm>) {
         if !self.is_enabled() {
             return;
         }
         if self.batch.events.len() >= self.capacity {
             self.batch.dropped += self.batch.events.len() as u64;
             self.batch.events.clear();
+            self.batch.algorithms.clear();
+        }
+        if let Some(algorithm) = algorithm
+            && self.batch.algorithms.last().is_none_or(|&(_, last)| last != algorithm)
+        {
+            self.batch.algorithms.push((self.batch.events.len(), algorithm));
         }
         self.batch.events.push(event);
     }

@@ -3,11 +3,15 @@
 //!
 //! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
 //! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
+//!
+//! Its blocks hold KV ([`Kv`]), which is another with other weights: what a pool forgets, and what it does not, is one thing,
+//! and whether what it still finds is what the weights of now would compute is another. [`ReferencePool::check_kv`] compares.
 
 mod manager;
 mod minimize;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::block::BlockId;
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
@@ -15,6 +19,25 @@ pub use minimize::minimize;
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);
+
+/// What a token's slot holds once it is computed: a function of everything before it, and of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kv {
+    /// The weights that it was computed with, counted: every reset and every epoch stands for a change of weights.
+    pub weights: u64,
+    /// What it was computed from.
+    pub prefix: u64,
+}
+
+impl Kv {
+    /// The KV of the last token of a prefix.
+    #[must_use]
+    pub fn of(weights: u64, salt: &[u8], prefix: &[u32]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (salt, prefix).hash(&mut hasher);
+        Self { weights, prefix: hasher.finish() }
+    }
+}
 
 #[derive(Clone, Debug, Default)]
 struct Block {
@@ -24,6 +47,8 @@ struct Block {
     pins: usize,
     content: Option<Content>,
     computed: bool,
+    /// By slot; nothing where nobody has written since the block was handed out.
+    kv: Vec<Option<Kv>>,
 }
 
 /// The pool's reference model.
@@ -130,7 +155,28 @@ impl ReferencePool {
         }
         self.unregister(block);
         self.blocks[block].references = 1;
+        self.blocks[block].kv = vec![None; self.block_size];
         block
+    }
+
+    /// Compares what a lookup may return with what computing it now would write.
+    ///
+    /// # Errors
+    /// The first block that holds something else: KV of other tokens, or of older weights.
+    pub fn check_kv(&self, weights: u64) -> Result<(), String> {
+        for (b, block) in self.blocks.iter().enumerate().filter(|(_, block)| block.computed) {
+            let Some((salt, _, tokens)) = &block.content else { continue };
+            let start = tokens.len() - self.block_size;
+            for (slot, &found) in block.kv.iter().enumerate() {
+                let expected = Kv::of(weights, salt, &tokens[..=start + slot]);
+                if found != Some(expected) {
+                    return Err(format!(
+                        "block {b} is cached with {found:?} in slot {slot}, not {expected:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn unregister(&mut self, block: usize) {
@@ -356,9 +402,28 @@ impl ReferencePool {
         }
     }
 
+    /// Whether nobody holds a block.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.blocks.iter().all(|block| block.references == 0)
+    }
+
+    /// Forgets everything cached; false, and nothing changed, if anybody holds a block.
+    pub fn reset(&mut self) -> bool {
+        let idle = self.is_idle();
+        if idle {
+            self.forget();
+        }
+        idle
+    }
+
     /// Forgets everything cached.
     pub fn bump_epoch(&mut self) {
         self.epoch += 1;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         (0..self.blocks.len()).for_each(|b| self.unregister(b));
         let freed = self.eviction_order();
         self.evictable.clear();

@@ -283,9 +283,16 @@ fn chains_that_do_not_belong_to_the_pool() {
         refused(&mut pool, message, |pool| pool.register(&table[1..], &chain, 0));
     }
     let good = chain(&[1; 8]);
-    for (blocks, start) in [(3, 0), (2, 1), (1, 2), (0, 3), (1, usize::MAX), (3, usize::MAX - 1)] {
+    for (blocks, start) in [(3, 0), (2, 1), (1, 2), (0, 3)] {
         let message =
             format!("{blocks} blocks from position {start} do not fit a hash chain of 2 full blocks");
+        refused(&mut pool, &message, |pool| pool.register(&table[..blocks], &good, start));
+    }
+    for (blocks, start, last) in
+        [(1, usize::MAX, usize::MAX), (3, usize::MAX - 1, usize::MAX), (2, 536_870_911, 536_870_912)]
+    {
+        let message =
+            format!("block {last} of a hash chain is too deep: an index notes positions up to 536870911");
         refused(&mut pool, &message, |pool| pool.register(&table[..blocks], &good, start));
     }
     refused(&mut pool, "block 1 is already registered", |pool| pool.register(&ids(&[2, 1]), &good, 0));

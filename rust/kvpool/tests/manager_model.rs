@@ -1,8 +1,9 @@
 //! The whole manager against a reference model of requests over the reference pool: random admissions, appends, commits,
-//! preemptions, resumptions, releases, fenced or not, step plans and epoch bumps, valid and not.
+//! preemptions, resumptions, releases, fenced or not, step plans, resets and epoch bumps, valid and not. What hosts and swaps
+//! add is compared by the fuzz target of the manager, with the same model.
 //!
-//! After every operation: every result and block table equal the model's, both orders equal, all invariants hold, and a
-//! failed operation has changed nothing.
+//! After every operation: every result and block table equal the model's, both orders equal, all invariants hold, every KV that
+//! is read or could be is of the weights of now, and a failed operation has changed nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -48,6 +49,7 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
+    Reset,
     /// Counts what changed since the last time.
     Digest,
     Step {
@@ -79,6 +81,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => id().prop_map(Operation::CommitAll),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
+        1 => Just(Operation::Reset),
         4 => Just(Operation::Digest),
         6 => (prop::collection::vec(single(), 1..4), any::<bool>())
             .prop_map(|(operations, commit)| Operation::Step { operations, commit }),
@@ -118,6 +121,7 @@ impl Pair {
             assert_eq!(before, self.observe(), "a failed {operation:?} changed the manager");
         }
         self.manager.check_invariants().unwrap_or_else(|violation| panic!("{violation} after {operation:?}"));
+        self.model.check_kv().unwrap_or_else(|wrong| panic!("{wrong} after {operation:?}"));
         let pool = self.manager.pool();
         let model = self.model.device();
         assert_eq!(indices(&pool.free_order()), model.free, "free order after {operation:?}");
@@ -192,6 +196,7 @@ impl Pair {
                 self.model.bump_epoch();
                 (true, true)
             }
+            Operation::Reset => (manager.reset().is_ok(), self.model.reset()),
             Operation::Digest => {
                 manager.scrub(3).unwrap();
                 assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));

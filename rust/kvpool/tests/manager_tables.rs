@@ -1,8 +1,9 @@
 //! The manager's forks, copies, roll-back, windows and swaps, on real bytes: a fake store executes every plan, every request
 //! writes the tokens that it computes, and after each step every request, in whatever tier, reads back what it wrote.
 //!
-//! A cell holds a digest of the whole prefix up to its token, as KV does; blocks are never wiped, so a lost copy, a block
-//! handed out too early or sharing gone wrong shows as another prefix's cell.
+//! A cell holds a digest of the whole prefix up to its token, as KV does, and which weights computed it: those change with every
+//! epoch and every reset. Blocks are never wiped, so a lost copy, a block handed out too early or sharing gone wrong shows as
+//! another prefix's cell, and content of any tier that outlives its weights as theirs.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,11 +11,12 @@
     reason = "a test stops at the first error"
 )]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
+use kvpool::testing::Kv;
 use kvpool::{
-    BlockId, CacheManager, EvictionPolicy, ExtraKeys, Fit, ManagerConfig, ManagerError, RequestRef,
+    BlockId, CacheManager, EvictionPolicy, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef,
     RequestState, SwapId, TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;
@@ -75,6 +77,10 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
+    /// A reset, after everybody has given up his blocks or while some hold theirs.
+    Reset {
+        drained: bool,
+    },
     /// Counts what changed since the last time.
     Digest,
 }
@@ -102,6 +108,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(append, token, release, preempt)| Operation::Step { append, token, release, preempt }),
         2 => (0u64..10).prop_map(Operation::CompleteStep),
         1 => Just(Operation::BumpEpoch),
+        2 => any::<bool>().prop_map(|drained| Operation::Reset { drained }),
         4 => Just(Operation::Digest),
     ]
 }
@@ -111,21 +118,19 @@ fn operation() -> impl Strategy<Value = Operation> {
 struct Known {
     tokens: Vec<u32>,
     state: RequestState,
+    /// The weights when it was admitted or resumed: what it computed before they change it may keep.
+    weights: u64,
 }
 
 struct Rig {
     manager: CacheManager,
     /// Cells by tier, block and slot.
-    store: Vec<Vec<[u64; BLOCK_SIZE]>>,
+    store: Vec<Vec<[Option<Kv>; BLOCK_SIZE]>>,
     known: BTreeMap<i64, Known>,
     swaps: Vec<(SwapId, Vec<i64>)>,
-}
-
-/// The KV of a prefix's last token.
-fn cell(prefix: &[u32]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    prefix.hash(&mut hasher);
-    hasher.finish()
+    /// Counts resets and epochs.
+    weights: u64,
+    resets: u64,
 }
 
 impl Rig {
@@ -138,8 +143,9 @@ impl Rig {
             digest: true,
             ..ManagerConfig::default()
         });
-        let store = [num_blocks, host_blocks].map(|blocks| vec![[0; BLOCK_SIZE]; blocks]).to_vec();
-        Self { manager: manager.unwrap(), store, known: BTreeMap::new(), swaps: Vec::new() }
+        let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
+        let (known, swaps) = (BTreeMap::new(), Vec::new());
+        Self { manager: manager.unwrap(), store, known, swaps, weights: 0, resets: 0 }
     }
 
     /// Everything that a refused call must not change.
@@ -189,12 +195,26 @@ impl Rig {
             let table = self.manager.block_table(id).unwrap();
             for at in computed..known.tokens.len() {
                 let block = table[at / BLOCK_SIZE];
-                self.store[0][block.index()][at % BLOCK_SIZE] = cell(&known.tokens[..=at]);
+                let kv = Kv::of(self.weights, &[], &known.tokens[..=at]);
+                self.store[0][block.index()][at % BLOCK_SIZE] = Some(kv);
             }
         }
         let ids: Vec<_> = running.iter().map(|&(&id, _)| RequestRef::Int(id)).collect();
         let computed: Vec<_> = running.iter().map(|(_, known)| known.tokens.len()).collect();
         self.manager.commit_batch(&ids, &computed).unwrap();
+    }
+
+    /// What a lookup may return, in any tier, was computed with the weights of now.
+    fn nothing_stale_is_cached(&self) {
+        for (tier, cells) in self.store.iter().enumerate() {
+            let pool = self.manager.tiers().pool(tier).unwrap();
+            let cached = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&b| pool.is_computed(b));
+            for block in cached {
+                let stale =
+                    cells[block.index()].iter().find(|kv| kv.is_none_or(|kv| kv.weights != self.weights));
+                assert_eq!(stale, None, "{block:?} of tier {tier}, weights {}", self.weights);
+            }
+        }
     }
 
     /// Every request that has blocks and is not on its way reads back what it wrote.
@@ -214,10 +234,13 @@ impl Rig {
                 if block.is_null() {
                     continue; // trimmed
                 }
-                let place = kvpool::Place { tier: info.tier, block };
+                let place = Place { tier: info.tier, block };
                 let place = pending.get(&place).copied().unwrap_or(place);
                 let found = self.store[place.tier][place.block.index()][at % BLOCK_SIZE];
-                assert_eq!(found, cell(&known.tokens[..=at]), "request {id}, token {at}, {place:?}");
+                let weights =
+                    found.filter(|_| known.weights != self.weights).map_or(self.weights, |kv| kv.weights);
+                let expected = Kv::of(weights, &[], &known.tokens[..=at]);
+                assert_eq!(found, Some(expected), "request {id}, token {at}, {place:?}");
             }
         }
     }
@@ -227,7 +250,8 @@ impl Rig {
             Operation::Admit { id, tokens } => {
                 let prompt = self.manager.prepare(&tokens, ExtraKeys::default()).unwrap();
                 if self.attempt(|m| m.admit(id, prompt).map_err(|refused| refused.error)).is_some() {
-                    self.known.insert(id, Known { tokens, state: RequestState::Running });
+                    let weights = self.weights;
+                    self.known.insert(id, Known { tokens, state: RequestState::Running, weights });
                 }
             }
             Operation::Fork { parent, child } => {
@@ -278,6 +302,7 @@ impl Rig {
             Operation::Resume(id) => {
                 if self.attempt(|m| m.resume(id)).is_some() {
                     self.set(&[id], RequestState::Running);
+                    self.known.get_mut(&id).unwrap().weights = self.weights;
                 }
             }
             Operation::Release { id, after } => {
@@ -296,7 +321,9 @@ impl Rig {
             }
             Operation::BumpEpoch => {
                 self.manager.bump_epoch().unwrap();
+                self.weights += 1;
             }
+            Operation::Reset { drained } => self.reset(drained),
             Operation::Digest => {
                 self.manager.scrub(3).unwrap();
                 let digest = self.manager.state_digest();
@@ -309,6 +336,31 @@ impl Rig {
             assert_eq!(stats.free + stats.cached_free + stats.active + stats.fenced, stats.usable);
         }
         self.read_back();
+        self.nothing_stale_is_cached();
+    }
+
+    /// A reset succeeds exactly if nobody holds a block of any tier: then both are empty.
+    fn reset(&mut self, drained: bool) {
+        if drained {
+            (0..self.swaps.len()).for_each(|_| self.end_swap(false));
+            let plan = self.manager.take_plan().unwrap();
+            self.execute(&plan);
+            let ids: Vec<_> = self.known.keys().copied().collect();
+            for id in ids {
+                if self.manager.preempt(id, None).is_ok() {
+                    self.set(&[id], RequestState::Preempted);
+                }
+            }
+        }
+        let pools = |manager: &CacheManager| [0, 1].map(|tier| manager.tiers().pool(tier).unwrap().stats());
+        let before = pools(&self.manager);
+        let idle = before.iter().all(|stats| stats.active + stats.fenced == 0);
+        let forgotten = self.attempt(CacheManager::reset);
+        assert_eq!(forgotten.is_some(), idle, "{before:?}");
+        let Some(forgotten) = forgotten else { return };
+        assert_eq!(forgotten, before.iter().map(|stats| stats.registered).sum::<usize>());
+        assert!(pools(&self.manager).iter().all(|stats| stats.free == stats.usable && stats.registered == 0));
+        (self.weights, self.resets) = (self.weights + 1, self.resets + 1);
     }
 
     fn table(&self, id: i64) -> Vec<BlockId> {
@@ -394,14 +446,17 @@ fn every_request_reads_back_what_it_wrote() {
     };
     let verify = prop_oneof![Just(Verify::None), Just(Verify::Tokens)];
     let setting = (4usize..24, 2usize..16, verify, prop::collection::vec(operation(), LENGTH as usize));
+    let resets = Cell::new(0);
     let result = TestRunner::new(config).run(&setting, |(blocks, host, verify, operations)| {
         let mut rig = Rig::new(blocks, host, verify);
         for operation in &operations {
             rig.apply(operation);
         }
+        resets.set(resets.get() + rig.resets);
         Ok(())
     });
     result.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(resets.get() > 0, "no reset succeeded");
 }
 
 fn manager(num_blocks: usize, host_blocks: usize) -> CacheManager {
@@ -426,7 +481,7 @@ fn forks_publish_a_shared_block_once() {
     admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
     manager.fork(1, 2).unwrap();
     assert_eq!(manager.commit(1, 7).unwrap(), 2);
-    assert_eq!(manager.commit(2, 7).unwrap(), 2);
+    assert_eq!(manager.commit(2, 7).unwrap(), 0, "they are registered");
     assert_eq!(manager.pool().stats().registered, 2);
     manager.check_invariants().unwrap();
 }

@@ -465,7 +465,11 @@ fn the_index_names_what_it_refuses() {
     assert_eq!(index.insert(id(1), &chain, 1), Err(PoolError::AlreadyRegistered { block: id(1) }));
     let too_short = |start| Err(PoolError::ChainTooShort { start, blocks: 1, chain: 2 });
     assert_eq!(index.insert(id(2), &chain, 2), too_short(2));
-    assert_eq!(index.insert(id(2), &chain, usize::MAX), too_short(usize::MAX));
+    let most = (1 << 29) - 1;
+    assert_eq!(index.insert(id(2), &chain, most), too_short(most));
+    let too_deep = |position| Err(PoolError::TooDeep { position, most });
+    assert_eq!(index.insert(id(2), &chain, most + 1), too_deep(most + 1));
+    assert_eq!(index.insert(id(2), &chain, usize::MAX), too_deep(usize::MAX));
     assert_eq!(index.insert(id(0), &chain, 1), Err(PoolError::NullBlock { operation: "registered" }));
     assert_eq!(index.insert(id(9), &chain, 1), Err(PoolError::UnknownBlock { block: 9, last: 8 }));
     assert_eq!(index.mark_computed(id(2)), Err(PoolError::NotRegistered { block: id(2) }));

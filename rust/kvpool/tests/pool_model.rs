@@ -220,15 +220,9 @@ impl Pair {
                 valid
             }
             Operation::Reset => {
-                let (_, _, active, fenced) = self.model.sums();
-                let idle = active + fenced == 0;
-                assert_eq!(self.pool.reset().is_ok(), idle);
-                if idle {
-                    // The model has no reset of its own: forgetting everything that is evictable is the same.
-                    let cached = self.model.evictable.clone();
-                    self.model.evict(&cached);
-                }
-                idle
+                let done = self.pool.reset().is_ok();
+                assert_eq!(done, self.model.reset());
+                done
             }
             Operation::BumpEpoch => {
                 self.pool.bump_epoch().unwrap();

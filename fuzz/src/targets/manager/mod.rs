@@ -360,17 +360,7 @@ impl Manager {
                 let arguments = format!("&block_ids(&{ids:?})");
                 self.call("evict", &arguments, |m| m.evict(&blocks), modelled, script)
             }
-            Operation::Reset => {
-                let modelled = |model: &mut ReferenceManager| {
-                    let (_, _, active, fenced) = model.pools[0].sums();
-                    let cached = model.pools[0].evictable.clone();
-                    if active + fenced == 0 {
-                        model.pools[0].evict(&cached);
-                    }
-                    active + fenced == 0
-                };
-                self.call("reset", "", CacheManager::reset, modelled, script)
-            }
+            Operation::Reset => self.reset(script),
             Operation::BumpEpoch => {
                 let modelled = |model: &mut ReferenceManager| {
                     model.bump_epoch();
@@ -391,6 +381,30 @@ impl Manager {
                 self.call("resize", &asked.to_string(), |m| m.resize(asked), modelled, script)
             }
         }
+    }
+
+    /// A reset; if it is refused, everybody gives up his blocks, and it is tried again: only fences refuse it then.
+    fn reset(&mut self, script: &mut Script) -> Result<bool, Failure> {
+        let before = self.observe();
+        if self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? {
+            return Ok(true);
+        }
+        same("what a refused reset left", &self.observe(), &before)?;
+        let mut changed = false;
+        for swap in std::mem::take(&mut self.swaps) {
+            let (arguments, id) = (format!("SwapId::from_number({swap})"), SwapId::from_number(swap));
+            let modelled = |model: &mut ReferenceManager| model.abort_swap(swap);
+            changed |= self.call("abort_swap", &arguments, |m| m.abort_swap(id), modelled, script)?;
+        }
+        changed |= self.manager.tiers().num_planned() > 0;
+        self.take_plan(script)?;
+        let known: Vec<_> = (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)).collect();
+        for id in known {
+            let arguments = format!("{id}, None");
+            changed |=
+                self.call("preempt", &arguments, |m| m.preempt(id, None), |m| m.preempt(id, None), script)?;
+        }
+        Ok(self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? || changed)
     }
 
     fn commit(&mut self, id: i64, n: usize, script: &mut Script) -> Result<bool, Failure> {
@@ -420,6 +434,7 @@ impl Manager {
                 same("a request", &self.seen(id), &expected)?;
             }
             same("planned copies", &self.copies(), &model.planned_copies())?;
+            same("KV", &model.check_kv(), &Ok(()))?;
         }
         self.replay_events()
     }

@@ -338,14 +338,9 @@ impl Pool {
                 Ok(fine)
             }
             Operation::Reset => {
-                let (_, _, active, fenced) = self.model.sums();
-                let fine = active + fenced == 0;
+                let fine = self.model.reset();
                 script.line(|| text::outcome("pool.reset()", fine));
                 same("outcome of reset", &self.pool.reset().is_ok(), &fine)?;
-                if fine {
-                    let cached = self.model.evictable.clone();
-                    self.model.evict(&cached);
-                }
                 Ok(fine)
             }
             Operation::BumpEpoch => {

@@ -236,6 +236,7 @@ impl Outcome for PoolError {
             Self::TimeBackwards { .. } => 118,
             Self::Hash(error) => return error.add_to(check),
             Self::Poisoned { .. } => 119,
+            Self::TooDeep { .. } => 120,
         });
     }
 }

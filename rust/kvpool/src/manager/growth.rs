@@ -211,8 +211,8 @@ impl CacheManager {
     }
 
     /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks that this fills
-    /// are registered and can be hit from now on. Returns how many. Cannot fail for want of blocks: O(new full blocks),
-    /// allocates nothing.
+    /// are registered and can be hit from now on. Returns how many; a block that forks share is counted once, by whoever commits
+    /// it first. Cannot fail for want of blocks: O(new full blocks), allocates nothing.
     ///
     /// Requests admitted before an epoch bump, and blocks behind a hash collision, are never published.
     ///
@@ -295,11 +295,13 @@ impl CacheManager {
         self.version += 1;
         let before = request.sequence.published;
         let registered = request.sequence.commit(self.tiers.device_mut(), computed_tokens, None)?;
-        if registered > 0 {
-            self.note_published(slot, before..before + registered);
-        }
-        if registered > 0 && self.at(slot)?.hints.is_some() {
-            self.apply_hints(slot, before..before + registered)?;
+        let published = before..request.sequence.published;
+        if !published.is_empty() {
+            let hinted = request.hints.is_some();
+            self.note_published(slot, published.clone());
+            if hinted {
+                self.apply_hints(slot, published)?;
+            }
         }
         Ok(registered)
     }

@@ -64,7 +64,11 @@ impl Span {
     fn at(&self, now: Option<f64>) -> Option<Retention> {
         let (Some(until), Some(now)) = (self.until, now) else { return Some(self.retention) };
         match self.retention.then {
-            _ if now < until => Some(Retention { ttl: Some(Ttl::Absolute(until - now)), ..self.retention }),
+            // No time that is left is infinite: the pool would refuse it, in the middle of what applies hints.
+            _ if now < until => {
+                let left = (until - now).min(f64::MAX);
+                Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
+            }
             Then::Normal => None,
             Then::Demote => Some(Retention::END_OF_LIFE),
         }
@@ -104,7 +108,7 @@ impl Hints {
         let mut hints = Self::default();
         for range in ranges {
             let until = match range.retention.ttl {
-                Some(Ttl::Absolute(seconds)) => now.map(|now| now + seconds),
+                Some(Ttl::Absolute(seconds)) => now.map(|now| (now + seconds).min(f64::MAX)),
                 _ => None,
             };
             let end = range.end.unwrap_or(usize::MAX);

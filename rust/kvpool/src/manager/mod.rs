@@ -296,17 +296,19 @@ impl CacheManager {
         Ok(epoch)
     }
 
-    /// Forgets all cached content: see [`BlockPool::reset`].
+    /// Forgets all cached content, of the host tier, too: see [`Tiers::reset`]. Preempted requests resume without any. Returns
+    /// how many blocks were registered, in both tiers.
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while requests hold blocks.
+    /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`] while they hold blocks of
+    /// the host: a request that is swapped out would bring back what it has there. Nothing has changed then.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
         self.recorded(|_, _| ManagerOperation::Reset, Self::reset_unrecorded)
     }
 
     fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         self.check_poison()?;
-        let forgotten = self.tiers.device_mut().reset()?;
+        let forgotten = self.tiers.reset()?;
         self.note_changes(None);
         self.version += 1;
         Ok(forgotten)

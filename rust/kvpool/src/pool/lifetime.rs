@@ -429,7 +429,8 @@ impl BlockPool {
         Ok(dropped)
     }
 
-    /// Forgets all cached content. Returns how many blocks were registered. O(usable blocks).
+    /// Forgets all cached content of this pool. Returns how many blocks were registered. O(usable blocks). A pool of several
+    /// tiers is reset with the others ([`crate::Tiers::reset`]): what one of them keeps may be swapped in again.
     ///
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
@@ -439,12 +440,18 @@ impl BlockPool {
 
     fn reset_unrecorded(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
-        let stats = self.stats();
-        if stats.active + stats.fenced > 0 {
-            return Err(PoolError::InUse { active: stats.active, fenced: stats.fenced });
-        }
+        self.check_idle()?;
         self.note_cleared(Cause::Reset);
         self.forget()
+    }
+
+    /// Refuses while blocks are held.
+    pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
+        let fenced = self.num_fenced();
+        match self.allocator.num_held() {
+            0 => Ok(()),
+            held => Err(PoolError::InUse { active: held.saturating_sub(fenced), fenced }),
+        }
     }
 
     /// Starts a new epoch, for instance after a change of weights: nothing registered before is ever matched again, and
@@ -483,7 +490,7 @@ impl BlockPool {
         if let Some(advisor) = &mut self.advisor {
             advisor.forget();
         }
-        self.events.push(BlockEvent::Cleared { epoch: self.epoch });
+        self.events.push(BlockEvent::Cleared { epoch: self.epoch }, None);
         Ok(registered)
     }
 

@@ -8,7 +8,7 @@ use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
 use crate::journal::{Ids, PoolOperation};
-use crate::prefix_index::{Inserted, Visibility};
+use crate::prefix_index::{Inserted, PrefixIndex, Visibility};
 use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
@@ -171,8 +171,8 @@ impl BlockPool {
     /// they are just not cached. O(blocks), allocates nothing.
     ///
     /// # Errors
-    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], unknown ids, and what
-    /// [`Self::match_and_acquire`] says of chains.
+    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], [`PoolError::TooDeep`] behind
+    /// the first 2^29 blocks of a chain, unknown ids, and what [`Self::match_and_acquire`] says of chains.
     pub fn register(
         &mut self,
         blocks: &[BlockId],
@@ -197,9 +197,9 @@ impl BlockPool {
     ) -> Result<Registered, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
-        let too_short = PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() };
-        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
-            return Err(too_short);
+        PrefixIndex::check_depth(start.saturating_add(blocks.len().saturating_sub(1)))?;
+        if start + blocks.len() > chain.len() {
+            return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
         }
         self.touch(blocks)?;
         for (position, &block) in blocks.iter().enumerate() {
@@ -272,7 +272,8 @@ impl BlockPool {
                 && let (Some(hash), Some(depth)) = (self.index.hash_of(block), self.index.depth_of(block))
             {
                 let parent = self.index.parent_of(block);
-                self.events.push(BlockEvent::Stored { hash, parent, depth, block });
+                let stored = BlockEvent::Stored { hash, parent, depth, block };
+                self.events.push(stored, self.index.algorithm());
             }
         }
         Ok(())

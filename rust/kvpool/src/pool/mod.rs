@@ -341,7 +341,7 @@ impl BlockPool {
         self.index.block_size()
     }
 
-    /// The hash algorithm of what was registered; `None` before anything was.
+    /// The hash algorithm of what is registered; `None` while nothing is: see [`PrefixIndex::algorithm`].
     #[must_use]
     pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
         self.index.algorithm()
@@ -509,9 +509,10 @@ impl BlockPool {
     fn unregister(&mut self, block: BlockId) {
         let wanted = self.events.is_enabled() || self.departures.is_some();
         let hash = if wanted { self.index.hash_of(block) } else { None };
+        let algorithm = self.index.algorithm(); // it may be the last one
         let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
         if let (true, Some(hash)) = (vanished, hash) {
-            self.events.push(BlockEvent::Removed { hash, block });
+            self.events.push(BlockEvent::Removed { hash, block }, algorithm);
         }
         self.note_unregistered(hash.filter(|_| vanished));
     }

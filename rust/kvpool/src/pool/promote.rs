@@ -7,10 +7,7 @@ use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
 use crate::journal::{LinkRecord, PoolOperation};
-use crate::prefix_index::Inserted;
-
-/// Positions that an index can note.
-const MAX_DEPTH: u32 = (1 << 29) - 1;
+use crate::prefix_index::{Inserted, PrefixIndex};
 
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
@@ -19,10 +16,7 @@ impl BlockPool {
             return Err(PoolError::StaleEpoch { chain: link.epoch(), pool: self.epoch });
         }
         self.index.check_kind(link.algorithm(), link.tokens().len())?;
-        if link.depth() > MAX_DEPTH {
-            let (start, chain) = (link.depth() as usize, MAX_DEPTH as usize);
-            return Err(PoolError::ChainTooShort { start, blocks: 1, chain });
-        }
+        PrefixIndex::check_depth(link.depth() as usize)?;
         if self.verify() >= crate::hash::Verify::Fingerprint && link.as_ref().fingerprint.is_none() {
             return Err(PoolError::MissingVerification { verify: "fingerprints" });
         }

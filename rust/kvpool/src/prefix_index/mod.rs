@@ -69,6 +69,9 @@ const COMPUTED: u32 = 1 << 30;
 const HEAD: u32 = 1 << 29;
 const DEPTH: u32 = HEAD - 1;
 
+/// Positions of a chain that an index can note.
+pub(crate) const MAX_POSITIONS: usize = HEAD as usize;
+
 #[derive(Clone)]
 struct Entry {
     hash: BlockHash,
@@ -106,7 +109,8 @@ pub struct PrefixIndex {
     num_blocks: usize,
     block_size: usize,
     verify: Verify,
-    /// That of the first chain registered; all others must have it, for digests of several are not comparable.
+    /// That of what was registered last. As long as anything is, all others must have it, for digests of several are not
+    /// comparable; an empty index has none.
     algorithm: Option<HashAlgorithm>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
@@ -280,10 +284,10 @@ impl PrefixIndex {
         self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
     }
 
-    /// The hash algorithm of what was registered; `None` before anything was.
+    /// The hash algorithm of what is registered; `None` while nothing is, and then a chain of any algorithm may be.
     #[must_use]
     pub const fn algorithm(&self) -> Option<HashAlgorithm> {
-        self.algorithm
+        if self.registered == 0 { None } else { self.algorithm }
     }
 
     /// How hits are verified.
@@ -468,13 +472,21 @@ impl PrefixIndex {
         if block_size != self.block_size {
             return Err(PoolError::BlockSizeMismatch { chain: block_size, pool: self.block_size });
         }
-        if let Some(pool) = self.algorithm.filter(|&known| known != algorithm) {
+        if let Some(pool) = self.algorithm().filter(|&known| known != algorithm) {
             return Err(PoolError::AlgorithmMismatch { chain: algorithm, pool });
         }
         if self.verify == Verify::None && !algorithm.is_cryptographic() {
             return Err(PoolError::UnverifiedAlgorithm { algorithm });
         }
         Ok(())
+    }
+
+    /// Checks that the positions up to `last` of a chain can be noted here.
+    pub(crate) const fn check_depth(last: usize) -> Result<(), PoolError> {
+        if last < MAX_POSITIONS {
+            return Ok(());
+        }
+        Err(PoolError::TooDeep { position: last, most: MAX_POSITIONS - 1 })
     }
 
     /// Checks that chains of this kind can be looked up and registered here.

@@ -2,7 +2,7 @@
 //!
 //! A ring is doubly linked through the entries, so each change is O(1), however many copies a hash has.
 
-use super::{COMPUTED, DEPTH, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Visibility};
+use super::{COMPUTED, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Visibility};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::free_list::check_id;
@@ -21,7 +21,8 @@ impl PrefixIndex {
     ) -> Result<Inserted, PoolError> {
         check_id(block, self.num_blocks, "registered")?;
         self.check_chain(chain)?;
-        let Some(link) = chain.link(position).filter(|_| position <= DEPTH as usize) else {
+        Self::check_depth(position)?;
+        let Some(link) = chain.link(position) else {
             return Err(PoolError::ChainTooShort { start: position, blocks: 1, chain: chain.len() });
         };
         if self.contains(block) {
@@ -229,7 +230,7 @@ impl PrefixIndex {
         if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
-    /// Forgets everything. O(blocks).
+    /// Forgets everything, the algorithm too. O(blocks).
     pub fn clear(&mut self) {
         self.table.clear();
         for entry in &mut self.entries {
@@ -362,7 +363,7 @@ impl PrefixIndex {
                 true
             }
             4 if registered => {
-                let changed = (entry.depth_and_flags & !DEPTH) | (to & DEPTH);
+                let changed = (entry.depth_and_flags & !super::DEPTH) | (to & super::DEPTH);
                 replace(&mut entry.depth_and_flags, changed)
             }
             5 if registered && to != block.get() => {

@@ -49,9 +49,10 @@ impl Deadlines {
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
     }
 
-    /// Sets the deadline of `block`, which is one of the pool's, in place of any that it had.
+    /// Sets the deadline of `block`, which is one of the pool's, in place of any that it had. One beyond all numbers is the largest
+    /// of them.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
-        let key = key_of(deadline);
+        let key = key_of(deadline.min(f64::MAX));
         match self.places.get(block.index()) {
             None => {}
             Some(&OUT) => {

@@ -89,7 +89,7 @@ pub enum Keep {
     Pinned,
 }
 
-/// When retention ends by itself.
+/// When retention ends by itself. A time that ends beyond the largest number ends with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Ttl {

@@ -397,6 +397,15 @@ impl Sequences {
         Ok(self.tiers.bump_epoch()?)
     }
 
+    /// Forgets all cached content of every tier: see [`Tiers::reset`].
+    ///
+    /// # Errors
+    /// [`crate::PoolError::InUse`] and [`crate::TierError::InUse`] while sequences, fences or swaps hold blocks; nothing has
+    /// changed then.
+    pub fn reset(&mut self) -> Result<usize, SequenceError> {
+        Ok(self.tiers.reset()?)
+    }
+
     /// The events of a tier since the last call: see [`crate::BlockPool::take_events`].
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
+use crate::prefix_index::MAX_POSITIONS;
 use crate::tiers::{SwapId, TierError, Tiers};
 
 /// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
@@ -193,7 +194,8 @@ impl Sequence {
 
     /// Says that the KV of the first `computed_tokens` tokens is written, after a check, and registers the blocks that this
     /// fills. With `changes`, a block whose content is cached already is exchanged for the cached one, and the change goes
-    /// there. Returns how many blocks were published.
+    /// there. Returns how many blocks that registered: what a fork has registered, or what was before a truncation, is published
+    /// and not counted again. Positions that no index can note are never published.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -202,14 +204,14 @@ impl Sequence {
         changes: Option<&mut Vec<TableChange>>,
     ) -> Result<usize, PoolError> {
         self.computed_tokens = computed_tokens;
-        let full = computed_tokens / self.block_size();
+        let full = (computed_tokens / self.block_size()).min(MAX_POSITIONS);
         if full <= self.published || !self.publishes || self.cursor.epoch() != pool.epoch() {
             return Ok(0);
         }
-        let before = self.published;
         if let Some(changes) = changes {
             self.exchange(pool, full, changes)?;
         }
+        let mut count = 0;
         while self.published < full && self.publishes {
             // A fork that committed first has registered what both hold.
             let rest = &self.blocks[self.published..full];
@@ -220,9 +222,10 @@ impl Sequence {
             let registered = pool.register(&rest[..new], self.cursor.chain(), self.published)?;
             pool.mark_computed(&rest[..registered.blocks])?;
             self.published += registered.blocks;
+            count += registered.blocks;
             self.publishes = !registered.collided;
         }
-        Ok(self.published - before)
+        Ok(count)
     }
 
     /// Exchanges the blocks up to `full` for cached ones, as far as there are any.

@@ -2,10 +2,13 @@
 //!
 //! Every method says whether it succeeded, `false` or `None` for a refusal; what is refused changes nothing. Hints, retention
 //! and statistics are not modelled.
+//!
+//! A commit writes KV, and a planned copy copies it at once: plans are executed before the step that they are of writes anything.
+//! [`ReferenceManager::check_kv`] says whether every request, and every lookup in every tier, reads what it should.
 
 use std::collections::BTreeMap;
 
-use super::ReferencePool;
+use super::{Kv, ReferencePool};
 use crate::manager::RequestState;
 
 /// Tier and block.
@@ -109,6 +112,8 @@ pub struct ReferenceManager {
     planned: Vec<(Place, Place, Option<u64>)>,
     swaps: BTreeMap<u64, Swap>,
     next_swap: u64,
+    /// Counts the changes of weights: resets and epochs.
+    weights: u64,
 }
 
 impl ReferenceManager {
@@ -118,7 +123,7 @@ impl ReferenceManager {
         let block_size = pool.block_size;
         let pools = std::iter::once(pool).chain(host).collect();
         let (requests, planned, swaps) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0 }
+        Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0, weights: 0 }
     }
 
     /// The device's pool.
@@ -278,10 +283,37 @@ impl ReferenceManager {
     }
 
     fn plan_copy(&mut self, src: Place, dst: Place) {
+        self.copy_kv(src, dst);
         let src = self.resolve(src);
         self.pools[src.0].pin(&[src.1]);
         self.pools[dst.0].pin(&[dst.1]);
         self.planned.push((src, dst, None));
+    }
+
+    fn copy_kv(&mut self, src: Place, dst: Place) {
+        self.pools[dst.0].blocks[dst.1].kv = self.pools[src.0].blocks[src.1].kv.clone();
+    }
+
+    /// Compares every slot that a request has computed, and every slot that a lookup may return, with what belongs there.
+    ///
+    /// # Errors
+    /// The first that holds something else. What a request computed before a change of weights it may keep.
+    pub fn check_kv(&self) -> Result<(), String> {
+        for (tier, pool) in self.pools.iter().enumerate() {
+            pool.check_kv(self.weights).map_err(|wrong| format!("tier {tier}: {wrong}"))?;
+        }
+        for (id, request) in &self.requests {
+            for at in request.trimmed * self.block_size..request.computed {
+                let block = request.blocks[at / self.block_size];
+                let found = self.pools[request.tier].blocks[block].kv[at % self.block_size];
+                let expected = Kv::of(self.weights, &request.salt, &request.tokens[..=at]);
+                let kept = request.epoch != self.device().epoch;
+                if found.is_none_or(|kv| kv.prefix != expected.prefix || (kv != expected && !kept)) {
+                    return Err(format!("request {id} reads {found:?} for token {at}, not {expected:?}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The copies that are planned, in order.
@@ -312,6 +344,11 @@ impl ReferenceManager {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         if computed > request.tokens.len() || computed < request.computed {
             return false;
+        }
+        for at in request.computed..computed {
+            let block = request.blocks[at / self.block_size];
+            let kv = Kv::of(self.weights, &request.salt, &request.tokens[..=at]);
+            self.pools[0].blocks[block].kv[at % self.block_size] = Some(kv);
         }
         request.computed = computed;
         if request.epoch == self.pools[0].epoch {
@@ -408,7 +445,18 @@ impl ReferenceManager {
 
     /// Forgets everything cached, in every tier.
     pub fn bump_epoch(&mut self) {
+        self.weights += 1;
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
+    }
+
+    /// Forgets everything cached, in every tier, if nobody holds a block of any.
+    pub fn reset(&mut self) -> bool {
+        let idle = self.pools.iter().all(ReferencePool::is_idle);
+        if idle {
+            self.weights += 1;
+            self.pools.iter_mut().for_each(ReferencePool::forget);
+        }
+        idle
     }
 
     /// Does what a plan of these operations does: all matches are held, then blocks are given up, then taken. `None` if
@@ -482,6 +530,7 @@ impl ReferenceManager {
         for known in moved.iter_mut().filter(|known| known.copied) {
             known.dst = fresh.next()?;
             changed.pools[to].blocks[known.dst].references = known.references;
+            changed.copy_kv((from, known.src), (to, known.dst));
             let src = changed.resolve((from, known.src));
             changed.planned.push((src, (to, known.dst), Some(id)));
         }

@@ -77,6 +77,19 @@ pub enum TierError {
         /// Its number.
         swap: u64,
     },
+    /// A reset while blocks of a tier below the device are used: what is swapped out, or on its way.
+    #[error(
+        "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out first, or bump \
+         the epoch, which always succeeds"
+    )]
+    InUse {
+        /// The tier.
+        tier: usize,
+        /// Its active blocks.
+        active: usize,
+        /// Its fenced blocks.
+        fenced: usize,
+    },
     /// Plans of blocks that cannot be.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -349,6 +362,30 @@ impl Tiers {
             epoch = pool.bump_epoch()?;
         }
         Ok(epoch)
+    }
+
+    /// Forgets all cached content of every tier, or of none: what one of them kept could be swapped in, and be found, again.
+    /// Returns how many blocks were registered, in all tiers. O(usable blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of another tier are; then
+    /// nothing has changed. [`Self::bump_epoch`] always succeeds.
+    pub fn reset(&mut self) -> Result<usize, TierError> {
+        self.check_poison()?;
+        // The device comes first, and refuses for itself: its journal, if there is one, tells of that, too.
+        if self.device().check_idle().is_ok() {
+            for (tier, pool) in self.pools.iter().enumerate() {
+                pool.check_idle().map_err(|error| match error {
+                    PoolError::InUse { active, fenced } => TierError::InUse { tier, active, fenced },
+                    error => error.into(),
+                })?;
+            }
+        }
+        let mut forgotten = 0;
+        for pool in &mut self.pools {
+            forgotten += pool.reset()?;
+        }
+        Ok(forgotten)
     }
 
     /// References that swaps hold in a tier, as their destinations. O(blocks of the swaps).

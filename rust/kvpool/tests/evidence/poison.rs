@@ -244,6 +244,7 @@ fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
         ("copy_if_shared", |tiers, block| tiers.copy_if_shared(0, block).map(drop)),
         ("take_plan", |tiers, _| tiers.take_plan().map(drop)),
         ("bump_epoch", |tiers, _| tiers.bump_epoch().map(drop)),
+        ("reset", |tiers, _| tiers.reset().map(drop)),
         ("fit_swap", |tiers, block| tiers.fit_swap(&[block], 0, 1, 0).map(drop)),
         ("begin_swap", |tiers, block| tiers.begin_swap(&[block], 0, 1).map(drop)),
         ("swap_mapping", |tiers, _| tiers.swap_mapping(kvpool::SwapId::from_number(0)).map(drop)),
@@ -269,6 +270,7 @@ fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
         ("take_plan", |sequences, _| sequences.take_plan().map(drop)),
         ("complete_step", |sequences, _| sequences.complete_step(1).map(drop)),
         ("bump_epoch", |sequences, _| sequences.bump_epoch().map(drop)),
+        ("reset", |sequences, _| sequences.reset().map(drop)),
     ];
     let hasher = hasher();
     for &(name, call) in SEQUENCE_CALLS {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use kvpool::{
     BlockHash, BlockHasher, BlockId, BlockPool, DuplicatePolicy, ExtraKeys, Fit, HashCursor, HasherConfig,
-    Place, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange, TierError, Tiers, Transfer,
-    TransferPlan, Verify, runs,
+    Place, PoolConfig, PoolError, SequenceError, SequenceId, Sequences, SwapId, TableChange, TierError,
+    Tiers, Transfer, TransferPlan, Verify, runs,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};

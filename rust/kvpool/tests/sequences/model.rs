@@ -1,9 +1,10 @@
 //! `Sequences` over small tiers against a model of tables and bytes: random forks, appends, commits, truncations, windows,
-//! frees, fenced or not, swaps of groups, plans and epochs, valid and not.
+//! frees, fenced or not, swaps of groups, plans, epochs and resets, valid and not.
 //!
 //! The bytes: every tier has an array of cells, one per token slot, which is never cleared. A step takes the plan, executes it,
 //! writes the cells of uncomputed tokens, and commits some of them. A cell's value depends on every token before it and on
-//! the epoch of its sequence, as KV does. Whatever a table or the prefix cache claims to be written must be there.
+//! the weights of its sequence, as KV does: each epoch and each reset stands for other ones. Whatever a table or the prefix cache
+//! of any tier claims to be written must be there.
 //!
 //! After every operation: tables, counts and outcomes equal the model's, written tokens can be read back (through copies that
 //! are planned), cached blocks hold what their hash says, all invariants hold, and a failed operation has changed nothing.
@@ -61,6 +62,10 @@ enum Operation {
         commits: Vec<Commit>,
     },
     BumpEpoch,
+    /// If drained, after everybody has given up his blocks; else while some hold theirs.
+    Reset {
+        drained: bool,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -93,6 +98,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         14 => (0usize..4, prop::collection::vec(commit(), 0..6))
             .prop_map(|(idle, commits)| Operation::Step { idle, commits }),
         1 => Just(Operation::BumpEpoch),
+        2 => any::<bool>().prop_map(|drained| Operation::Reset { drained }),
     ]
 }
 
@@ -103,6 +109,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 struct Known {
     tokens: Vec<u32>,
     epoch: u64,
+    /// What its KV is computed with.
+    weights: u64,
     computed: usize,
     /// Tokens written, committed or not.
     written: usize,
@@ -143,6 +151,8 @@ struct World {
     /// Blocks that only a fence holds, and its step: that step may still write to them.
     late: Vec<(u64, Place)>,
     completed: Option<u64>,
+    /// Counts epochs and resets.
+    weights: u64,
 }
 
 const MOST_SEQUENCES: usize = 7;
@@ -167,6 +177,7 @@ impl World {
             contents: HashMap::new(),
             late: Vec::new(),
             completed: None,
+            weights: 0,
         }
     }
 
@@ -274,9 +285,45 @@ impl World {
             Operation::BumpEpoch => {
                 let epoch = self.sequences.epoch() + 1;
                 assert_eq!(self.sequences.bump_epoch(), Ok(epoch));
+                self.weights += 1;
                 ("bump_epoch", true)
             }
+            Operation::Reset { drained: true } => {
+                while !self.swaps.is_empty() {
+                    self.abort_swap(0);
+                }
+                self.take_plan();
+                let ids: Vec<_> = self.known.keys().copied().collect();
+                assert!(ids.into_iter().all(|id| self.free(id, None)));
+                (if self.reset() { "drain and reset" } else { "drain and wait for a step" }, true)
+            }
+            Operation::Reset { drained: false } => ("reset", self.reset()),
         }
+    }
+
+    /// It succeeds exactly if nobody holds a block of any tier, and forgets them all.
+    fn reset(&mut self) -> bool {
+        let before = self.observe();
+        let stats: Vec<_> = (0..self.num_tiers()).map(|tier| self.pool(tier).stats()).collect();
+        let held = stats.iter().position(|stats| stats.active + stats.fenced > 0);
+        let result = self.sequences.reset();
+        if let Some(tier) = held {
+            let (active, fenced) = (stats[tier].active, stats[tier].fenced);
+            let expected = match tier {
+                0 => TierError::Pool(PoolError::InUse { active, fenced }),
+                _ => TierError::InUse { tier, active, fenced },
+            };
+            assert_eq!(result, Err(SequenceError::Tier(expected)));
+            assert_eq!(before, self.observe(), "a refused reset changed something");
+            return false;
+        }
+        assert_eq!(result, Ok(stats.iter().map(|stats| stats.registered).sum()));
+        assert!((0..self.num_tiers()).all(|tier| self.pool(tier).stats().registered == 0));
+        // Nobody holds a block: what is computed from now on is computed with other weights.
+        self.weights += 1;
+        self.known.values_mut().for_each(|known| known.weights = self.weights);
+        self.contents.clear();
+        true
     }
 
     fn admit(&mut self, tokens: &[u32], tier: usize) -> bool {
@@ -318,6 +365,7 @@ impl World {
         let known = Known {
             tokens: tokens.to_vec(),
             epoch,
+            weights: self.weights,
             computed,
             written: computed,
             published: cached,
@@ -688,7 +736,7 @@ impl World {
             writing.into_iter().enumerate().filter(|(at, _)| at + 1 != idle).map(|(_, id)| id).collect();
         for id in writing {
             let known = &self.known[&id];
-            let cells = kv(known.epoch, &known.tokens);
+            let cells = kv(known.weights, &known.tokens);
             for (at, &value) in cells.iter().enumerate().skip(known.computed) {
                 let place = Place { tier: known.tier, block: known.table[at / self.block_size] };
                 let pool = self.sequences.tiers().pool(place.tier).unwrap();
@@ -719,7 +767,7 @@ impl World {
             assert_eq!(got, expected, "{id} after {operation:?}");
             assert_eq!((info.tier, info.swap, info.blocks), (known.tier, known.swap, known.table.len()));
             let chain = self.sequences.cursor(id).unwrap().chain();
-            let cells = kv(known.epoch, &known.tokens);
+            let cells = kv(known.weights, &known.tokens);
             for (hash, cells) in chain.hashes().iter().zip(cells.chunks(self.block_size)) {
                 let held = self.contents.entry(*hash).or_insert_with(|| cells.to_vec());
                 assert_eq!(held, cells, "two contents have one hash");
@@ -754,7 +802,7 @@ impl World {
             }
         }
         for (id, known) in &self.known {
-            let cells = kv(known.epoch, &known.tokens);
+            let cells = kv(known.weights, &known.tokens);
             for (at, block) in known.table.iter().enumerate().skip(known.trimmed) {
                 let place = Self::resolve(&pending, Place { tier: known.tier, block: *block });
                 let start = at * self.block_size;
@@ -820,10 +868,12 @@ fn sequences_equal_the_model_of_tables_and_bytes() {
     result.unwrap_or_else(|failure| panic!("{failure}"));
     println!("(succeeded, refused): {:?}", outcomes.borrow());
     if operations_in_all() >= 50_000 {
+        let drained = ["drain and reset", "drain and wait for a step"];
         let always = ["bump_epoch", "complete_step", "step", "take_plan"];
         for (name, &(succeeded, refused)) in outcomes.borrow().iter() {
-            assert!(succeeded > 100, "{name} hardly ever succeeds");
-            assert!(refused > 100 || always.contains(name), "{name} is hardly ever refused");
+            assert!(succeeded > 100 || *name == "reset", "{name} hardly ever succeeds");
+            let always = always.contains(name) || drained.contains(name);
+            assert!(refused > 100 || always, "{name} is hardly ever refused");
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::*;
 
 /// What computing the last token of each prefix of `tokens` writes.
-pub(super) fn kv(epoch: u64, tokens: &[u32]) -> Vec<u64> {
+pub(super) fn kv(weights: u64, tokens: &[u32]) -> Vec<u64> {
     let mix = |state: u64, with: u64| {
         let mixed = (state ^ with).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed ^ (mixed >> 29)
     };
-    let mut state = mix(!0, epoch);
+    let mut state = mix(!0, weights);
     let next = |token: &u32| {
         state = mix(state, u64::from(*token) + 1);
         state

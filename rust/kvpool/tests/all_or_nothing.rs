@@ -1,0 +1,180 @@
+//! Refused calls that had changed something, and calls that did half of what they were asked.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+use std::sync::Arc;
+
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
+use kvpool::{
+    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, HashAlgorithm, HashChain,
+    HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
+    RetentionRange, Verify,
+};
+
+const BLOCK_SIZE: usize = 4;
+
+fn chain(algorithm: HashAlgorithm) -> HashChain {
+    let verify = Verify::Fingerprint;
+    let config = HasherConfig { algorithm, block_size: BLOCK_SIZE, verify, ..HasherConfig::default() };
+    let hasher = Arc::new(BlockHasher::new(config).unwrap());
+    let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
+    cursor.append(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    cursor.chain().clone()
+}
+
+fn config() -> PoolConfig {
+    PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, event_capacity: 100, ..PoolConfig::default() }
+}
+
+fn pool() -> BlockPool {
+    BlockPool::new(config()).unwrap()
+}
+
+/// The algorithm of a chain that was refused was the pool's from then on.
+#[test]
+fn a_refused_registration_leaves_no_algorithm() {
+    let mut pool = pool();
+    let table = pool.allocate(2).unwrap();
+    let twice = [table[0], table[0]];
+    let refused = pool.register(&twice, &chain(HashAlgorithm::Sha256), 0);
+    assert_eq!(refused, Err(PoolError::AlreadyRegistered { block: table[0] }));
+    assert_eq!(pool.algorithm(), None);
+    assert_eq!(pool.register(&table, &chain(HashAlgorithm::Blake3), 0).unwrap().blocks, 2);
+    assert_eq!(pool.algorithm(), Some(HashAlgorithm::Blake3));
+    pool.check_invariants().unwrap();
+}
+
+/// Digests of two algorithms are not comparable, so an index has one; an empty index has none, however it was emptied.
+#[test]
+fn an_empty_index_has_no_algorithm() {
+    let (first, second) = (chain(HashAlgorithm::Sha256), chain(HashAlgorithm::Blake3));
+    type Empty = fn(&mut BlockPool, &[BlockId]);
+    let ways: [(&str, Empty); 3] = [
+        ("reset", |pool, table| {
+            pool.release_table(table).unwrap();
+            pool.reset().unwrap();
+        }),
+        ("evict", |pool, table| assert_eq!(pool.evict(table).unwrap(), 2)),
+        ("release", |pool, table| pool.release_table(table).unwrap()), // registered and never computed
+    ];
+    for (name, empty) in ways {
+        let mut pool = pool();
+        let table = pool.allocate(2).unwrap();
+        pool.register(&table, &first, 0).unwrap();
+        let other = pool.allocate(2).unwrap();
+        let mismatch =
+            PoolError::AlgorithmMismatch { chain: HashAlgorithm::Blake3, pool: HashAlgorithm::Sha256 };
+        assert_eq!(pool.register(&other, &second, 0), Err(mismatch.clone()), "{name}");
+        pool.release(&other).unwrap();
+        empty(&mut pool, &table);
+        assert_eq!(pool.algorithm(), None, "{name}");
+        let table = pool.allocate(2).unwrap();
+        pool.register(&table, &second, 0).unwrap();
+        assert_eq!(pool.algorithm(), Some(HashAlgorithm::Blake3), "{name}");
+        pool.check_invariants().unwrap();
+    }
+    let mut index = PrefixIndex::new(8, BLOCK_SIZE, Verify::None, false).unwrap();
+    index.insert(BlockId::new(1), &first, 0).unwrap();
+    index.clear();
+    assert_eq!(index.algorithm(), None);
+    index.insert(BlockId::new(1), &second, 0).unwrap();
+    index.check_invariants().unwrap();
+}
+
+/// A position that an index cannot note overwrote the bits beside it.
+#[test]
+fn a_registration_that_is_too_deep_is_refused() {
+    let mut pool = pool();
+    let table = pool.allocate(1).unwrap();
+    let chain = chain(HashAlgorithm::Sha256);
+    for start in [1 << 29, usize::MAX] {
+        let refused = pool.register(&table, &chain, start).unwrap_err().to_string();
+        let message = format!(
+            "block {start} of a hash chain is too deep: an index notes positions up to {}",
+            (1 << 29) - 1
+        );
+        assert_eq!(refused, message);
+    }
+    let link = |depth| {
+        let hash = BlockHash::from_bytes([1; 32]);
+        ChainLink::forged(HashAlgorithm::Sha256, 0, hash, None, None, depth, Box::new([1, 2, 3, 4]))
+    };
+    let too_deep = PoolError::TooDeep { position: 1 << 29, most: (1 << 29) - 1 };
+    assert_eq!(pool.promote(table[0], &link(1 << 29)), Err(too_deep));
+    assert!(!pool.is_registered(table[0]) && pool.algorithm().is_none());
+    assert_eq!(pool.promote(table[0], &link((1 << 29) - 1)), Ok(table[0]));
+    pool.check_invariants().unwrap();
+}
+
+/// `now + ttl` was infinite, which the pool refused as a time to live: after the requests before it had been committed.
+#[test]
+fn a_time_to_live_that_overflows_fails_no_commit() {
+    let retention = Some(RetentionConfig::default());
+    let config =
+        ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, retention, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    manager.advance_time(1e308).unwrap();
+    let retention = Retention {
+        keep: Keep::Priority(Priority::MAX),
+        ttl: Some(Ttl::Absolute(1.7e308)),
+        then: Then::Demote,
+    };
+    let hints = RequestHints {
+        ranges: vec![RetentionRange { start: 0, end: None, retention }],
+        ..RequestHints::default()
+    };
+    for (id, first) in [(1, 0), (2, 100)] {
+        let tokens: Vec<u32> = (first..first + 8).collect();
+        let prompt = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+        manager.admit_with(id, prompt, &hints).unwrap();
+    }
+    let both = [RequestRef::Int(1), RequestRef::Int(2)];
+    assert_eq!(manager.commit_batch(&both, &[8, 8]), Ok(4));
+    let stats = |manager: &CacheManager| manager.retention_stats().unwrap();
+    assert_eq!((stats(&manager).above_normal, stats(&manager).with_ttl), (4, 4));
+    manager.advance_time(1.7e308).unwrap();
+    manager.release(1, None).unwrap();
+    assert_eq!(manager.retain(2, &hints.ranges).unwrap().accepted, 2);
+    assert_eq!(stats(&manager).with_ttl, 4);
+    // It ends with the largest number.
+    assert_eq!(manager.advance_time(f64::MAX).unwrap(), 4);
+    manager.check_invariants().unwrap();
+}
+
+/// Of two forks each said that it had registered the blocks that they share.
+#[test]
+fn a_commit_counts_each_block_once() {
+    let config = ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, 9], ExtraKeys::default()).unwrap();
+    manager.admit(1, prompt).unwrap();
+    manager.fork(1, 2).unwrap();
+    manager.fork(1, 3).unwrap();
+    assert_eq!(manager.commit(1, 8), Ok(2));
+    assert_eq!(manager.commit_batch(&[RequestRef::Int(2), RequestRef::Int(3)], &[8, 9]), Ok(0));
+    // Nor what it registers again after it took tokens back.
+    manager.truncate(3, 6).unwrap();
+    manager.append_tokens(3, &[70, 80], 0).unwrap();
+    assert_eq!(manager.commit(3, 8), Ok(1));
+    assert_eq!(manager.pool().stats().registered, 3);
+    manager.check_invariants().unwrap();
+}
+
+/// A batch that spans a reset has digests of two lengths, if what came after was hashed otherwise.
+#[test]
+fn events_know_the_algorithm_of_their_digests() {
+    let config = PoolConfig { verify: Verify::Fingerprint, ..config() };
+    let mut pool = BlockPool::new(config).unwrap();
+    for algorithm in [HashAlgorithm::Sha256, HashAlgorithm::Xxh3] {
+        let table = pool.allocate(2).unwrap();
+        pool.register(&table, &chain(algorithm), 0).unwrap();
+        pool.mark_computed(&table).unwrap();
+        pool.release(&table).unwrap();
+        pool.evict(&table[..1]).unwrap();
+        pool.reset().unwrap();
+    }
+    let batch = pool.take_events();
+    let algorithms: Vec<_> = (0..batch.events.len()).map(|at| batch.algorithm_of(at)).collect();
+    let [sha, xxh] = [HashAlgorithm::Sha256, HashAlgorithm::Xxh3].map(Some);
+    assert_eq!(algorithms, [sha, sha, sha, sha, xxh, xxh, xxh, xxh]); // stored twice, removed, cleared
+    assert_eq!(pool.take_events().algorithm_of(0), None);
+}

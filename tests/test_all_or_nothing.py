@@ -1,0 +1,74 @@
+"""Refused calls that had changed something, and calls that did half of what they were asked."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import kvpool
+from kvpool import errors
+
+
+def chain(algorithm: str, verify: str = "none") -> kvpool.HashChain:
+    return kvpool.BlockHasher(algorithm, 2, verify=verify).cursor([1, 2, 3, 4]).chain()
+
+
+def test_a_refused_registration_leaves_no_algorithm() -> None:
+    pool = kvpool.BlockPool(6, 2)
+    table = pool.allocate(2)
+    with pytest.raises(errors.InvalidBlockError, match="already registered"):
+        pool.register([table[0], table[0]], chain("sha256"))
+    assert pool.register(table, chain("blake3")) == 2
+    with pytest.raises(errors.InvalidArgumentError, match="made with sha256"):
+        pool.probe(chain("sha256"))
+    pool.release(table)
+    pool.reset()
+    assert pool.probe(chain("sha256")).cached_blocks == 0
+    index = kvpool.PrefixIndex(6, 2)
+    index.insert(1, chain("sha256"), 0)
+    index.clear()
+    assert index.insert(1, chain("blake3"), 0)
+
+
+def test_events_tell_digests_of_the_algorithm_that_they_are_of() -> None:
+    pool = kvpool.BlockPool(6, 2, verify="fingerprint", event_capacity=20)
+    expected = []
+    for algorithm in ("sha256", "xxh3"):
+        table, hashes = pool.allocate(2), chain(algorithm, "fingerprint")
+        pool.register(table, hashes)
+        pool.mark_computed(table)
+        pool.release(table)
+        pool.reset()
+        expected += hashes.digests()
+    assert [len(digest) for digest in expected] == [32, 32, 16, 16]
+    events, _ = pool.take_events()
+    assert [event["hash"] for event in events if event["type"] == "stored"] == expected
+
+
+def test_a_registration_that_is_too_deep_is_refused() -> None:
+    pool = kvpool.BlockPool(6, 2)
+    table = pool.allocate(1)
+    with pytest.raises(errors.InvalidArgumentError, match=r"block 536870912 .* too deep: .* up to 536870911"):
+        pool.register(table, chain("sha256"), 2**29)
+    assert not pool.is_registered(table[0])
+
+
+def test_a_time_to_live_that_overflows_fails_no_commit() -> None:
+    manager = kvpool.CacheManager(16, 4, retention=True)
+    manager.advance_time(1e308)
+    for name, first in (("a", 0), ("b", 100)):
+        manager.admit(name, range(first, first + 8), retention=[(0, None, kvpool.Retention(100, ttl=1.7e308))])
+    assert manager.commit_batch(["a", "b"], [8, 8]) == 4
+    stats = manager.retention_stats()
+    assert stats is not None
+    assert (stats.above_normal, stats.with_ttl) == (4, 4)
+    assert manager.advance_time(sys.float_info.max) == 4
+
+
+def test_a_commit_counts_each_block_once() -> None:
+    manager = kvpool.CacheManager(16, 4)
+    manager.admit("a", range(9))
+    manager.fork("a", "b")
+    assert [manager.commit(name, 9) for name in "ab"] == [2, 0]
+    assert manager.stats().pool.registered == 2
