@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import kvpool
-from kvpool import errors
+import kvpool.transfer
+from kvpool import _core, errors
 from kvpool.testing import observe_manager, observe_pool
 
 if TYPE_CHECKING:
@@ -866,3 +867,157 @@ def test_wrong_hints_change_nothing() -> None:
     stats = manager.retention_stats()
     assert stats is not None
     assert (stats.with_ttl, stats.demoted, "b" in manager) == (0, 0, False)
+
+
+# --- Text without UTF-8, wide ints, long ids ----------------------------------------------------------
+
+
+LONE = "chat-\ud800"
+
+
+def test_ids_that_are_no_text(manager: kvpool.CacheManager) -> None:
+    """Half of a surrogate pair, as careless slicing of UTF-16 or surrogateescape leaves it."""
+    calls: list[Callable[[], object]] = [
+        lambda: manager.admit(LONE, [1]),
+        lambda: manager.append([LONE], [1]),
+        lambda: manager.append_tokens(LONE, [1]),
+        lambda: manager.fork("run", LONE),
+        lambda: manager.fork(LONE, "new"),
+        lambda: manager.release(LONE),
+        lambda: manager.request(LONE),
+        lambda: manager.block_ids(LONE),
+        lambda: manager.begin_swap_out([LONE]),
+        lambda: LONE in manager,
+        lambda: manager.begin_step().admit(LONE, [1]),
+    ]
+    for call in calls:
+        refused(call, errors.InvalidArgumentError, ValueError, "a request id", "UTF-8", on=manager)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"salt": LONE},
+        {"tenant": LONE},
+        {"adapter": LONE},
+        {"adapter": "a", "adapter_path": LONE},
+        {"multimodal": [(LONE, 0, 1)]},
+    ],
+    ids=str,
+)
+def test_extra_keys_that_are_no_text(keys: dict[str, Any]) -> None:
+    refused(lambda: kvpool.ExtraKeys(**keys), errors.InvalidArgumentError, ValueError, "UTF-8")
+
+
+@pytest.mark.parametrize(
+    "make", [kvpool.BlockHasher, functools.partial(kvpool.CacheManager, 10)], ids=["hasher", "manager"]
+)
+def test_a_seed_that_is_no_text(make: Callable[..., object]) -> None:
+    refused(lambda: make(seed=LONE), errors.InvalidArgumentError, ValueError, "UTF-8")
+
+
+@pytest.mark.parametrize(
+    "wide", [2**127, -(2**127) - 1, 2**200, 10**5000], ids=["2^127", "-2^127 - 1", "2^200", "10^5000"]
+)
+def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.CacheManager, wide: int) -> None:
+    hasher = kvpool.BlockHasher(block_size=4)
+    trace = kvpool.Trace.generate(4)
+    sequences = kvpool.Sequences([8, 8], hasher)
+    calls: list[Callable[[], object]] = [
+        lambda: kvpool.BlockPool(wide),
+        lambda: kvpool.BlockPool(8, wide),
+        lambda: kvpool.BlockPool(8, event_capacity=wide),
+        lambda: kvpool.CacheManager(8, wide),
+        lambda: kvpool.CacheManager(8, host_blocks=wide),
+        lambda: kvpool.CacheManager(8, block_bytes=wide),
+        lambda: kvpool.CacheManager(8, scrub_blocks=wide),
+        lambda: kvpool.CacheManager(8, event_capacity=wide),
+        lambda: kvpool.BlockHasher(block_size=wide),
+        lambda: hasher.cursor([1], epoch=wide),
+        lambda: hasher.hash_tokens([1], epoch=wide),
+        lambda: hasher.link([1, 2, 3, 4], epoch=wide),
+        lambda: kvpool.HashChain.from_digests("sha256", wide, []),
+        lambda: kvpool.PrefixIndex(8, wide),
+        lambda: kvpool.TieredPool([8], wide),
+        lambda: kvpool.TieredPool([wide]),
+        lambda: kvpool.Sequences([wide], hasher),
+        lambda: sequences.admit([1], tier=wide),
+        lambda: sequences.fit(wide),
+        lambda: sequences.fit(1, reserve=wide),
+        lambda: sequences.stats(tier=wide),
+        lambda: pool.allocate(wide),
+        lambda: pool.register([1], chain(), wide),
+        lambda: pool.scrub(wide),
+        lambda: manager.append_tokens("run", [1], lookahead=wide),
+        lambda: manager.admit(wide, [1]),
+        lambda: kvpool.Trace.generate(wide),
+        lambda: kvpool.Trace.parse(b"", block_tokens=wide),
+        lambda: trace.with_block_tokens(wide),
+        lambda: kvpool.Replay(trace, capacity_blocks=wide),
+        lambda: kvpool.Retention(wide),
+    ]
+    for call in calls:
+        error = refused(call, errors.InvalidArgumentError, ValueError)
+        assert len(str(error)) < 400
+        if abs(wide) < 10**60:
+            assert "128 bits" in str(error) or str(wide) in str(error)
+    pool.check_invariants()
+    manager.check_invariants()
+
+
+def test_ints_that_no_float_holds(pool: kvpool.BlockPool) -> None:
+    wide, hits = 10**400, _core.References(kvpool.Trace.generate(4)).lru()
+    calls: list[Callable[[], object]] = [
+        lambda: kvpool.CacheManager(8, watermark=wide),
+        lambda: kvpool.Trace.generate(4, rate_per_s=wide),
+        lambda: kvpool.Trace.parse(b"", event_gap_s=wide),
+        lambda: kvpool.Replay(kvpool.Trace.generate(4), step_ms=wide),
+        lambda: kvpool.Retention(ttl=wide),
+        lambda: pool.advance_time(wide),
+        lambda: pool.mark_accessed([1], wide),
+        lambda: hits.worth(8, [wide]),
+        lambda: hits.capacity_for(wide),
+    ]
+    for call in calls:
+        error = refused(call, errors.InvalidArgumentError, ValueError, "0" * 60, "401 characters")
+        assert len(str(error)) < 400
+    pool.check_invariants()
+
+
+def test_an_out_without_dimensions(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
+    for out in (np.array(5, dtype=np.int32), ctypes.c_int32(5)):
+        calls: list[tuple[Callable[[Any], object], Subject]] = [
+            (lambda out: pool.allocate(1, out=out), pool),
+            (lambda out: pool.allocate(0, out=out), pool),
+            (lambda out: manager.block_ids("run", out=out), manager),
+            (lambda out: manager.admit("new", [1], out=out), manager),
+        ]
+        for call, on in calls:
+            once = functools.partial(call, out)
+            refused(once, errors.TokenTypeError, TypeError, "out is", "one-dimensional", on=on)
+
+
+LONG_ID = "x" * 10_000_000
+
+
+def test_errors_do_not_quote_a_long_id_whole(manager: kvpool.CacheManager) -> None:
+    def check(call: Callable[[], object]) -> None:
+        with pytest.raises(kvpool.KvpoolError) as raised:
+            call()
+        assert "x" * 60 in str(raised.value)
+        assert "10000000 characters" in str(raised.value)
+        assert len(str(raised.value)) < 400
+
+    check(lambda: manager.release(LONG_ID))
+    check(lambda: manager.append([LONG_ID], [1]))
+    manager.admit(LONG_ID, [1])
+    check(lambda: manager.admit(LONG_ID, [1]))
+    check(lambda: manager.commit(LONG_ID, 5))
+    check(lambda: manager.resume(LONG_ID))
+    check(lambda: manager.append([LONG_ID, LONG_ID], [1, 2]))
+    check(lambda: kvpool.BlockHasher(LONG_ID))
+    check(lambda: kvpool.BlockPool(8, eviction=LONG_ID))
+    check(lambda: kvpool.transfer.TransferEngine(LONG_ID))
+    # Up to 64 characters an id is quoted as it is.
+    with pytest.raises(errors.UnknownRequestError, match='"' + "y" * 64 + '"'):
+        manager.release("y" * 64)

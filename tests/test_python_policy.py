@@ -419,18 +419,89 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
         pool.check_policy()
 
 
-def test_an_interrupt_in_a_policy_comes_after_the_call() -> None:
+EXITS = [KeyboardInterrupt, SystemExit]
+
+
+# A head that waits for its tail is given back; these calls have none.
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "unpop"])
+@pytest.mark.parametrize("exit_", EXITS)
+def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException], method: str) -> None:
+    """From the very call, whatever the warnings do and whichever thread it is in; then the pool is as sound as ever."""
+
     def interrupt(_policy: Broken) -> None:
+        raise exit_("now")
+
+    def calls(manager: kvpool.CacheManager) -> None:
+        for name, prompt in (("a", [1, 2]), ("b", [3, 4]), ("c", [1, 2, 5])):
+            manager.admit(name, prompt)
+            manager.commit(name, len(prompt))
+        for name in ("c", "a", "b"):
+            manager.release(name)
+        manager.admit("d", range(6, 15))  # evicts
+        manager.commit("d", 9)
+        manager.evict(manager.block_ids("d")[:1])
+        manager.release("d")
+        manager.bump_epoch()
+
+    def raised() -> BaseException | None:
+        manager = kvpool.CacheManager(11, 1, eviction=Broken(method, 0, interrupt))
+        # The filters are the process's, and this is a thread of its own.
+        with pytest.raises(exit_, match="now") as caught:
+            calls(manager)
+        manager.check_invariants()
+        with pytest.raises(kvpool.PolicyError, match=method) as why:
+            manager.check_policy()
+        assert isinstance(why.value.__cause__, exit_)
+        # Nothing of it is left for the next call: the net's order is used.
+        for name in ("a", "b", "c", "d"):
+            if name in manager:
+                manager.release(name)
+        calls(manager)
+        manager.check_invariants()
+        return caught.value
+
+    for action in ("error", "ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            assert raised() is not None
+            with ThreadPoolExecutor(1) as executor:
+                assert executor.submit(raised).result() is not None
+
+
+def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    pool = kvpool.BlockPool(3, 1, eviction=Broken("pop", 0, interrupt))
+    pool = kvpool.BlockPool(3, 1, eviction=Broken("pop", 0, fail))
     fill(pool, [1], [2])
-    with warnings.catch_warnings(record=True), pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        pool.allocate(1)
-        for _ in range(1000):  # the interpreter looks for signals between instructions
-            pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        with pytest.raises(KeyboardInterrupt):
+            pool.allocate(1)
     pool.check_invariants()
-    assert len(pool.allocate(1)) == 1
+    with pytest.raises(kvpool.PolicyError, match="ZeroDivisionError"):
+        pool.check_policy()
+
+
+@pytest.mark.parametrize("where", ["deepcopy", "pop"])
+def test_an_interrupt_in_a_copy_reaches_who_looked(where: str) -> None:
+    class Copied(Lru):
+        def __deepcopy__(self, memo: dict[int, Any]) -> Lru:
+            if where == "deepcopy":
+                raise KeyboardInterrupt
+            return Interrupted()
+
+    class Interrupted(Lru):
+        def pop(self) -> int | None:
+            raise KeyboardInterrupt
+
+    pool = kvpool.BlockPool(3, 1, eviction=Copied())
+    fill(pool, [1], [2])
+    with pytest.raises(KeyboardInterrupt):
+        pool.eviction_order()
+    pool.check_policy()
+    assert pool.allocate(1) == [1]
 
 
 class Reentrant(Lru):
@@ -471,6 +542,96 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
     assert "busy" in str(policy.errors[0])
     pool.check_policy()  # it caught the error: the policy is as good as ever
     pool.check_invariants()
+
+
+class Haunted(Lru):
+    """Asks its pool as it is copied, and as each copy is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ask: Callable[[], Any] = lambda: None
+        self.heard: list[str] = []
+
+    def asks(self, when: str) -> None:
+        try:
+            self.ask()
+        except kvpool.PolicyError:
+            when += " refused"
+        self.heard.append(when)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Haunted:
+        self.asks("copied")
+        ghost = Haunted()
+        ghost.order, ghost.ask, ghost.heard = copy.copy(self.order), self.ask, self.heard
+        return ghost
+
+    def __del__(self) -> None:
+        self.asks("dropped")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
+    """Under the pool's lock: it hung for ever."""
+    policy = Haunted()
+    pool = kvpool.BlockPool(3, 1, eviction=policy)
+    fill(pool, [1], [2])
+    policy.ask = lambda: CALLS[call](pool)
+    assert pool.eviction_order() == [1, 2]
+    assert policy.heard == ["copied refused", "dropped refused"]
+    pool.check_policy()
+    pool.check_invariants()
+    policy.ask = lambda: None  # the pool and its policy are not to refer to each other for ever
+
+
+def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
+    """Any object in a cycle may be collected in there."""
+    heard: list[str] = []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            with pytest.raises(kvpool.PolicyError):
+                pool.stats()
+            heard.append("refused")
+
+    class Collects(Lru):
+        def pop(self) -> int | None:
+            Cycle()
+            gc.collect()
+            return super().pop()
+
+    pool = kvpool.BlockPool(3, 1, eviction=Collects())
+    fill(pool, [1], [2])
+    assert pool.allocate(1) == [1]
+    assert heard == ["refused"]
+    pool.check_policy()
+
+
+def test_a_policy_that_failed_asks_as_it_goes() -> None:
+    """What is dropped with it may be dropped in the call that ended it, or in the next failure's."""
+    heard: list[str] = []
+
+    class Guest:
+        def __del__(self) -> None:
+            with pytest.raises(kvpool.PolicyError):
+                pool.stats()
+            heard.append("refused")
+
+    class Fails(Lru):
+        def __deepcopy__(self, memo: dict[int, Any]) -> Lru:
+            return Fails()
+
+        def pop(self) -> int | None:
+            guest = Guest()
+            raise ValueError(f"{type(guest)} of its own")
+
+    pool = kvpool.BlockPool(3, 1, eviction=Fails())
+    fill(pool, [1], [2])
+    assert pool.eviction_order() == [1, 2]
+    assert heard == ["refused"]  # the traceback of a copy's failure goes with the lock held
+    pool.check_policy()
 
 
 def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -408,3 +410,46 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
         assert (read.to_jsonl(), read.summary()) == (data, made.summary())
     assert len(kvpool.Trace.read(tmp_path / "zipped", limit=7)) == 7
     assert data == kvpool.Trace.generate(30, seed=4).to_jsonl() != kvpool.Trace.generate(30, seed=5).to_jsonl()
+
+
+# --- Signals --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["lookup", "engine"])
+def test_an_advance_can_be_interrupted(mode: str) -> None:
+    """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on from there."""
+    made = kvpool.Trace.generate(2000, block_tokens=16)
+    whole = kvpool.Replay(made, mode=mode, block_size=16)
+    whole.advance()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def attempt() -> kvpool.Replay:
+        replay, started = kvpool.Replay(made, mode=mode, block_size=16), threading.Event()
+
+        def send() -> None:
+            started.wait()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            started.set()
+            replay.advance()
+            while True:  # it comes here if it did not come before
+                pass
+        sender.join()
+        return replay
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        # The signal may come before the call, or after a quick one: it is to come within one of a hundred.
+        attempts = (attempt() for _ in range(100))
+        replay = next((one for one in attempts if 0 < one.advance(0) < one.total), None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert replay is not None, "no advance was interrupted"
+    replay.check_invariants()
+    assert replay.advance() == replay.total
+    assert json.loads(replay.report_json())["hits"] == json.loads(whole.report_json())["hits"]

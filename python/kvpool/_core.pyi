@@ -1393,15 +1393,13 @@ class Step:
     def resume(self, request_id: RequestId) -> int:
         """Plans to resume a preempted request and returns how many tokens would be cached.
 
-        O(blocks).
+        Tokens that were hashed before the last epoch bump are hashed again. O(blocks); O(tokens) with such.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is running.
             DuplicateRequestError: The request is named in this step already.
-            StaleEpochError: Its tokens were hashed before the last epoch bump: ``CacheManager.resume`` hashes
-                them again.
             StaleStepError: The manager has changed, or the step is over.
             TokenTypeError: The id is neither a str nor an int.
         """
@@ -4341,7 +4339,8 @@ class TransferEngine:
     ) -> Transfer:
         """Starts a copy and returns at once.
 
-        O(pairs * regions) to enqueue; with method ``kernel`` O(pairs).
+        O(pairs * regions) to enqueue; with method ``kernel`` O(pairs). An engine keeps at most 131,072 transfers, under
+        way or ended and not polled: who submits more waits first, until 32,768 are under way.
 
         Args:
             src: What is read.

@@ -19,7 +19,11 @@ class TokenError(KvpoolError, ValueError):
 
 
 class TokenTypeError(KvpoolError, TypeError):
-    """Tokens, counts or block ids of a type or dtype that kvpool does not take."""
+    """Tokens, counts, block ids or another sequence of a type or dtype that kvpool does not take."""
+
+
+class TooLargeError(KvpoolError, MemoryError):
+    """A sequence or buffer that does not fit the memory that is left, whatever it says of its length."""
 
 
 class HashingError(KvpoolError, ValueError):

@@ -35,7 +35,10 @@ happened as its cause, and the LRU order is used.
 The rules:
 
 - A policy is called while its pool is locked: by one thread at a time, whichever uses the pool. It is told all that
-  it needs, and must not call its pool: that raises ``PolicyError`` in the policy.
+  it needs, and must not call its pool, in ``__deepcopy__`` and ``__del__`` neither: that raises ``PolicyError`` in the
+  policy.
+- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and then reach whoever called the pool: the call has been done,
+  with the LRU order, and what it would have returned is lost.
 - One object serves one pool. It must not refer to it: the garbage collector does not see through the pool, and would
   never free the two.
 - ``eviction_order()`` asks a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be copied.

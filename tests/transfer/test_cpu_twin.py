@@ -1094,6 +1094,30 @@ def test_an_engine_after_a_fork() -> None:
     """)
 
 
+def test_an_engine_after_a_fork_outlives_its_parents() -> None:
+    """The parent's engine goes first: its thread's handle has the address of the child's own thread by now."""
+    in_a_child("""
+        import gc
+        own = TransferEngine(threads=1)
+        own.submit(store, store, [(0, 1)]).wait()
+        del engine, going
+        gc.collect()
+        copy_by_handle(store.handle, store.handle, [(0, 2)])  # as does the one that ops share
+        own.submit(store, store, [(0, 3)])
+        own.close()
+        assert memory == b"aaaa"
+        # Nor is any other thread of the child's lost.
+        from threading import Thread
+        own = TransferEngine(threads=1)
+        own.submit(store, store, [(0, 1)]).wait()
+        threads = [Thread(target=own.close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    """)
+
+
 def test_a_transfer_of_the_parent_cannot_be_awaited_after_a_fork() -> None:
     in_a_child("""
         assert not going[-1].done()

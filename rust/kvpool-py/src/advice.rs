@@ -6,8 +6,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
-use crate::convert::{Int, count};
+use crate::convert::{Int, count, text};
 use crate::errors::OrRaise;
+use crate::gather::{extract, gather};
 use crate::hashing::named;
 
 /// Settings of the advisor of a pool.
@@ -115,11 +116,10 @@ fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     if names.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("policies is a str: must be a sequence of names"));
     }
-    let policy = |name: PyResult<Bound<'_, PyAny>>| {
-        let name = name?;
-        named(name.py(), name.cast::<PyString>()?.to_str()?)
-    };
-    names.try_iter()?.map(policy).collect()
+    gather("policies", names, |position, item| {
+        let name: Bound<'_, PyString> = extract("policies", position, &item, "the name of one")?;
+        named(name.py(), text(&name, "a policy")?)
+    })
 }
 
 /// `advisor=` of a constructor: True is that of all defaults.

@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-use kvpool::{BlockId, RequestId, RequestRef};
+use kvpool::{BlockId, shorten};
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -19,6 +19,7 @@ use pyo3::types::{
 };
 
 use crate::errors::raise;
+use crate::gather::{drain, list_of, no_room, with_room};
 
 /// Integers of one kind, with the words for what is wrong with others.
 #[derive(Clone, Copy)]
@@ -37,7 +38,8 @@ const COUNTS: Kind = Kind { what: "count", error: "InvalidArgumentError", max: u
 /// The limited API counts a reference up and down, in two calls, for every item that is looked at safely; prompts are
 /// lists of tens of thousands, so this looks at items that the list lends.
 pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> Option<Vec<u32>> {
-    let mut out = Vec::with_capacity(end.checked_sub(start)?);
+    let mut out = Vec::new();
+    out.try_reserve_exact(end.checked_sub(start)?).ok()?;
     // Without a global lock, nobody else changes the list meanwhile; with one, this costs nothing.
     with_critical_section(list, || {
         if end > list.len() {
@@ -84,8 +86,7 @@ impl Kind {
         }
         item.extract::<u32>().map_err(|error| {
             if error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py) {
-                let shown = item.str().map_or_else(|_| "?".into(), |text| text.to_string());
-                self.out_of_range(py, position, shown)
+                self.out_of_range(py, position, shown(item))
             } else if error.is_instance_of::<PyTypeError>(py) {
                 let name = item.get_type().name();
                 let name = name.map_or_else(|_| "?".into(), |name| name.to_string());
@@ -101,7 +102,7 @@ impl Kind {
         if let Some(out) = exact_ints(list, 0, list.len()) {
             return Ok(out);
         }
-        list.iter().enumerate().map(|(position, item)| self.item(position, &item)).collect()
+        drain(self.what, list.try_iter()?, |position, item| self.item(position, &item))
     }
 
     fn buffer(self, buffer: &PyUntypedBuffer, object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
@@ -130,7 +131,7 @@ impl Kind {
         if values.iter().fold(0, |all, &value| all | value) < 0 {
             return Err(self.first_out_of_range(py, values));
         }
-        Ok(values.iter().map(|&value| value.cast_unsigned()).collect())
+        list_of(py, self.what, values.iter().map(|&value| value.cast_unsigned()))
     }
 
     /// As [`Self::narrow_i32`]: every value fits if no upper half has a bit set.
@@ -138,7 +139,7 @@ impl Kind {
         if values.iter().fold(0, |all, &value| all | (value >> 32)) != 0 {
             return Err(self.first_out_of_range(py, values));
         }
-        Ok(values.iter().map(|&value| value as u32).collect())
+        list_of(py, self.what, values.iter().map(|&value| value as u32))
     }
 
     fn first_out_of_range<T: Copy + std::fmt::Display>(self, py: Python<'_>, values: &[T]) -> PyErr
@@ -174,7 +175,7 @@ impl Kind {
         }
         match object.try_iter() {
             Err(_) => Err(self.wrong_type(py, &format!("a {}", object.get_type().name()?))),
-            Ok(items) => items.enumerate().map(|(position, item)| self.item(position, &item?)).collect(),
+            Ok(items) => drain(self.what, items, |position, item| self.item(position, &item)),
         }
     }
 }
@@ -200,12 +201,20 @@ pub(crate) fn items<T: Element, const N: usize>(
     object: &Bound<'_, PyAny>,
     read: fn([u8; N]) -> T,
 ) -> PyResult<Vec<T>> {
-    let py = object.py();
+    let (py, what) = (object.py(), "a buffer");
     if let Ok(typed) = buffer.as_typed::<T>() {
-        return typed.to_vec(py);
+        // A buffer may name a terabyte that is one number, with a stride of 0.
+        let mut out = with_room(py, what, buffer.item_count())?;
+        out.resize(buffer.item_count(), read([0; N]));
+        typed.copy_to_slice(py, &mut out)?;
+        return Ok(out);
     }
-    let bytes = PyMemoryView::from(object)?.call_method0(intern!(py, "tobytes"))?;
-    Ok(bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read).collect())
+    let copied = PyMemoryView::from(object)?.call_method0(intern!(py, "tobytes"));
+    let bytes = copied.map_err(|error| {
+        let full = error.is_instance_of::<PyMemoryError>(py);
+        if full { no_room(py, what, buffer.item_count()) } else { error }
+    })?;
+    list_of(py, what, bytes.cast::<PyBytes>()?.as_bytes().as_chunks::<N>().0.iter().copied().map(read))
 }
 
 /// An int from Python, of up to 128 bits, so that one out of range is refused with its value and the argument's name.
@@ -220,7 +229,9 @@ impl FromPyObject<'_, '_> for Int {
             Ok(value) => Ok(Self(value.into())),
             Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
                 let wide = object.extract().map_err(|_| {
-                    raise(object.py(), "InvalidArgumentError", format!("{} has more than 128 bits", *object))
+                    let message =
+                        format!("{} has more than 128 bits: must be at most {}", shown(&object), u64::MAX);
+                    raise(object.py(), "InvalidArgumentError", message)
                 })?;
                 Ok(Self(wide))
             }
@@ -238,6 +249,54 @@ impl From<i64> for Int {
 impl From<Int> for i128 {
     fn from(int: Int) -> Self {
         int.0
+    }
+}
+
+/// As [`Int`], for arguments whose default is a number: `#[pyo3(from_py_with = int)]`.
+pub(crate) fn int(object: &Bound<'_, PyAny>) -> PyResult<i128> {
+    object.extract::<Int>().map(i128::from)
+}
+
+/// A float from Python; an int that is too large for one is refused with its value.
+pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    object.extract::<f64>().map_err(|error| {
+        if !error.is_instance_of::<PyOverflowError>(object.py()) {
+            return error;
+        }
+        let message = format!("{} is more than a float holds: must be at most {:e}", shown(object), f64::MAX);
+        raise(object.py(), "InvalidArgumentError", message)
+    })
+}
+
+/// A float, or None.
+pub(crate) fn some_float(object: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    if object.is_none() { Ok(None) } else { float(object).map(Some) }
+}
+
+/// An object as text for a message, shortened.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+    let text = object.str().and_then(|text| Ok(text.to_str()?.to_owned()));
+    // Python writes no int of more than 4,300 digits.
+    text.map_or_else(|_| "a value that cannot be shown".into(), |text| shorten(&text).into_owned())
+}
+
+/// Text as UTF-8: half of a surrogate pair alone is none.
+pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'a str> {
+    text.to_str().map_err(|error| {
+        let message =
+            format!("{what} is no text, for it has no UTF-8 form: {}", shown(error.value(text.py())));
+        raise(text.py(), "InvalidArgumentError", message)
+    })
+}
+
+/// Text that is not a name of anything, such as a path or a seed.
+pub(crate) struct Text(pub(crate) String);
+
+impl FromPyObject<'_, '_> for Text {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        Ok(Self(text(&object.cast::<PyString>()?.to_owned(), "an argument")?.to_owned()))
     }
 }
 
@@ -288,7 +347,8 @@ impl IdsOut {
             raise(py, "TokenTypeError", message)
         };
         let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
-        let buffer = PyUntypedBuffer::get(&view)?;
+        // A buffer without dimensions lends its one item otherwise.
+        let buffer = PyUntypedBuffer::get(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
         }
@@ -319,82 +379,13 @@ impl IdsOut {
     }
 }
 
-/// A request id, borrowed from a Python str or int.
-pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {
-    let py = id.py();
-    // An exact str first: its type is one comparison, a subclass takes a call.
-    if let Ok(text) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
-        return Ok(RequestRef::Str(text.to_str()?));
-    }
-    if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
-        let number: Result<i64, _> = id.extract();
-        return number.map(RequestRef::Int).map_err(|_| {
-            raise(py, "InvalidArgumentError", format!("request id {id} does not fit 64 bits: use a str"))
-        });
-    }
-    let found = id.get_type().name()?;
-    Err(raise(py, "TokenTypeError", format!("a request id is a str or an int, not a {found}")))
-}
-
-/// A request id of the manager's own.
-pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
-    Ok(request_ref(id)?.to_owned())
-}
-
-/// The request ids of a batch.
-pub(crate) enum RequestIds<'py> {
-    /// From a list or other sequence of str and int, to be borrowed from.
-    Items(Vec<Bound<'py, PyAny>>),
-    /// From an int64 buffer: nothing per request crosses the boundary.
-    Numbers(Vec<i64>),
-}
-
-impl<'py> RequestIds<'py> {
-    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(list) = object.cast_exact::<PyList>() {
-            return Ok(Self::Items(list.iter().collect()));
-        }
-        let wrong = |found: &str| {
-            let message = format!(
-                "request_ids is {found}: must be a list of str and int, or a one-dimensional buffer of int64"
-            );
-            raise(object.py(), "TokenTypeError", message)
-        };
-        if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
-            return Err(wrong(&format!("a {}", object.get_type().name()?)));
-        }
-        if let Some(buffer) = untyped(object) {
-            return match native(buffer.format()) {
-                _ if buffer.dimensions() != 1 => {
-                    Err(wrong(&format!("a buffer of {} dimensions", buffer.dimensions())))
-                }
-                Some(ElementType::SignedInteger { bytes: 8 }) => {
-                    Ok(Self::Numbers(items(&buffer, object, i64::from_ne_bytes)?))
-                }
-                _ => Err(wrong(&format!("a buffer of format {:?}", buffer.format()))),
-            };
-        }
-        match object.try_iter() {
-            Err(_) => Err(wrong(&format!("a {}", object.get_type().name()?))),
-            Ok(items) => Ok(Self::Items(items.collect::<PyResult<_>>()?)),
-        }
-    }
-
-    pub(crate) fn refs(&self) -> PyResult<Vec<RequestRef<'_>>> {
-        match self {
-            Self::Items(items) => items.iter().map(request_ref).collect(),
-            Self::Numbers(numbers) => Ok(numbers.iter().map(|&number| RequestRef::Int(number)).collect()),
-        }
-    }
-}
-
 /// Opaque bytes from `bytes` or `str` (UTF-8).
 pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
     if let Ok(text) = object.cast::<PyString>() {
-        return Ok(Cow::Borrowed(text.to_str()?.as_bytes()));
+        return Ok(Cow::Borrowed(self::text(text, name)?.as_bytes()));
     }
     let found = object.get_type().name()?;
     Err(raise(object.py(), "TokenTypeError", format!("{name} is a str or bytes, not a {found}")))

@@ -7,10 +7,12 @@
 //! *Steps* change the state; *looks* are readers beside them: statistics, probes, events. A look lets a step that waits go first.
 //! So a step waits for at most one look of each thread that looks, the one that was under way, however often they come.
 //!
-//! No Python code ever runs while the lock is held, but for one kind: the methods of an eviction policy written in Python
-//! ([`crate::policy`]). Whatever owns one is entered by [`enter_guarded`] and [`look_guarded`]: they wait for the lock detached,
-//! and work attached, because the policy needs the interpreter again and again; and a policy that calls back into its own pool
-//! gets an error where it would wait for itself for ever.
+//! No Python code ever runs while the lock is held, but for one kind: an eviction policy written in Python ([`crate::policy`]), its
+//! methods, copies and destructors, and whatever a collection of garbage runs meanwhile. Whatever owns one is entered by
+//! [`enter_guarded`] and [`look_guarded`]: they wait for the lock detached, and work attached, because the policy needs the
+//! interpreter again and again. As long as the lock is held, its thread counts as *inside*: what comes back to the pool from there
+//! gets an error where it would wait for itself for ever. An interrupt that the policy raised has nowhere to go in the core: it is
+//! kept ([`raise_after`]), and raised by the call when it is done and the lock is free.
 //!
 //! Order of locks: the state's before `turn`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
 //! waits for the state is detached and holds no other lock of this file. The shuttle models of rust/kvpool-shuttle run this file.
@@ -24,12 +26,22 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
 thread_local! {
-    /// A policy written in Python is being called in this thread, with the lock of its pool held.
+    /// This thread holds the lock of a pool with a policy written in Python, and Python code may run.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+
+    /// What is to be raised when the call inside is done.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Runs a call of a policy written in Python.
-pub(crate) fn inside_policy<R>(call: impl FnOnce() -> R) -> R {
+/// Raises an exception that is not the policy's own, such as an interrupt, when the call that this thread is inside of is done. Of
+/// several the first.
+pub(crate) fn raise_after(error: PyErr) {
+    let first = RAISED.with(Cell::take).unwrap_or(error);
+    RAISED.with(|raised| raised.set(Some(first)));
+}
+
+/// Runs a call on the state of a pool with a policy written in Python.
+fn inside<R>(call: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -136,6 +148,16 @@ fn pass<T: Send, R: Send>(
     }
 }
 
+/// Runs a call, unlocks, and raises what was to be raised after it.
+fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+    let result = inside(|| call(&mut state));
+    drop(state);
+    match RAISED.with(Cell::take) {
+        Some(error) => Err(error),
+        None => Ok(result),
+    }
+}
+
 fn pass_guarded<T: Send, R: Send>(
     py: Python<'_>,
     door: &Door<T>,
@@ -146,11 +168,11 @@ fn pass_guarded<T: Send, R: Send>(
     let mut waiting = None;
     loop {
         match door.state.try_lock() {
-            Ok(mut state) => {
+            Ok(state) => {
                 drop(waiting);
-                return Ok(call(&mut state));
+                return work_inside(state, call);
             }
-            Err(TryLockError::Poisoned(state)) => return Ok(call(&mut state.into_inner())),
+            Err(TryLockError::Poisoned(state)) => return work_inside(state.into_inner(), call),
             Err(TryLockError::WouldBlock) if is_inside() => {
                 let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
                                a policy is told all that it needs";

@@ -9,6 +9,7 @@ use kvpool::{
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
 use kvpool_transfer::{CudaError, TransferError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// An exception of `kvpool.errors` by name.
@@ -18,6 +19,13 @@ pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> 
         class.call1((message.into(),))
     };
     build().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Whether an exception is one of `kvpool.errors`, or none that an argument of the wrong type gives: nothing to add to it.
+pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
+    let foreign = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
+    let base = py.import("kvpool.errors").and_then(|errors| errors.getattr("KvpoolError"));
+    !foreign || base.is_ok_and(|base| error.is_instance(py, &base))
 }
 
 /// Errors of the Rust crates that have a Python exception.

@@ -7,21 +7,23 @@ use std::sync::Arc;
 
 use kvpool::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
-    HasherConfig, MultimodalItem, Verify,
+    HasherConfig, MultimodalItem, Verify, shorten,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::convert::{Int, bytes, count, tokens};
+use crate::convert::{Int, Text, bytes, count, int, tokens};
 use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather};
 
 /// Parses a setting that is one of a few names.
 pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
 where
     T::Err: Display,
 {
-    name.parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
+    // No name is that long.
+    shorten(name).parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
 /// A 32-byte key.
@@ -58,7 +60,7 @@ impl PyExtraKeys {
     fn new(
         py: Python<'_>,
         adapter: Option<&Bound<'_, PyAny>>,
-        adapter_path: Option<String>,
+        adapter_path: Option<Text>,
         salt: Option<&Bound<'_, PyAny>>,
         tenant: Option<&Bound<'_, PyAny>>,
         user: Option<&Bound<'_, PyAny>>,
@@ -71,14 +73,18 @@ impl PyExtraKeys {
         if adapter.is_none() && adapter_path.is_some() {
             return Err(raise(py, "InvalidArgumentError", "adapter_path is given without adapter"));
         }
-        let adapter = adapter.map(|id| Adapter { id, path: adapter_path.map(Into::into) });
-        let mut items = Vec::new();
-        for item in multimodal.map(PyAnyMethods::try_iter).transpose()?.into_iter().flatten() {
-            let (identifier, offset, length): (Bound<'_, PyAny>, Int, Int) = item?.extract()?;
+        let adapter = adapter.map(|id| Adapter { id, path: adapter_path.map(|path| path.0.into()) });
+        let item = |position, item: Bound<'_, PyAny>| {
+            let (identifier, offset, length): (Bound<'_, PyAny>, Int, Int) =
+                extract("multimodal", position, &item, "a tuple (identifier, offset, length)")?;
             let (offset, length) = (count(py, "offset", offset)?, count(py, "length", length)?);
             let identifier = bytes(&identifier, "identifier")?.into();
-            items.push(MultimodalItem { identifier, offset: offset as u64, length: length as u64 });
-        }
+            Ok(MultimodalItem { identifier, offset: offset as u64, length: length as u64 })
+        };
+        // Each takes memory of its own: first how many there are.
+        let raw = multimodal.map(|items| gather("multimodal", items, |_, item| Ok(item))).transpose()?;
+        let items = raw.into_iter().flatten().enumerate().map(|(position, one)| item(position, one));
+        let items = items.collect::<PyResult<_>>()?;
         Ok(Self(ExtraKeys {
             adapter,
             salt: owned(salt, "salt")?,
@@ -156,17 +162,17 @@ impl PyBlockHasher {
     fn new(
         py: Python<'_>,
         algorithm: &str,
-        block_size: i128,
+        #[pyo3(from_py_with = int)] block_size: i128,
         verify: &str,
         key: Option<&[u8]>,
-        seed: Option<String>,
+        seed: Option<Text>,
     ) -> PyResult<Self> {
         let config = HasherConfig {
             algorithm: named(py, algorithm)?,
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             key: self::key(py, key)?,
-            seed,
+            seed: seed.map(|seed| seed.0),
         };
         Ok(Self(Arc::new(BlockHasher::new(config).or_raise(py)?)))
     }
@@ -196,7 +202,7 @@ impl PyBlockHasher {
         py: Python<'_>,
         tokens: Option<&Bound<'_, PyAny>>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        epoch: i128,
+        #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<PyHashCursor> {
         let epoch = self::epoch(py, epoch)?;
         let tokens = tokens.map(self::tokens).transpose()?.unwrap_or_default();
@@ -211,7 +217,7 @@ impl PyBlockHasher {
         py: Python<'py>,
         tokens: &Bound<'py, PyAny>,
         extra: Option<&Bound<'py, PyExtraKeys>>,
-        epoch: i128,
+        #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<Bound<'py, PyList>> {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
     }
@@ -224,7 +230,7 @@ impl PyBlockHasher {
         tokens: &Bound<'_, PyAny>,
         parent: Option<&Bound<'_, PyChainLink>>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        epoch: i128,
+        #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<PyChainLink> {
         let extra = ExtraKeys { epoch: self::epoch(py, epoch)?, ..extra_or_default(extra) };
         let (tokens, parent) = (self::tokens(tokens)?, parent.map(|parent| &parent.get().0));
@@ -266,7 +272,7 @@ impl PyHashCursor {
     }
 
     /// Moves the sequence to another epoch, which hashes it again.
-    fn rebase(&self, py: Python<'_>, epoch: i128) -> PyResult<()> {
+    fn rebase(&self, py: Python<'_>, #[pyo3(from_py_with = int)] epoch: i128) -> PyResult<()> {
         let epoch = self::epoch(py, epoch)?;
         enter_sized(py, &self.0, LONG, |cursor| cursor.rebase(epoch)).or_raise(py)
     }
@@ -331,15 +337,17 @@ impl PyHashChain {
     fn from_digests(
         py: Python<'_>,
         algorithm: &str,
-        block_size: i128,
-        digests: Vec<Bound<'_, PyBytes>>,
-        epoch: i128,
+        #[pyo3(from_py_with = int)] block_size: i128,
+        digests: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<Self> {
         let epoch = self::epoch(py, epoch)?;
         let algorithm: HashAlgorithm = named(py, algorithm)?;
         let block_size = count(py, "block_size", block_size)?;
-        let hashes = digests.iter().map(|digest| BlockHash::from_digest(algorithm, digest.as_bytes()));
-        let hashes = hashes.collect::<Result<Vec<_>, _>>().or_raise(py)?;
+        let hashes = gather("digests", digests, |position, item| {
+            let digest: Bound<'_, PyBytes> = extract("digests", position, &item, "bytes")?;
+            BlockHash::from_digest(algorithm, digest.as_bytes()).or_raise(py)
+        })?;
         Ok(Self(HashChain::from_digests(algorithm, block_size, epoch, hashes).or_raise(py)?))
     }
 

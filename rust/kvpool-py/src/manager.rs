@@ -10,13 +10,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, RequestIds, blocks, count, counts, ids, request_id, request_ref, tokens};
+use crate::convert::{IdsOut, Int, Text, blocks, count, counts, float, ids, int, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
+use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
-use crate::policy::Health;
+use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
 use crate::stats::{
@@ -120,23 +121,23 @@ impl PyCacheManager {
     fn new(
         py: Python<'_>,
         num_blocks: Int,
-        block_size: i128,
+        #[pyo3(from_py_with = int)] block_size: i128,
         algorithm: &str,
         verify: &str,
         key: Option<&[u8]>,
-        seed: Option<String>,
+        seed: Option<Text>,
         duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         explain: Option<&Bound<'_, PyAny>>,
-        event_capacity: i128,
-        watermark: f64,
-        host_blocks: i128,
-        block_bytes: i128,
+        #[pyo3(from_py_with = int)] event_capacity: i128,
+        #[pyo3(from_py_with = float)] watermark: f64,
+        #[pyo3(from_py_with = int)] host_blocks: i128,
+        #[pyo3(from_py_with = int)] block_bytes: i128,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
-        scrub_blocks: i128,
+        #[pyo3(from_py_with = int)] scrub_blocks: i128,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -144,7 +145,7 @@ impl PyCacheManager {
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,
             key: self::key(py, key)?,
-            seed,
+            seed: seed.map(|seed| seed.0),
             duplicates: named(py, duplicates)?,
             eviction: EvictionPolicy::default(),
             retention: retention::config(retention)?,
@@ -253,7 +254,7 @@ impl PyCacheManager {
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         token_ids: &Bound<'_, PyAny>,
-        lookahead: i128,
+        #[pyo3(from_py_with = int)] lookahead: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
@@ -433,7 +434,7 @@ impl PyCacheManager {
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
-    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
+    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
         self.run(py, 0, |manager| manager.advance_time(now))
     }
 

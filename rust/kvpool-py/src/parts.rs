@@ -5,9 +5,10 @@ use kvpool::{
 };
 use pyo3::prelude::*;
 
-use crate::convert::{Int, block, blocks, count, ids};
+use crate::convert::{Int, block, blocks, count, ids, int};
 use crate::enter::{Door, enter};
 use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather};
 use crate::hashing::{PyHashChain, named};
 
 /// Runs one operation on a part.
@@ -160,7 +161,12 @@ pub(crate) struct PyPrefixIndex(Door<PrefixIndex>);
 impl PyPrefixIndex {
     #[new]
     #[pyo3(signature = (num_blocks, block_size=16, *, verify="none"))]
-    fn new(py: Python<'_>, num_blocks: Int, block_size: i128, verify: &str) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        num_blocks: Int,
+        #[pyo3(from_py_with = int)] block_size: i128,
+        verify: &str,
+    ) -> PyResult<Self> {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
         let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?, false).or_raise(py)?;
@@ -251,16 +257,17 @@ impl PyLruEvictor {
     }
 
     /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.
-    fn insert(&self, py: Python<'_>, candidates: Vec<(Bound<'_, PyAny>, Int)>) -> PyResult<()> {
-        let mut staged = Vec::with_capacity(candidates.len());
-        for (id, depth) in candidates {
+    fn insert(&self, py: Python<'_>, candidates: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut staged = gather("candidates", candidates, |position, item| {
+            let (id, depth): (Bound<'_, PyAny>, Int) =
+                extract("candidates", position, &item, "a pair of block id and depth")?;
             let (block, depth) = (block(&id)?, count(py, "depth", depth)?);
             if block.is_null() || block.index() >= self.1 {
                 return Err(unknown_block(py, block, self.1 - 1));
             }
             let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-            staged.push(Candidate { block, depth });
-        }
+            Ok(Candidate { block, depth })
+        })?;
         enter(py, &self.0, |evictor| evictor.insert(&mut staged));
         Ok(())
     }

@@ -5,48 +5,32 @@
 //! allocation or an invariant: the first exception, or the first answer that is wrong, ends the policy. It is kept for
 //! `check_policy()`, warned about at once, and from then on the net's order is used.
 //!
-//! Locks: a policy is called with its pool's lock held and the interpreter attached. Nobody waits for a lock while attached
-//! ([`crate::enter`]), so a policy can never be kept from the interpreter by a thread that waits for its pool. A policy that calls
-//! back into its pool is refused by [`crate::enter::enter_guarded`].
+//! Locks: a policy is called, copied and dropped with its pool's lock held and the interpreter attached. Nobody waits for a lock
+//! while attached ([`crate::enter`]), so a policy can never be kept from the interpreter by a thread that waits for its pool. A
+//! policy that calls back into its pool, from a method, a copy or a destructor, is refused by [`crate::enter::enter_guarded`].
+//!
+//! Interrupts: what is no `Exception` (`KeyboardInterrupt`, `SystemExit`) ends the policy as any other exception does, and then
+//! reaches the caller: the call is done with the net's order, the lock is given back, and it is raised.
 //!
 //! Costs: one Python call per call of the policy, and 19 bytes per block.
 
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, BlockLists, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeWarning, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
-use crate::enter::inside_policy;
-use crate::errors::raise;
+use crate::enter::raise_after;
+use crate::health::{Health, describe};
 
-/// Why a policy is used no more: what was called, and what came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<Option<(&'static str, PyErr)>>);
-
-impl Health {
-    /// Raises what ended the policy, if anything did.
-    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = failure.as_ref().map(|(method, error)| (*method, error.clone_ref(py)));
-        let Some((method, cause)) = failure else { return Ok(()) };
-        let error = raise(py, "PolicyError", describe(py, method, &cause));
-        error.set_cause(py, Some(cause));
-        Err(error)
+/// Leaves interrupts for the caller of the call that is under way, and other exceptions to nobody.
+fn drop_or_raise_after(py: Python<'_>, error: PyErr) {
+    if !error.is_instance_of::<PyException>(py) {
+        raise_after(error);
     }
-
-    fn note(&self, method: &'static str, error: PyErr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((method, error));
-    }
-}
-
-fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
-    let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
-    let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
-    format!("the eviction policy is used no more, and LRU instead: {method}() gave {class}: {shown}")
 }
 
 /// The methods of a policy's object: those that it has to have, and those that it has.
@@ -70,7 +54,7 @@ impl Calls {
         let base = py.import("kvpool.policies")?.getattr("Policy")?;
         // What a class only inherits from the base says nothing: then nothing is called.
         let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
-            let Ok(method) = object.getattr(name) else { return Ok(None) };
+            let Some(method) = object.getattr_opt(name)? else { return Ok(None) };
             let inherited = match (object.get_type().getattr(name), base.getattr(name)) {
                 (Ok(own), Ok(base)) => own.is(&base) && !instance_has(object, name),
                 _ => false,
@@ -142,7 +126,9 @@ impl std::fmt::Debug for PyPolicy {
 impl Clone for PyPolicy {
     /// Of an object that cannot be copied only the net is.
     fn clone(&self) -> Self {
-        let copy = |calls: &Calls| Python::attach(|py| inside_policy(|| calls.copy(py).ok()));
+        let copy = |calls: &Calls| {
+            Python::attach(|py| calls.copy(py).map_err(|error| drop_or_raise_after(py, error)).ok())
+        };
         Self {
             calls: self.calls.as_ref().and_then(copy),
             health: Arc::default(),
@@ -178,20 +164,20 @@ impl PyPolicy {
         call: impl FnOnce(Python<'_>, &Calls) -> PyResult<R>,
     ) -> Option<R> {
         let calls = self.calls.take()?;
-        Python::attach(|py| {
-            inside_policy(|| match call(py, &calls) {
-                Ok(answer) => {
-                    self.calls = Some(calls);
-                    Some(answer)
+        Python::attach(|py| match call(py, &calls) {
+            Ok(answer) => {
+                self.calls = Some(calls);
+                Some(answer)
+            }
+            Err(error) => {
+                if self.quiet {
+                    drop_or_raise_after(py, error);
+                } else {
+                    report(py, &self.health, method, error);
                 }
-                Err(error) => {
-                    if !self.quiet {
-                        report(py, &self.health, method, error);
-                    }
-                    drop(calls); // attached, and still inside: a destructor may run
-                    None
-                }
-            })
+                drop(calls); // attached: a destructor may run
+                None
+            }
         })
     }
 
@@ -244,16 +230,17 @@ impl PyPolicy {
     }
 }
 
-/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere to go; so has an interrupt,
-/// which is asked for once more.
+/// Keeps what ended a policy, and warns of it. A warning that is turned into an exception has nowhere to go; an interrupt, of the
+/// policy or of whoever shows the warning, is raised when the call is done.
 fn report(py: Python<'_>, health: &Health, method: &'static str, error: PyErr) {
     let message = CString::new(describe(py, method, &error).replace('\0', "?"));
-    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        let _no_main_thread = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
-    }
+    let again = error.clone_ref(py);
     health.note(method, error);
-    if let Ok(message) = message {
-        let _as_error = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1);
+    drop_or_raise_after(py, again);
+    if let Ok(message) = message
+        && let Err(error) = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)
+    {
+        drop_or_raise_after(py, error);
     }
 }
 

@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, block, blocks, count, ids};
+use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::parts::unknown_block;
-use crate::policy::Health;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
@@ -103,13 +103,13 @@ impl PyBlockPool {
     fn py_new(
         py: Python<'_>,
         num_blocks: Int,
-        block_size: i128,
+        #[pyo3(from_py_with = int)] block_size: i128,
         verify: &str,
         duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
-        event_capacity: i128,
+        #[pyo3(from_py_with = int)] event_capacity: i128,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
     ) -> PyResult<Self> {
@@ -228,7 +228,7 @@ impl PyBlockPool {
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
         chain: &Bound<'_, PyHashChain>,
-        start: i128,
+        #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<usize> {
         let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
         Ok(self.run(py, held.len(), |pool| pool.register(&held, chain, start))?.blocks)
@@ -334,7 +334,12 @@ impl PyBlockPool {
     }
 
     /// Says when blocks were accessed, for policies that order by it.
-    fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
+    fn mark_accessed(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = float)] time: f64,
+    ) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
         self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
     }
@@ -357,7 +362,7 @@ impl PyBlockPool {
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
-    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
+    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
         self.run(py, 0, |pool| pool.advance_time(now))
     }
 

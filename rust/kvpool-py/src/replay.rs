@@ -3,12 +3,15 @@
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
-use crate::convert::{Int, count};
+use crate::convert::{Int, Text, count, float, int};
 use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
 pub(crate) use crate::trace::PyTrace;
+
+/// Requests from one look at signals to the next.
+const AT_ONCE: usize = 64;
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core", name = "Replay")]
@@ -27,19 +30,19 @@ impl PyReplay {
         py: Python<'_>,
         trace: &Bound<'_, PyTrace>,
         mode: &str,
-        block_size: i128,
-        capacity_blocks: i128,
+        #[pyo3(from_py_with = int)] block_size: i128,
+        #[pyo3(from_py_with = int)] capacity_blocks: i128,
         algorithm: &str,
         verify: &str,
-        seed: Option<String>,
+        seed: Option<Text>,
         eviction: &str,
         explain: bool,
-        watermark: f64,
-        max_running: i128,
-        step_tokens: i128,
-        step_ms: f64,
-        prefill_tokens_per_s: f64,
-        threads: i128,
+        #[pyo3(from_py_with = float)] watermark: f64,
+        #[pyo3(from_py_with = int)] max_running: i128,
+        #[pyo3(from_py_with = int)] step_tokens: i128,
+        #[pyo3(from_py_with = float)] step_ms: f64,
+        #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
+        #[pyo3(from_py_with = int)] threads: i128,
         journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let config = ReplayConfig {
@@ -48,7 +51,7 @@ impl PyReplay {
             capacity_blocks: count(py, "capacity_blocks", capacity_blocks)?,
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,
-            seed,
+            seed: seed.map(|seed| seed.0),
             eviction: named(py, eviction)?,
             explain,
             watermark,
@@ -76,7 +79,14 @@ impl PyReplay {
     #[pyo3(signature = (requests=None))]
     fn advance(&self, py: Python<'_>, requests: Option<Int>) -> PyResult<usize> {
         let requests = requests.map_or(Ok(usize::MAX), |n| count(py, "requests", n))?;
-        enter_sized(py, &self.0, LONG, |replay| replay.advance(requests)).or_raise(py)
+        let run = |some| enter_sized(py, &self.0, LONG, |replay| replay.advance(some)).or_raise(py);
+        let (mut finished, total) = (run(0)?, self.total(py));
+        let target = total.min(finished.saturating_add(requests));
+        while finished < target {
+            finished = run(AT_ONCE.min(target - finished))?;
+            py.check_signals()?;
+        }
+        Ok(finished)
     }
 
     /// Returns what has been measured so far, as a JSON object.

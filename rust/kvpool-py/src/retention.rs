@@ -10,10 +10,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
-use crate::convert::{Int, count};
+use crate::convert::{Int, count, some_float};
 use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather};
 use crate::hashing::named;
-use crate::policy::{self, Health};
+use crate::health::Health;
+use crate::policy;
 
 fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raise(py, "InvalidArgumentError", message)
@@ -32,7 +34,7 @@ impl PyRetention {
     fn new(
         py: Python<'_>,
         priority: Option<Int>,
-        ttl: Option<f64>,
+        #[pyo3(from_py_with = some_float)] ttl: Option<f64>,
         idle: bool,
         then: &str,
         pinned: bool,
@@ -180,14 +182,10 @@ impl PyRetentionConfig {
     #[new]
     #[pyo3(signature = (*, pin_budget=None, tenants=None),
            text_signature = "(*, pin_budget=0, tenants=())")]
-    fn new(
-        py: Python<'_>,
-        pin_budget: Option<Int>,
-        tenants: Option<Vec<Bound<'_, PyTenantLimits>>>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, pin_budget: Option<Int>, tenants: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         Ok(Self(RetentionConfig {
             pin_budget: pin_budget.map_or(Ok(0), |budget| count(py, "pin_budget", budget))?,
-            tenants: tenants.unwrap_or_default().iter().map(|limits| limits.get().0).collect(),
+            tenants: tenants.map_or_else(|| Ok(Vec::new()), self::tenants)?,
         }))
     }
 
@@ -283,23 +281,25 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Reten
     Err(PyTypeError::new_err(format!("retention is a {found}: must be a RetentionConfig, a bool, or None")))
 }
 
-/// Ranges of a request's tokens: (start, end, Retention), where an end of None is open.
-type Ranges<'py> = Vec<(Int, Option<Int>, Bound<'py, PyRetention>)>;
+/// Limits of several tenants.
+fn tenants(object: &Bound<'_, PyAny>) -> PyResult<Vec<TenantLimits>> {
+    gather("tenants", object, |position, item| {
+        Ok(extract::<Bound<'_, PyTenantLimits>>("tenants", position, &item, "TenantLimits")?.get().0)
+    })
+}
 
+/// Ranges of a request's tokens: (start, end, Retention), where an end of None is open.
 pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>> {
     let py = object.py();
-    let ranges: Ranges<'_> = object.extract().map_err(|error: PyErr| {
-        let message = format!("retention is no list of (start, end, Retention): {error}");
-        PyTypeError::new_err(message)
-    })?;
-    let range = |(start, end, retention): (Int, Option<Int>, Bound<'_, PyRetention>)| {
+    gather("retention", object, |position, item| {
+        let (start, end, retention): (Int, Option<Int>, Bound<'_, PyRetention>) =
+            extract("retention", position, &item, "a tuple (start, end, Retention)")?;
         Ok(RetentionRange {
             start: count(py, "start", start)?,
             end: end.map(|end| count(py, "end", end)).transpose()?,
             retention: retention.get().0,
         })
-    };
-    ranges.into_iter().map(range).collect()
+    })
 }
 
 /// What is known of a request when it is admitted.

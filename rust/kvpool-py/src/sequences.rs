@@ -8,9 +8,10 @@ use kvpool::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{IdsOut, Int, count, ids, tokens};
+use crate::convert::{IdsOut, Int, count, ids, int, tokens};
 use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::OrRaise;
+use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
 use crate::manager::step;
 use crate::stats::{Events, PyPoolStats, events};
@@ -23,6 +24,13 @@ pub(crate) fn changed(changes: &[TableChange]) -> Vec<(usize, u32)> {
 
 fn handle(py: Python<'_>, handle: Int) -> PyResult<SequenceId> {
     Ok(SequenceId::from_bits(count(py, "sequence", handle)? as u64))
+}
+
+/// The handles of a group.
+fn handles(sequences: &Bound<'_, PyAny>) -> PyResult<Vec<SequenceId>> {
+    gather("sequences", sequences, |position, item| {
+        handle(item.py(), extract("sequences", position, &item, "a handle, an int")?)
+    })
 }
 
 pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
@@ -75,11 +83,11 @@ impl PySequences {
     #[pyo3(signature = (num_blocks, hasher, *, duplicates="keep", eviction="lru", event_capacity=0))]
     fn new(
         py: Python<'_>,
-        num_blocks: Vec<Int>,
+        num_blocks: &Bound<'_, PyAny>,
         hasher: &Bound<'_, PyBlockHasher>,
         duplicates: &str,
         eviction: &str,
-        event_capacity: i128,
+        #[pyo3(from_py_with = int)] event_capacity: i128,
     ) -> PyResult<Self> {
         let hasher = hasher.get().0.clone();
         let each = PoolConfig {
@@ -103,7 +111,7 @@ impl PySequences {
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        tier: i128,
+        #[pyo3(from_py_with = int)] tier: i128,
     ) -> PyResult<u64> {
         let (cursor, tier) = (self.prompt(py, prompt, extra)?, count(py, "tier", tier)?);
         let blocks = cursor.num_tokens() / self.hasher.block_size();
@@ -112,7 +120,13 @@ impl PySequences {
 
     /// Says whether so many tokens could be admitted: ok, later or never.
     #[pyo3(signature = (num_tokens, *, tier=0, reserve=0))]
-    fn fit(&self, py: Python<'_>, num_tokens: Int, tier: i128, reserve: i128) -> PyResult<&'static str> {
+    fn fit(
+        &self,
+        py: Python<'_>,
+        num_tokens: Int,
+        #[pyo3(from_py_with = int)] tier: i128,
+        #[pyo3(from_py_with = int)] reserve: i128,
+    ) -> PyResult<&'static str> {
         let (tokens, tier) = (count(py, "num_tokens", num_tokens)?, count(py, "tier", tier)?);
         let reserve = count(py, "reserve", reserve)?;
         Ok(self.run(py, 0, |sequences| sequences.fit(tokens, tier, reserve))?.name())
@@ -125,7 +139,7 @@ impl PySequences {
         py: Python<'_>,
         sequence: Int,
         token_ids: &Bound<'_, PyAny>,
-        lookahead: i128,
+        #[pyo3(from_py_with = int)] lookahead: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (handle(py, sequence)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
@@ -210,8 +224,8 @@ impl PySequences {
     }
 
     /// Begins to move a group of sequences to another tier and returns the swap's number.
-    fn begin_swap(&self, py: Python<'_>, sequences: Vec<Int>, to: Int) -> PyResult<u64> {
-        let group = sequences.into_iter().map(|one| handle(py, one)).collect::<PyResult<Vec<_>>>()?;
+    fn begin_swap(&self, py: Python<'_>, sequences: &Bound<'_, PyAny>, to: Int) -> PyResult<u64> {
+        let group = handles(sequences)?;
         let to = count(py, "to", to)?;
         Ok(self.run(py, LONG, |sequences| sequences.begin_swap(&group, to))?.get())
     }
@@ -221,11 +235,11 @@ impl PySequences {
     fn fit_swap(
         &self,
         py: Python<'_>,
-        sequences: Vec<Int>,
+        sequences: &Bound<'_, PyAny>,
         to: Int,
-        reserve: i128,
+        #[pyo3(from_py_with = int)] reserve: i128,
     ) -> PyResult<&'static str> {
-        let group = sequences.into_iter().map(|one| handle(py, one)).collect::<PyResult<Vec<_>>>()?;
+        let group = handles(sequences)?;
         let (to, reserve) = (count(py, "to", to)?, count(py, "reserve", reserve)?);
         Ok(self.run(py, LONG, |sequences| sequences.fit_swap(&group, to, reserve))?.name())
     }
@@ -263,7 +277,7 @@ impl PySequences {
 
     /// Returns the counters and gauges of a tier's pool.
     #[pyo3(signature = (*, tier=0))]
-    fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
+    fn stats(&self, py: Python<'_>, #[pyo3(from_py_with = int)] tier: i128) -> PyResult<PyPoolStats> {
         let tier = count(py, "tier", tier)?;
         let stats = |sequences: &mut Sequences| Ok::<_, SequenceError>(sequences.tiers().pool(tier)?.stats());
         Ok(look(py, &self.inner, 0, stats).or_raise(py)?.into())
@@ -271,7 +285,11 @@ impl PySequences {
 
     /// Returns the events of a tier since the last call, and how many were lost before them.
     #[pyo3(signature = (*, tier=0))]
-    fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
+    fn take_events<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = int)] tier: i128,
+    ) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
         let batch = look(py, &self.inner, 0, |sequences| sequences.take_events(tier)).or_raise(py)?;
         events(py, &batch)

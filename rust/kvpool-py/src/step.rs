@@ -4,11 +4,12 @@ use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::convert::{Int, request_id, request_ref, tokens};
+use crate::convert::{Int, tokens};
 use crate::enter::{Door, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
 use crate::manager::{PyCacheManager, step};
+use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::sequences::changed;
 use crate::stats::PyAdmission;

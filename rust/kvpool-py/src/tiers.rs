@@ -9,9 +9,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::convert::{Int, block, blocks, count};
+use crate::convert::{Int, block, blocks, count, int, shown};
 use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather};
 use crate::hashing::named;
 use crate::pool::PyBlockPool;
 
@@ -32,22 +33,21 @@ fn transfer_tuple(transfer: &Transfer) -> TransferTuple {
 /// A tier and a block, from Python.
 fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     let (tier, id): (Int, Bound<'_, PyAny>) = item.extract().map_err(|error: PyErr| {
-        let message = format!("{item} is no block of a tier: a pair of tier and block");
+        let message = format!("{} is no block of a tier: a pair of tier and block", shown(item));
         let py = item.py();
-        if error.is_instance_of::<PyValueError>(py) {
-            raise(py, "InvalidArgumentError", message)
-        } else {
-            error
-        }
+        let class =
+            if error.is_instance_of::<PyValueError>(py) { "InvalidArgumentError" } else { "TokenTypeError" };
+        raise(py, class, message)
     })?;
     Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })
 }
 
 /// Tiers with so many blocks each, and alike in everything else.
-pub(crate) fn tiers(py: Python<'_>, num_blocks: Vec<Int>, each: &PoolConfig) -> PyResult<Tiers> {
-    let sized =
-        |num_blocks| Ok(PoolConfig { num_blocks: count(py, "num_blocks", num_blocks)?, ..each.clone() });
-    let configs = num_blocks.into_iter().map(sized).collect::<PyResult<_>>()?;
+pub(crate) fn tiers(py: Python<'_>, num_blocks: &Bound<'_, PyAny>, each: &PoolConfig) -> PyResult<Tiers> {
+    let configs = gather("num_blocks", num_blocks, |position, item| {
+        let blocks: Int = extract("num_blocks", position, &item, "an int")?;
+        Ok(PoolConfig { num_blocks: count(py, "num_blocks", blocks)?, ..each.clone() })
+    })?;
     py.detach(|| Tiers::new(configs)).or_raise(py)
 }
 
@@ -61,12 +61,12 @@ impl PyTieredPool {
     #[pyo3(signature = (num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction="lru", event_capacity=0))]
     fn new(
         py: Python<'_>,
-        num_blocks: Vec<Int>,
-        block_size: i128,
+        num_blocks: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = int)] block_size: i128,
         verify: &str,
         duplicates: &str,
         eviction: &str,
-        event_capacity: i128,
+        #[pyo3(from_py_with = int)] event_capacity: i128,
     ) -> PyResult<Self> {
         let each = PoolConfig {
             num_blocks: 0,
@@ -94,7 +94,7 @@ impl PyTieredPool {
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
-        tier: i128,
+        #[pyo3(from_py_with = int)] tier: i128,
         fences: bool,
     ) -> PyResult<u32> {
         let (id, tier) = (block(block_id)?, count(py, "tier", tier)?);
@@ -147,7 +147,7 @@ impl PyTieredPool {
         block_ids: &Bound<'_, PyAny>,
         src: Int,
         dst: Int,
-        reserve: i128,
+        #[pyo3(from_py_with = int)] reserve: i128,
     ) -> PyResult<&'static str> {
         let (moved, src, dst) = (blocks(block_ids)?, count(py, "src", src)?, count(py, "dst", dst)?);
         let reserve = count(py, "reserve", reserve)?;
@@ -228,11 +228,12 @@ pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
 impl PyTransferPlan {
     /// A plan of transfers of the caller's own.
     #[new]
-    fn new(py: Python<'_>, transfers: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>) -> PyResult<Self> {
-        let transfers = transfers
-            .iter()
-            .map(|(src, dst)| Ok(Transfer { src: place(src)?, dst: place(dst)? }))
-            .collect::<PyResult<_>>()?;
+    fn new(py: Python<'_>, transfers: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let transfers = gather("transfers", transfers, |position, item| {
+            let (src, dst): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+                extract("transfers", position, &item, "a pair of source and destination")?;
+            Ok(Transfer { src: place(&src)?, dst: place(&dst)? })
+        })?;
         Ok(Self(TransferPlan::new(transfers).or_raise(py)?))
     }
 
@@ -247,7 +248,7 @@ impl PyTransferPlan {
     fn rounds(
         &self,
         py: Python<'_>,
-        scratch: Option<Vec<Bound<'_, PyAny>>>,
+        scratch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Vec<TransferTuple>>> {
         let rounds = self.split(py, scratch)?;
         Ok(rounds.iter().map(|round| round.iter().map(transfer_tuple).collect()).collect())
@@ -258,7 +259,7 @@ impl PyTransferPlan {
     fn runs(
         &self,
         py: Python<'_>,
-        scratch: Option<Vec<Bound<'_, PyAny>>>,
+        scratch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Vec<(PlaceTuple, PlaceTuple, usize)>>> {
         let rounds = self.split(py, scratch)?;
         let merged = |round: &Vec<Transfer>| {
@@ -280,9 +281,10 @@ impl PyTransferPlan {
     pub(crate) fn split(
         &self,
         py: Python<'_>,
-        scratch: Option<Vec<Bound<'_, PyAny>>>,
+        scratch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Vec<Transfer>>> {
-        let scratch = scratch.unwrap_or_default().iter().map(place).collect::<PyResult<Vec<_>>>()?;
+        let places = |scratch| gather("scratch", scratch, |_, item| place(&item));
+        let scratch = scratch.map_or_else(|| Ok(Vec::new()), places)?;
         py.detach(|| self.0.rounds(&scratch)).or_raise(py)
     }
 }

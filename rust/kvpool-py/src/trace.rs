@@ -12,7 +12,7 @@ use kvpool_replay::trace::Trace;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::convert::{Int, count};
+use crate::convert::{Int, count, float, int, some_float};
 use crate::enter::{Door, LONG, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
@@ -47,11 +47,11 @@ impl From<ReadTrace> for PyTrace {
 /// Arguments of everything that reads a trace.
 struct Reading<'a> {
     format: &'a str,
-    block_tokens: Option<i128>,
+    block_tokens: Option<Int>,
     limit: Option<Int>,
     check_prefixes: bool,
     sort: bool,
-    sessions_at_once: Option<i128>,
+    sessions_at_once: Option<Int>,
     event_gap_s: f64,
 }
 
@@ -99,12 +99,12 @@ impl PyTrace {
         py: Python<'_>,
         path: PathBuf,
         format: &str,
-        block_tokens: Option<i128>,
+        block_tokens: Option<Int>,
         limit: Option<Int>,
         check_prefixes: bool,
         sort: bool,
-        sessions_at_once: Option<i128>,
-        event_gap_s: f64,
+        sessions_at_once: Option<Int>,
+        #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -123,12 +123,12 @@ impl PyTrace {
         py: Python<'_>,
         data: &[u8],
         format: &str,
-        block_tokens: Option<i128>,
+        block_tokens: Option<Int>,
         limit: Option<Int>,
         check_prefixes: bool,
         sort: bool,
-        sessions_at_once: Option<i128>,
-        event_gap_s: f64,
+        sessions_at_once: Option<Int>,
+        #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -142,12 +142,12 @@ impl PyTrace {
     #[pyo3(signature = (requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None))]
     fn generate(
         py: Python<'_>,
-        requests: i128,
-        seed: i128,
-        block_tokens: i128,
-        rate_per_s: Option<f64>,
-        chat_fraction: Option<f64>,
-        agent_fraction: Option<f64>,
+        #[pyo3(from_py_with = int)] requests: i128,
+        #[pyo3(from_py_with = int)] seed: i128,
+        #[pyo3(from_py_with = int)] block_tokens: i128,
+        #[pyo3(from_py_with = some_float)] rate_per_s: Option<f64>,
+        #[pyo3(from_py_with = some_float)] chat_fraction: Option<f64>,
+        #[pyo3(from_py_with = some_float)] agent_fraction: Option<f64>,
     ) -> PyResult<Self> {
         let default = GeneratorConfig::default();
         let config = GeneratorConfig {
@@ -184,7 +184,11 @@ impl PyTrace {
     }
 
     /// Returns the same workload in blocks of another size.
-    fn with_block_tokens(&self, py: Python<'_>, block_tokens: i128) -> PyResult<Self> {
+    fn with_block_tokens(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = int)] block_tokens: i128,
+    ) -> PyResult<Self> {
         let block_tokens = count(py, "block_tokens", block_tokens)?;
         let trace = py.detach(|| self.trace.with_block_tokens(block_tokens)).or_raise(py)?;
         Ok(Self { trace: Arc::new(trace), origin: self.origin })
@@ -301,12 +305,12 @@ impl PyTraceReader {
         py: Python<'_>,
         path: PathBuf,
         format: &str,
-        block_tokens: Option<i128>,
+        block_tokens: Option<Int>,
         limit: Option<Int>,
         check_prefixes: bool,
         sort: bool,
-        sessions_at_once: Option<i128>,
-        event_gap_s: f64,
+        sessions_at_once: Option<Int>,
+        #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -316,7 +320,7 @@ impl PyTraceReader {
 
     /// Reads on for about this many bytes, and returns whether all is read.
     #[pyo3(signature = (size=4_194_304))]
-    fn advance(&self, py: Python<'_>, size: i128) -> PyResult<bool> {
+    fn advance(&self, py: Python<'_>, #[pyo3(from_py_with = int)] size: i128) -> PyResult<bool> {
         let bytes = count(py, "size", size)? as u64;
         let read = self.with(py, |loader| {
             let read = loader.as_mut().map_or(Ok(true), |loader| loader.advance(bytes));

@@ -19,9 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Counter, Ordering};
 
 use common::{check, together};
-use enter::{
-    Door, LONG, enter, enter_guarded, enter_measured, enter_sized, inside_policy, look, look_guarded,
-};
+use enter::{Door, LONG, enter, enter_guarded, enter_measured, enter_sized, look, look_guarded, raise_after};
 use prelude::{PyErr, PyResult, Python};
 use shuttle::sync::{Condvar, Mutex};
 
@@ -241,19 +239,30 @@ fn calls_are_one_after_the_other_without_a_global_lock() {
     check(|| calls_of_every_kind(false));
 }
 
-/// A step whose policy is written in Python: it runs with the lock held, and may not come back.
+/// A step whose policy is written in Python: it runs with the lock held, and may not come back; nor may its destructor, or what the
+/// collector finds. What it raises for the caller comes after the call, to this thread alone.
 fn step_with_policy(py: Python<'_>, shared: &Shared) {
+    struct Destructor<'a>(Python<'a>, &'a Shared);
+    impl Drop for Destructor<'_> {
+        fn drop(&mut self) {
+            self.0.0.run_python();
+            let refused = |again: PyResult<()>| assert_eq!(again, Err(PyErr("PolicyError")));
+            refused(enter_guarded(self.0, &self.1.1, true, 0, |_| ()));
+            refused(look_guarded(self.0, &self.1.1, true, 0, |_| ()));
+        }
+    }
     let policy = |state: &mut State| {
         state.call(|| {
-            inside_policy(|| {
-                py.0.run_python();
-                let refused = |again: PyResult<()>| assert_eq!(again, Err(PyErr("PolicyError")));
-                refused(enter_guarded(py, &shared.1, true, 0, |_| ()));
-                refused(look_guarded(py, &shared.1, true, 0, |_| ()));
-            });
+            drop(Destructor(py, shared)); // as a method calls it
+            raise_after(PyErr("KeyboardInterrupt"));
+            raise_after(PyErr("SystemExit"));
         });
+        Destructor(py, shared) // as a copy goes that the call made
     };
-    enter_guarded(py, &shared.1, true, 0, policy).expect("not inside of a policy");
+    let copies = |state: &mut State| drop(policy(state));
+    let raised = enter_guarded(py, &shared.1, true, 0, copies);
+    assert_eq!(raised, Err(PyErr("KeyboardInterrupt")));
+    enter_guarded(py, &shared.1, true, 0, |state| state.call(|| ())).expect("it was raised");
 }
 
 fn policies(global_lock: bool) {
@@ -269,7 +278,7 @@ fn policies(global_lock: bool) {
         thread(&shared, step_with_policy),
         thread(&shared, looks),
     ]);
-    assert_eq!(shared.0.attach(|py| enter(py, &shared.1, |state| state.calls)), 4);
+    assert_eq!(shared.0.attach(|py| enter(py, &shared.1, |state| state.calls)), 6);
 }
 
 #[test]
@@ -299,7 +308,7 @@ fn a_step_waits_for_one_look_of_each_thread() {
                         // Without a policy the lock is held detached, with one while others have the interpreter.
                         state.call(|| {
                             if guarded {
-                                inside_policy(|| py.0.run_python());
+                                py.0.run_python();
                             }
                         });
                     };

@@ -110,6 +110,42 @@ fn an_end_is_polled_once() {
     });
 }
 
+/// What an engine keeps is bounded under every schedule, and who submits more waits for the oldest, not for ever: `UNTOLD` is 2 in a
+/// model, so it keeps 4 transfers. The threads' transfers follow one another across two engines.
+#[test]
+fn whoever_submits_too_much_waits() {
+    let untold = Arc::new(Counter::new(0));
+    let seen = untold.clone();
+    check(move || {
+        let (one, two, store) = (engine(), engine(), store());
+        let submits = |engine: Arc<TransferEngine>, other: Arc<TransferEngine>, block: i64| {
+            let store = store.clone();
+            move || {
+                let mut last = submit(&other, &store, (0, block), After::Nothing).expect("checked");
+                for _ in 0..4 {
+                    last = submit(&engine, &store, (0, block), After::Transfer(last)).expect("checked");
+                    assert!(engine.num_in_flight() <= 4, "{} under way", engine.num_in_flight());
+                }
+                last.wait(None).expect("copied");
+            }
+        };
+        together(vec![
+            Box::new(submits(one.clone(), two.clone(), 1)),
+            Box::new(submits(one.clone(), two.clone(), 2)),
+            Box::new(submits(two.clone(), one.clone(), 3)),
+        ]);
+        one.close();
+        two.close();
+        for engine in [one, two] {
+            let told = engine.poll().expect("no device").len();
+            assert!((1..=4).contains(&told), "{told} kept");
+            seen.fetch_max(told, Ordering::Relaxed);
+        }
+        assert_eq!([1, 2, 3].map(|block| content(&store, block)), [1, 1, 1]);
+    });
+    assert_eq!(untold.load(Ordering::Relaxed), 4, "the bound was never reached");
+}
+
 /// `close` refuses what comes later and waits for what came before; nothing is copied after it.
 #[test]
 fn after_close_nothing_is_under_way() {

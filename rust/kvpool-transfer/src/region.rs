@@ -101,10 +101,15 @@ impl Array {
         let mut inner: Vec<usize> =
             (0..self.shape.len()).filter(|&dim| dim != block_dim && self.shape[dim] > 1).collect();
         inner.sort_by_key(|&dim| self.strides[dim]);
+        // The stride of a single block places nothing, but says which dimensions lie outside of a block: a store of one block is
+        // cut as one of many, so that the two fit. A stride that leaves nothing inside says nothing.
+        let block_stride = self.strides[block_dim];
+        let told = self.shape[block_dim] == 1 && inner.iter().any(|&dim| self.strides[dim] < block_stride);
+        let outside = |dim: usize| told && self.strides[dim] >= block_stride;
         let mut piece = 1_u64;
         let mut scattered = Vec::new();
         for dim in inner {
-            if self.strides[dim].unsigned_abs() == piece && scattered.is_empty() {
+            if self.strides[dim].unsigned_abs() == piece && scattered.is_empty() && !outside(dim) {
                 piece *= self.shape[dim];
             } else {
                 scattered.push(dim);
@@ -247,6 +252,40 @@ mod tests {
             assert_eq!((regions.len(), regions[0].nbytes, blocks), (count, nbytes, 9), "{name}");
             check(&regions, blocks).expect(name);
         }
+    }
+
+    /// A store of one block has the regions of a store of many, so that blocks go from one to the other.
+    #[test]
+    fn one_block_is_cut_as_many_are() {
+        let shapes: [(&str, &[u64], usize); 6] = [
+            ("K and V apart", &[2, 9, 16, 8, 128], 1),
+            ("block first", &[9, 2, 16, 8, 128], 0),
+            ("heads outside of blocks", &[8, 9, 16, 128], 1),
+            ("layers, K and V outside", &[4, 2, 9, 16, 64], 2),
+            ("K, V and blocks of one element", &[2, 9, 1], 1),
+            ("MLA", &[9, 16, 576], 0),
+        ];
+        for (name, shape, block_dim) in shapes {
+            let of = |blocks: u64| {
+                let mut shape = shape.to_vec();
+                shape[block_dim] = blocks;
+                let mut strides = vec![1_i64; shape.len()];
+                for dim in (1..shape.len()).rev() {
+                    strides[dim - 1] = strides[dim] * shape[dim] as i64;
+                }
+                array(&shape, &strides).regions(block_dim).expect(name).0
+            };
+            let pieces = |regions: Vec<Region>| regions.iter().map(|one| one.nbytes).collect::<Vec<_>>();
+            let (one, many) = (pieces(of(1)), pieces(of(9)));
+            if name.ends_with("one element") {
+                assert_eq!((one, many), (vec![4], vec![2, 2]), "its strides do not tell");
+            } else {
+                assert_eq!(one, many, "{name}");
+            }
+        }
+        // A stride of nothing, as of a dimension that was added, tells nothing.
+        let added = array(&[2, 1, 16], &[16, 0, 1]).regions(1).expect("contiguous").0;
+        assert_eq!((added.len(), added[0].nbytes), (1, 64));
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod pool;
 mod prefix_index;
 pub mod retention;
 mod sequence;
+mod shorten;
 mod stats;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -74,5 +75,6 @@ pub use pool::Fault;
 pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered, ScrubReport};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
+pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

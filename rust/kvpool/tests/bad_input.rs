@@ -774,3 +774,17 @@ fn an_honest_policy_is_never_accused() {
         }
     }
 }
+
+/// Ten megabytes of id are not ten megabytes of message, in any error that names a request. `Debug` shows ids whole.
+#[test]
+fn long_ids_are_shortened_in_messages() {
+    let (short, long) = ("s".repeat(64), "l".repeat(10_000_000));
+    let id = kvpool::RequestId::from(long.as_str());
+    let shown = format!("\"{}... (10000000 characters)\"", "l".repeat(64));
+    assert_eq!((id.to_string(), id.as_ref().to_string()), (shown.clone(), shown.clone()));
+    assert_eq!(kvpool::RequestId::from(short.as_str()).to_string(), format!("{short:?}"));
+    assert_eq!(format!("{id:?}").len(), long.len() + 2);
+    let mut manager = CacheManager::new(ManagerConfig::default()).unwrap();
+    let error = manager.preempt(long.as_str(), None).unwrap_err();
+    assert!(error.to_string().contains(&shown) && error.to_string().len() < 200, "{error}");
+}

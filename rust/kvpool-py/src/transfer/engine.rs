@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kvpool::shorten;
 use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
@@ -15,8 +16,9 @@ use pyo3::types::PyTuple;
 use super::mapping::Mapping;
 use super::store::{PyBlockStore, device};
 use super::streams::{Wanted, after, current_stream, stream};
-use crate::convert::{Int, count};
-use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::convert::{Int, count, shown};
+use crate::errors::{OrRaise, ToPyErr, is_ours, raise};
+use crate::gather::{extract, gather};
 use crate::tiers::PyTransferPlan;
 
 /// Bytes from which on a copy lets other threads run meanwhile.
@@ -116,7 +118,7 @@ fn wait_in_slices(
 
 fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let refuse = || {
-        let message = format!("timeout is {seconds}: seconds, 0 or more, or None");
+        let message = format!("timeout is {}: seconds, 0 or more, or None", shown(seconds));
         raise(seconds.py(), "InvalidArgumentError", message)
     };
     let number: f64 = match seconds.extract::<f64>() {
@@ -131,7 +133,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
 pub(crate) struct PyTransferEngine(Arc<TransferEngine>);
 
 fn method(py: Python<'_>, name: &str) -> PyResult<Method> {
-    name.parse().or_raise(py)
+    shorten(name).parse().or_raise(py)
 }
 
 #[pymethods]
@@ -209,8 +211,11 @@ impl PyTransferEngine {
         let device = self.0.device();
         let after = self::after(py, &after, device)?;
         let pair = |regions: &Bound<'_, PyAny>| {
-            let wrong = |_| {
-                let message = format!("regions is {regions}: a pair of first and end");
+            let wrong = |error: PyErr| {
+                if is_ours(py, &error) {
+                    return error;
+                }
+                let message = format!("regions is {}: a pair of first and end", shown(regions));
                 raise(py, "InvalidArgumentError", message)
             };
             let (first, end): (Int, Int) = regions.extract().map_err(wrong)?;
@@ -256,9 +261,9 @@ impl PyTransferEngine {
         &self,
         py: Python<'_>,
         plan: &PyTransferPlan,
-        stores: Vec<PyRef<'_, PyBlockStore>>,
+        stores: &Bound<'_, PyAny>,
         stream: Wanted<'_>,
-        scratch: Option<Vec<Bound<'_, PyAny>>>,
+        scratch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<PyTransfer>> {
         let rounds = plan.split(py, scratch)?;
         let place = |place: kvpool::Place| (place.tier, place.block.get());
@@ -266,7 +271,9 @@ impl PyTransferEngine {
             round.iter().map(|one| Move { src: place(one.src), dst: place(one.dst) }).collect()
         };
         let rounds: Vec<Vec<Move>> = rounds.iter().map(moves).collect();
-        let stores: Vec<_> = stores.iter().map(|store| store.0.clone()).collect();
+        let stores = gather("stores", stores, |position, item| {
+            Ok(extract::<Bound<'_, PyBlockStore>>("stores", position, &item, "a BlockStore")?.get().0.clone())
+        })?;
         let handle = self::stream(py, &stream, self.0.device())?;
         let transfers = py.detach(|| self.0.execute(&rounds, &stores, handle)).or_raise(py)?;
         Ok(transfers.into_iter().map(PyTransfer).collect())
@@ -351,7 +358,7 @@ fn by_handle(handle: &Bound<'_, PyAny>) -> PyResult<Arc<Store>> {
     match handle.extract() {
         Ok(number) => Store::by_handle(number).or_raise(py),
         Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
-            Err(raise(py, "ClosedError", format!("no store has the handle {handle}")))
+            Err(raise(py, "ClosedError", format!("no store has the handle {}", shown(handle))))
         }
         Err(error) => Err(error),
     }

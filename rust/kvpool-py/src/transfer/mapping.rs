@@ -8,8 +8,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt, PyList, PyString};
 
 use super::store::device_of;
-use crate::convert::{items, native, untyped};
+use crate::convert::{items, native, shown, untyped};
 use crate::errors::raise;
+use crate::gather::{drain, list_of, with_room};
 
 /// A block id: one that has more than 64 bits is out of range everywhere.
 pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -20,7 +21,7 @@ pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
         return Err(raise(py, "MappingTypeError", format!("a block is an int, not a {found}")));
     }
     id.extract().map_err(|_| {
-        let message = format!("block {id} is out of range: a store has at most {} blocks", i32::MAX);
+        let message = format!("block {} is out of range: a store has at most {} blocks", shown(id), i32::MAX);
         raise(py, "BlockIndexError", message)
     })
 }
@@ -50,9 +51,8 @@ impl Mapping {
                     return Err(wrong_type(py, &format!("a buffer of format {:?}", buffer.format())));
                 }
                 let numbers = items(&buffer, object, i64::from_ne_bytes)?;
-                return Ok(Self::Pairs(
-                    numbers.as_chunks::<2>().0.iter().map(|&[src, dst]| (src, dst)).collect(),
-                ));
+                let pairs = numbers.as_chunks::<2>().0.iter().map(|&[src, dst]| (src, dst));
+                return list_of(py, "a mapping", pairs).map(Self::Pairs);
             }
         }
         let found = object.get_type().name()?;
@@ -60,19 +60,17 @@ impl Mapping {
             return Err(wrong_type(py, &format!("a {found}")));
         }
         let rows = object.try_iter().map_err(|_| wrong_type(py, &format!("a {found}")))?;
-        let pair = |row: PyResult<Bound<'_, PyAny>>| {
-            let row = row?;
-            let ends: Vec<Bound<'_, PyAny>> =
-                row.extract().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
+        let pair = |_, row: Bound<'_, PyAny>| {
+            // Three of them tell enough of a row that is none.
+            let ends = row.try_iter().map_err(|_| wrong_shape(py, "rows that are no pairs"))?;
+            let ends = ends.take(3).collect::<PyResult<Vec<_>>>()?;
             let [src, dst] = ends.as_slice() else {
-                return Err(wrong_shape(
-                    py,
-                    &format!("rows that are no pairs: one of {} numbers", ends.len()),
-                ));
+                let found = if ends.len() > 2 { "more than two".into() } else { ends.len().to_string() };
+                return Err(wrong_shape(py, &format!("rows that are no pairs: one of {found} numbers")));
             };
             Ok((block_id(src)?, block_id(dst)?))
         };
-        Ok(Self::Pairs(rows.map(pair).collect::<PyResult<_>>()?))
+        drain("a mapping", rows, pair).map(Self::Pairs)
     }
 
     fn of_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -98,7 +96,9 @@ impl Mapping {
                 // SAFETY: these are the elements of a tensor that the caller holds. Whoever resizes it in another thread
                 // meanwhile breaks a rule of docs/threads.md, as he would with any operation of torch's on it.
                 let raw = unsafe { RawPairs::new(address, rows, row, column) };
-                Ok(Self::Pairs(raw.iter().collect()))
+                let mut pairs = with_room(py, "a mapping", rows)?;
+                pairs.extend(raw.iter());
+                Ok(Self::Pairs(pairs))
             }
             Device::Cuda(_) if rows == 0 || (row, column) == (2, 1) => {
                 Ok(Self::OnDevice(DeviceMapping { device, address, rows: rows as u64 }))

@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
+use kvpool::shorten;
 use kvpool_transfer::{Array, Device, HostOptions, NumaNode, Region, Store};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
 
 use super::mapping::block_id;
-use crate::convert::{Int, count};
-use crate::errors::{OrRaise, raise};
+use crate::convert::{Int, count, shown};
+use crate::errors::{OrRaise, is_ours, raise};
+use crate::gather::{drain, gather, gather_as};
 
 /// Blocks of one tier, wherever they lie.
 #[pyclass(frozen, module = "kvpool._core", name = "BlockStore")]
 pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
 
 pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
-    name.parse::<Device>().or_raise(py)
+    shorten(name).parse::<Device>().or_raise(py)
 }
 
 /// A tensor's description of itself.
@@ -25,8 +27,8 @@ fn array(tensor: &Bound<'_, PyAny>) -> PyResult<Array> {
     let describe = || {
         Ok(Array {
             address: tensor.call_method0(intern!(py, "data_ptr"))?.extract()?,
-            shape: tensor.getattr(intern!(py, "shape"))?.extract()?,
-            strides: tensor.call_method0(intern!(py, "stride"))?.extract()?,
+            shape: gather_as("shape", &tensor.getattr(intern!(py, "shape"))?, "an int")?,
+            strides: gather_as("strides", &tensor.call_method0(intern!(py, "stride"))?, "an int")?,
             item_bytes: tensor.call_method0(intern!(py, "element_size"))?.extract()?,
         })
     };
@@ -75,11 +77,11 @@ impl PyBlockStore {
                 "tensors is one tensor: a store is made of a list of them",
             ));
         }
-        let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
+        let tensors = drain("tensors", tensors.try_iter()?, |_, tensor| Ok(tensor))?;
         let dims: Vec<Int> = match block_dim {
             None => vec![Int::from(0); tensors.len()],
             Some(one) if one.is_instance_of::<PyInt>() => vec![one.extract()?; tensors.len()],
-            Some(each) => each.extract()?,
+            Some(each) => gather_as("block_dim", each, "an int")?,
         };
         let refuse = |class, message: String| Err(raise(py, class, message));
         if dims.len() != tensors.len() {
@@ -151,15 +153,18 @@ impl PyBlockStore {
             let (base, stride) = (number("base", base)?, number("stride", stride)?);
             Ok(Region { base, stride, nbytes: number("nbytes", nbytes)? })
         };
-        let rows: Vec<Bound<'_, PyAny>> = regions.extract()?;
-        let row = |row: Bound<'_, PyAny>| {
-            let wrong = |_| {
-                let message = format!("regions has {row}: each is an address, a stride and a length");
+        let row = |_, row: Bound<'_, PyAny>| {
+            let wrong = |error: PyErr| {
+                if is_ours(py, &error) {
+                    return error;
+                }
+                let message =
+                    format!("regions has {}: each is an address, a stride and a length", shown(&row));
                 raise(py, "InvalidArgumentError", message)
             };
             region(row.extract().map_err(wrong)?)
         };
-        let regions = rows.into_iter().map(row).collect::<PyResult<_>>()?;
+        let regions = gather("regions", regions, row)?;
         let (blocks, device) = (number("num_blocks", num_blocks)?, self::device(py, device)?);
         let keep_alive = keep_alive.map(|object| Box::new(object) as Box<_>);
         // SAFETY: whoever names addresses vouches for them: the docstring says so.
@@ -183,7 +188,8 @@ impl PyBlockStore {
         registration_limit: Int,
     ) -> PyResult<Self> {
         let refuse = |name: &str, value: &Bound<'_, PyAny>, expected: &str| {
-            Err(raise(py, "InvalidArgumentError", format!("{name} is {}: {expected}", value.repr()?)))
+            let found = shown(value.repr()?.as_any());
+            Err(raise(py, "InvalidArgumentError", format!("{name} is {found}: {expected}")))
         };
         let text =
             |value: &Bound<'_, PyAny>, expected| value.extract::<&str>().is_ok_and(|text| text == expected);

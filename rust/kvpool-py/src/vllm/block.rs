@@ -12,6 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::errors::OrRaise;
+use crate::gather::drain;
 
 /// What the blocks of a pool share.
 pub(crate) struct Shared {
@@ -28,6 +29,11 @@ impl Shared {
     /// The pool. No Python code may run, and no Python object be made, while it is held: a collection could call back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a call on the pool answers, with the pool free again: an error becomes a Python object only then.
+    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Pool) -> R) -> R {
+        call(&mut self.lock())
     }
 }
 
@@ -195,7 +201,7 @@ pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResu
     if let Ok(list) = blocks.cast::<PyList>() {
         return list.iter().map(|block| id(&block)).collect();
     }
-    blocks.try_iter()?.map(|block| id(&block?)).collect()
+    drain("blocks", blocks.try_iter()?, |_, block| id(&block))
 }
 
 /// Returns the ids of the blocks of each group.

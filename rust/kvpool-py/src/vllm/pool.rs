@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::gather::{drain, gather_as, push};
 use crate::hashing::named;
 use crate::journal::{PyJournal, PyJournalStats};
 
@@ -76,12 +77,21 @@ pub(crate) fn digests<'py>(
     wanted: impl Iterator<Item = bool>,
 ) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
     let py = hashes.py();
-    let checked = |at| {
+    let checked = |at| -> PyResult<_> {
         let digest = digest(hashes, at, scale)?;
         Key::check_digest(digest.as_bytes()).or_raise(py)?;
         Ok(digest)
     };
-    wanted.enumerate().map(|(i, wanted)| wanted.then(|| checked(first + i)).transpose()).collect()
+    let mut digests = Vec::new();
+    for (i, wanted) in wanted.enumerate() {
+        push(py, "hashes", &mut digests, wanted.then(|| checked(first + i)).transpose()?)?;
+    }
+    Ok(digests)
+}
+
+/// The numbers of groups.
+fn groups(groups: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    gather_as("groups", groups, "an int")
 }
 
 /// The keys of a digest in several groups.
@@ -161,7 +171,7 @@ impl PyVllmPool {
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
         let n = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        self.shared.lock().allocate(n, &mut ids, observed.then_some(&mut removed)).or_raise(py)?;
+        self.shared.with(|pool| pool.allocate(n, &mut ids, observed.then_some(&mut removed))).or_raise(py)?;
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
     }
@@ -169,34 +179,35 @@ impl PyVllmPool {
     /// Gives blocks that were taken by hand a reference each; returns the keys that led to them.
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
-        self.shared.lock().claim(&ids, Some(&mut removed)).or_raise(py)?;
+        self.shared.with(|pool| pool.claim(&ids, Some(&mut removed))).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
     /// Adds one reference to each block; those that were free are so no longer.
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.lock().touch(&ids).or_raise(py)
+        self.shared.with(|pool| pool.touch(&ids)).or_raise(py)
     }
 
     /// Drops one reference of each block; returns those that are not of this pool, or None.
     fn free<'py>(&self, py: Python<'py>, blocks: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
-        let (mut ids, mut others) = (Vec::new(), Vec::new());
-        for block in blocks.try_iter()? {
-            let block = block?;
-            match own(&block, &self.shared) {
-                Some(own) => ids.push(own.id),
-                None => others.push(block),
+        let mut others = Vec::new();
+        let ids = drain("blocks", blocks.try_iter()?, |_, block| {
+            let id = own(&block, &self.shared).map(|own| own.id);
+            if id.is_none() {
+                push(py, "blocks", &mut others, block)?;
             }
-        }
-        self.shared.lock().free(ids).or_raise(py)?;
+            Ok(id)
+        })?;
+        let ids = ids.into_iter().flatten();
+        self.shared.with(|pool| pool.free(ids)).or_raise(py)?;
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
     /// Drops one reference of each block; those without further ones are reused last, hash or not.
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.lock().unpin(&ids).or_raise(py)
+        self.shared.with(|pool| pool.unpin(&ids)).or_raise(py)
     }
 
     /// Returns the block cached first for a digest in each of the groups, or None if one has none.
@@ -204,9 +215,9 @@ impl PyVllmPool {
         &self,
         py: Python<'py>,
         digest: &[u8],
-        groups: Vec<u32>,
+        groups: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
-        let keys = keys(py, digest, &groups)?;
+        let keys = keys(py, digest, &self::groups(groups)?)?;
         let found: Option<Vec<u32>> = {
             let pool = self.shared.lock();
             keys.iter().map(|key| pool.find(key)).collect()
@@ -221,9 +232,10 @@ impl PyVllmPool {
         py: Python<'py>,
         hashes: &Bound<'py, PyAny>,
         max_blocks: usize,
-        groups: Vec<u32>,
+        groups: &Bound<'py, PyAny>,
         scale: usize,
     ) -> PyResult<Bound<'py, PyTuple>> {
+        let groups = self::groups(groups)?;
         let max_blocks = max_blocks.min(hashes.len()? / scale.max(1));
         let mut found = vec![Vec::new(); groups.len()];
         for at in 0..max_blocks {
@@ -246,27 +258,34 @@ impl PyVllmPool {
         py: Python<'py>,
         hashes: &Bound<'py, PyAny>,
         max_blocks: usize,
-        groups: Vec<u32>,
+        groups: &Bound<'py, PyAny>,
         need: usize,
         block_size: usize,
         alignment: usize,
         shift: usize,
         scale: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, bool)> {
-        let all = (0..max_blocks).map(|at| keys(py, digest(hashes, at, scale)?.as_bytes(), &groups));
-        let all = all.collect::<PyResult<Vec<Vec<Key>>>>()?;
+        let groups = self::groups(groups)?;
+        // Of each block a key per group.
+        let mut all = Vec::new();
+        for at in 0..max_blocks {
+            for key in keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)? {
+                push(py, "hashes", &mut all, key)?;
+            }
+        }
+        let keys_of = |at: usize| &all[at * groups.len()..(at + 1) * groups.len()];
         let may_end = |end: usize| {
             block_size == alignment
                 || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
         };
         let (window, found) = {
             let pool = self.shared.lock();
-            let cached = |at: usize| all[at].iter().all(|key| pool.find(key).is_some());
+            let cached = |at: usize| keys_of(at).iter().all(|key| pool.find(key).is_some());
             let window = find_window(max_blocks, need, cached, may_end);
             let found: Vec<Vec<u32>> = (0..groups.len())
                 .map(|group| {
                     let run =
-                        all[window.first..window.end].iter().map(|keys| pool.find(&keys[group]).unwrap_or(0));
+                        (window.first..window.end).map(|at| pool.find(&keys_of(at)[group]).unwrap_or(0));
                     std::iter::repeat_n(0, window.first).chain(run).collect()
                 })
                 .collect();
@@ -287,18 +306,19 @@ impl PyVllmPool {
         end: usize,
         block_size: usize,
         group: u32,
-        mask: Option<Vec<bool>>,
+        mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
         observed: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
-        let mut ids = Vec::with_capacity(end.saturating_sub(first));
+        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
+        let mut ids = Vec::new();
         for at in first..end {
             let block = match blocks.cast::<PyList>() {
                 Ok(list) => list.get_item(at)?,
                 Err(_) => blocks.get_item(at)?,
             };
             match own(&block, &self.shared) {
-                Some(own) => ids.push(own.id),
+                Some(own) => push(py, "blocks", &mut ids, own.id)?,
                 None => return Ok(None),
             }
         }
@@ -310,8 +330,7 @@ impl PyVllmPool {
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let observed = observed.then_some(&mut stored);
         self.shared
-            .lock()
-            .cache_full(start, &ids, key_of, block_size, &mut removed, observed)
+            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, observed))
             .or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
@@ -351,12 +370,12 @@ impl PyVllmPool {
 
     /// Gives the keys of one block to another, which must carry none.
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
-        self.shared.lock().move_hashes(from_block, to_block).or_raise(py)
+        self.shared.with(|pool| pool.move_hashes(from_block, to_block)).or_raise(py)
     }
 
     /// Takes all keys from a block, in use or not, and returns them as allocate does.
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
-        let removed = self.shared.lock().evict(block, reuse_first).or_raise(py)?;
+        let removed = self.shared.with(|pool| pool.evict(block, reuse_first)).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
@@ -421,7 +440,7 @@ impl PyVllmPool {
     /// Makes a key lead to a block that does not carry it.
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
-        self.shared.lock().insert_in_index(key, block).or_raise(py)
+        self.shared.with(|pool| pool.insert_in_index(key, block)).or_raise(py)
     }
 
     /// Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.

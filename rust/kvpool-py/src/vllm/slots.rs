@@ -16,6 +16,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use super::block::{Shared, own, own_ids};
 use super::pool::{PyVllmPool, digest, digests, removed_keys};
 use crate::errors::OrRaise;
+use crate::gather::gather_as;
 
 /// The last lookup.
 #[derive(Default)]
@@ -83,7 +84,7 @@ impl PyVllmSlots {
         drop_last: bool,
         recomputed: usize,
         watermark: usize,
-        waiting: Vec<i64>,
+        waiting: &Bound<'_, PyAny>,
         tables: Py<PyDict>,
         num_cached: Py<PyDict>,
         blocks_class: Py<PyAny>,
@@ -110,7 +111,7 @@ impl PyVllmSlots {
             drop_last,
             recomputed,
             watermark,
-            waiting,
+            waiting: gather_as("waiting", waiting, "an int")?,
             tables,
             num_cached,
             blocks_class,
@@ -132,7 +133,9 @@ impl PyVllmSlots {
         // Taken out, for nothing is to be locked while Python objects are looked at or made.
         let mut memo = std::mem::take(&mut *self.memo());
         let found = self.find(py, &mut memo, hashes, max_length);
-        *self.memo() = memo;
+        // Another thread's goes without the lock: what it holds may be the last of its kind.
+        let other = std::mem::replace(&mut *self.memo(), memo);
+        drop(other);
         found
     }
 
@@ -199,7 +202,9 @@ impl PyVllmSlots {
         let fits = {
             let hits = hits.as_deref().unwrap_or_default();
             let removed = self.on_removed.is_some().then_some(&mut removed);
-            self.shared.lock().take_slots(self.slots, demand, hits, &mut new, removed).or_raise(py)?
+            self.shared
+                .with(|pool| pool.take_slots(self.slots, demand, hits, &mut new, removed))
+                .or_raise(py)?
         };
         if !fits {
             return Ok(py.None().into_bound(py));
@@ -252,7 +257,7 @@ impl PyVllmSlots {
                     None => return Ok(false),
                 }
             }
-            self.shared.lock().free(ids.into_iter().rev()).or_raise(py)?;
+            self.shared.with(|pool| pool.free(ids.into_iter().rev())).or_raise(py)?;
             tables.del_item(id)?;
         }
         if cached.contains(id)? {
@@ -396,8 +401,7 @@ impl PyVllmSlots {
             let start = self.shared.start(table, known)?;
             let mut removed = Vec::new();
             self.shared
-                .lock()
-                .cache_full(start, &ids, key_of, self.slots.block_size, &mut removed, None)
+                .with(|pool| pool.cache_full(start, &ids, key_of, self.slots.block_size, &mut removed, None))
                 .or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)
@@ -406,7 +410,7 @@ impl PyVllmSlots {
     /// The ids of the blocks `first..end` of a table, whose last ones are `fresh`: those need not be looked at.
     fn ids(&self, table: &Bound<'_, PyList>, first: usize, end: usize, fresh: &[u32]) -> PyResult<Vec<u32>> {
         let fresh_from = table.len().saturating_sub(fresh.len());
-        let mut ids = Vec::with_capacity(end.saturating_sub(first));
+        let mut ids = Vec::new();
         if first < fresh_from {
             ids = own_ids(&table.get_slice(first, end.min(fresh_from)), &self.shared)?;
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::TransferEngine;
 use super::cuda::Way;
+use super::flights::Room;
 use super::job::Job;
 use super::transfer::{Held, Transfer};
 use crate::cpu;
@@ -62,6 +63,7 @@ impl TransferEngine {
             cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
+        let room = self.flights.room()?; // before any lock: it may wait
         let mut cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -73,7 +75,7 @@ impl TransferEngine {
         }
         self.check_tables(job, capturing, method)?;
         let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
-        self.hold(&context, job, stream, capturing, || cuda.enqueue(job, way))
+        self.hold(room, &context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
     /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with -1 are left
@@ -110,6 +112,7 @@ impl TransferEngine {
             });
         }
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Vec::new(), range };
+        let room = self.flights.room()?; // before any lock: it may wait
         let cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -121,7 +124,7 @@ impl TransferEngine {
         }
         self.check_tables(&job, capturing, method)?;
         let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
-        self.hold(&context, &job, stream, capturing, || cuda.enqueue_mapped(&job, way, stream, mapping))
+        self.hold(room, &context, &job, stream, capturing, || cuda.enqueue_mapped(&job, way, stream, mapping))
     }
 
     /// Region tables are uploaded with a call that no capture allows.
@@ -139,6 +142,7 @@ impl TransferEngine {
     /// Enqueues on the caller's stream, and keeps the stores until that is done.
     fn hold(
         &self,
+        room: Room<'_>,
         context: &Arc<Context>,
         job: &Job,
         stream: StreamHandle,
@@ -159,7 +163,7 @@ impl TransferEngine {
         })?;
         let transfer = Transfer::enqueued(self.id(), 0, Method::Auto, self.device, [start, end], held);
         transfer.tell();
-        self.remember(&transfer);
+        room.keep(&transfer);
         Ok(())
     }
 }

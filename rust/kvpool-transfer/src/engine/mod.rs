@@ -13,6 +13,7 @@ mod bounce;
 mod calibrate;
 mod copy;
 mod cuda;
+mod flights;
 mod job;
 mod plan;
 mod submit;
@@ -30,9 +31,9 @@ use bounce::Bounce;
 pub use calibrate::{Calibration, Card, Measurement};
 pub use copy::DeviceMapping;
 use cuda::Cuda;
+use flights::Flights;
 use job::Job;
 pub use plan::Move;
-use transfer::Remains;
 pub use transfer::Transfer;
 use worker::Worker;
 
@@ -102,7 +103,7 @@ pub struct TransferEngine {
     thresholds: RwLock<Thresholds>,
     worker: Worker,
     bounce: Mutex<Option<Bounce>>,
-    in_flight: Mutex<Flights>,
+    flights: Flights,
     next_id: AtomicU64,
     closed: AtomicBool,
 }
@@ -110,20 +111,6 @@ pub struct TransferEngine {
 type Engines = StaticMutex<HashMap<Device, Arc<TransferEngine>>>;
 
 static ENGINES: LazyLock<Engines> = LazyLock::new(Engines::default);
-
-/// Transfers under way, and those whose end was told to nobody.
-#[derive(Default)]
-struct Flights {
-    list: Vec<Arc<Transfer>>,
-    /// From so many entries on, a new one looks for those that can be forgotten.
-    sweep_at: usize,
-}
-
-/// Fewest entries to look through.
-const SWEEP: usize = 64;
-
-/// Ends that `poll` may tell at once: who neither waits nor polls loses the oldest.
-const UNTOLD: usize = 1 << 16;
 
 impl TransferEngine {
     /// An engine of a device.
@@ -152,9 +139,9 @@ impl TransferEngine {
             threads: config.threads,
             cuda,
             thresholds: RwLock::new(config.thresholds),
-            worker: Worker::default(),
+            worker: Worker::new(),
             bounce: Mutex::new(None),
-            in_flight: Mutex::default(),
+            flights: Flights::default(),
             next_id: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         }))
@@ -170,7 +157,10 @@ impl TransferEngine {
             Some(engine) if engine.process == process::id() => Ok(engine.clone()),
             _ => {
                 let engine = Self::new(device, EngineConfig::default())?;
-                engines.insert(device, engine.clone());
+                let former = engines.insert(device, engine.clone());
+                // The engine of a process before a fork, with stores whose owners may ask for an engine as they go.
+                drop(engines);
+                drop(former);
                 Ok(engine)
             }
         }
@@ -201,15 +191,7 @@ impl TransferEngine {
     /// Copies that have not ended, as far as anybody has looked.
     #[must_use]
     pub fn num_in_flight(&self) -> usize {
-        let mut remains = Remains::default();
-        let flights = self.flights();
-        let count = flights.list.iter().filter(|transfer| !transfer.has_ended_leaving(&mut remains)).count();
-        drop(flights);
-        count
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Flights> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flights.num_under_way()
     }
 
     fn check_open(&self) -> Result<(), TransferError> {
@@ -286,32 +268,6 @@ impl TransferEngine {
         Ok(cuda.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn remember(&self, transfer: &Arc<Transfer>) {
-        let mut flights = self.flights();
-        flights.list.push(transfer.clone());
-        if flights.list.len() < flights.sweep_at {
-            return;
-        }
-        // Ends that were told need no poll, and of those that nobody asks for the oldest are forgotten.
-        let mut remains = Remains::default();
-        let mut excess = flights.list.len();
-        flights.list.retain(|one| {
-            let over = one.has_ended_leaving(&mut remains);
-            excess -= usize::from(!over || one.was_told());
-            !over || !one.was_told()
-        });
-        excess = excess.saturating_sub(UNTOLD);
-        flights.list.retain(|one| {
-            let forget = excess > 0 && one.has_ended_leaving(&mut remains);
-            excess -= usize::from(forget);
-            !forget
-        });
-        // Twice as many until the next look: a constant number of looks per transfer.
-        flights.sweep_at = SWEEP.max(2 * flights.list.len());
-        drop(flights);
-        drop(remains);
-    }
-
     fn id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
@@ -334,17 +290,7 @@ impl TransferEngine {
         {
             return Err(TransferError::DeviceIndex);
         }
-        let (mut ended, mut remains) = (Vec::new(), Remains::default());
-        let mut flights = self.flights();
-        flights.list.retain(|transfer| {
-            let over = transfer.has_ended_leaving(&mut remains);
-            if over && transfer.tell() {
-                ended.push(transfer.clone());
-            }
-            !over
-        });
-        drop(flights);
-        Ok(ended)
+        Ok(self.flights.poll())
     }
 
     /// Waits until everything submitted so far has ended, and tells nobody.
@@ -353,7 +299,7 @@ impl TransferEngine {
     /// [`TransferError::Timeout`].
     pub fn wait_all(&self, timeout: Option<Duration>) -> Result<(), TransferError> {
         let start = std::time::Instant::now();
-        let all = self.flights().list.clone();
+        let all = self.flights.all();
         all.iter().try_for_each(|transfer| {
             let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             transfer.sleep(left)
@@ -384,43 +330,10 @@ impl Drop for TransferEngine {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         if self.process == process::id() {
-            let flights = std::mem::take(&mut self.flights().list);
-            for transfer in flights.iter().filter(|transfer| transfer.is_enqueued()) {
+            for transfer in self.flights.all().iter().filter(|transfer| transfer.is_enqueued()) {
                 let _ = transfer.sleep(None);
             }
             self.worker.join();
         }
-    }
-}
-
-#[cfg(test)]
-#[expect(unsafe_code, reason = "stores are made over raw memory")]
-mod tests {
-    use super::{EngineConfig, Options, SWEEP, TransferEngine, UNTOLD};
-    use crate::region::Region;
-    use crate::store::{Device, Store};
-
-    /// A pipeline that orders by streams never asks for an end, waits or polls: what is kept for it is bounded, and looked
-    /// through a constant number of times per transfer.
-    #[test]
-    fn ends_that_nobody_asks_for_cost_nothing() {
-        let mut bytes = [0_u8; 8];
-        let region = Region { base: bytes.as_mut_ptr() as u64, stride: 4, nbytes: 4 };
-        // SAFETY: the region is that of `bytes`, which outlives the store and is not touched meanwhile.
-        let store = unsafe { Store::new(vec![region], 2, Device::Cpu, Vec::new(), false, None) };
-        let store = store.expect("fits");
-        let engine = TransferEngine::new(Device::Cpu, EngineConfig::default()).expect("an engine");
-        let (mut kept, mut looked_at, submitted) = (0, 0, 4 * UNTOLD);
-        for _ in 0..submitted {
-            let sweep_at = engine.flights().sweep_at;
-            if kept + 1 >= sweep_at {
-                looked_at += kept + 1;
-            }
-            engine.submit(&store, &store, [(0, 1)].into_iter(), &Options::default()).expect("checked");
-            kept = engine.flights().list.len();
-            assert!(kept <= 2 * UNTOLD + 1, "{kept} kept");
-        }
-        assert!(looked_at <= 4 * submitted + SWEEP, "{looked_at} looked at for {submitted} transfers");
-        assert!(engine.poll().expect("no device").len() >= UNTOLD);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::bounce::{Bounce, bounce_copy};
 use super::cuda::{SLOTS, Way};
+use super::flights::Room;
 use super::job::{Job, Shape};
 use super::transfer::{Held, Transfer};
 use super::{After, Options, TransferEngine};
@@ -38,6 +39,9 @@ impl Gate {
 impl TransferEngine {
     /// Starts a copy and returns at once. Transfers of one direction end in the order in which they were submitted.
     ///
+    /// An engine keeps at most 131,072 transfers, under way or ended and polled by nobody. Who submits more first waits until no
+    /// more than 32,768 are under way; they must not depend on what the same thread does later.
+    ///
     /// # Errors
     /// Every [`TransferError`] but those that only a transfer ends with; nothing has been enqueued then.
     pub fn submit(
@@ -68,9 +72,11 @@ impl TransferEngine {
             // What it should have brought never arrived.
             return Err(error);
         }
+        // Before any lock is taken, and before a place on a stream is: it may wait.
+        let room = self.flights.room()?;
         let Some(direction) = direction else {
             Self::check_cpu_method(options.method)?;
-            return self.start_on_worker(job, None, Method::Cpu, self.gate(&options.after)?);
+            return self.start_on_worker(room, job, None, Method::Cpu, self.gate(&options.after)?);
         };
         let mut cuda = self.open_cuda()?;
         cuda.context.check_alive()?;
@@ -78,7 +84,9 @@ impl TransferEngine {
         let question = cuda.question(&job, direction, None, false);
         let (method, link_ctas) = self.choose(question, options.method)?;
         if job.pairs.is_empty() {
-            return Ok(self.empty(method));
+            let transfer = Transfer::empty(self.id(), method, self.device);
+            room.keep(&transfer);
+            return Ok(transfer);
         }
         let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
         let waits = matches!(&options.after, After::Transfer(other) if other.is_queued());
@@ -92,7 +100,7 @@ impl TransferEngine {
                 }
             };
             drop(cuda);
-            return self.start_on_worker(job, Some(direction), method, gate);
+            return self.start_on_worker(room, job, Some(direction), method, gate);
         }
         // Whoever names something to wait for may wait for the source to be written.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
@@ -105,7 +113,7 @@ impl TransferEngine {
         cuda.enqueue(&job, way)?;
         let end = Event::record(&context, stream).inspect_err(|_| cuda.drain(direction, None))?;
         let transfer = Transfer::enqueued(self.id(), job.nbytes(), method, self.device, [start, end], held);
-        self.remember(&transfer);
+        room.keep(&transfer);
         Ok(transfer)
     }
 
@@ -147,15 +155,10 @@ impl TransferEngine {
         }
     }
 
-    fn empty(&self, method: Method) -> Arc<Transfer> {
-        let transfer = Transfer::empty(self.id(), method, self.device);
-        self.remember(&transfer);
-        transfer
-    }
-
     /// Starts a copy that the processor makes, or has a part in.
     fn start_on_worker(
         self: &Arc<Self>,
+        room: Room<'_>,
         job: Job,
         direction: Option<Direction>,
         method: Method,
@@ -176,7 +179,7 @@ impl TransferEngine {
             }
         };
         self.worker.queue(transfer.clone(), work)?;
-        self.remember(&transfer);
+        room.keep(&transfer);
         Ok(transfer)
     }
 

@@ -2,8 +2,13 @@
 //!
 //! Started with the first job, joined when the engine is closed. A panic would be a bug, and is the failure of that
 //! transfer.
+//!
+//! A fork leaves the thread behind. Its handle is nobody's in the child then: to drop it would detach the thread of the child's
+//! that has the same address by now, which nobody could join any more, and the queue's lock may be held for ever.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -45,13 +50,28 @@ enum Thread {
 }
 
 /// A thread with a queue.
-#[derive(Default)]
 pub(super) struct Worker {
+    /// In which it was made: no other one has its thread.
+    process: u32,
     thread: Mutex<Thread>,
     pending: Arc<AtomicUsize>,
 }
 
+impl Drop for Worker {
+    /// In a child of its process there is nothing to detach, and nobody to take what was queued.
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            mem::forget(mem::take(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        }
+    }
+}
+
 impl Worker {
+    /// Of this process, without a thread yet.
+    pub(super) fn new() -> Self {
+        Self { process: process::id(), thread: Mutex::default(), pending: Arc::default() }
+    }
+
     /// Whether jobs wait or run.
     pub(super) fn is_busy(&self) -> bool {
         self.pending.load(Ordering::Acquire) > 0
@@ -85,10 +105,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes no more work, and ends the thread after the jobs that it has.
+    /// Takes no more work, and ends the thread after the jobs that it has. In the process that made it alone.
     pub(super) fn join(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let former = std::mem::replace(&mut *thread, Thread::Closed);
+        let former = mem::replace(&mut *thread, Thread::Closed);
         drop(thread);
         if let Thread::Running(sender, handle) = former {
             drop(sender);

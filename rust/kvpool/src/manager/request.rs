@@ -7,6 +7,7 @@ use hashbrown::Equivalent;
 
 use super::hints::Hints;
 use crate::sequence::Sequence;
+use crate::shorten::shorten;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -97,30 +98,34 @@ impl<'a> From<&'a RequestId> for RequestRef<'a> {
     }
 }
 
+/// For messages: a long string is shortened. `Debug` shows it whole.
 impl fmt::Display for RequestRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(id) => id.fmt(f),
-            Self::Str(id) => write!(f, "{id:?}"),
+            Self::Str(id) => write!(f, "{:?}", shorten(id)),
         }
     }
 }
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_ref().fmt(f)
+        fmt::Display::fmt(&self.as_ref(), f)
     }
 }
 
 impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_ref().fmt(f)
+        fmt::Debug::fmt(&self.as_ref(), f)
     }
 }
 
 impl fmt::Debug for RequestRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        match self {
+            Self::Int(id) => id.fmt(f),
+            Self::Str(id) => write!(f, "{id:?}"),
+        }
     }
 }
 

@@ -1,0 +1,142 @@
+//! Sequences from Python, whatever they say of themselves.
+//!
+//! Owns the one way in which the bindings make a list of what a caller names: room is asked for as items come, and refused room is an
+//! exception. An object may claim any length, be endless, or lie about both; a buffer may name a terabyte that is one number. None of
+//! it can abort the process. Ctrl-C is heard on the way.
+
+use std::mem;
+
+use pyo3::exceptions::{PyMemoryError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyIterator, PySet, PyString};
+
+use crate::errors::{is_ours, raise};
+
+/// Items from one look at signals to the next.
+const SIGNALS: usize = 1 << 16;
+
+/// What is raised then.
+pub(crate) fn no_room(py: Python<'_>, what: &str, items: usize) -> PyErr {
+    let message =
+        format!("{what}: {items} items and more do not fit the memory that is left; name fewer at once");
+    raise(py, "TooLargeError", message)
+}
+
+/// Room for so many items.
+pub(crate) fn with_room<T>(py: Python<'_>, what: &str, items: usize) -> PyResult<Vec<T>> {
+    let mut list = Vec::new();
+    match list.try_reserve_exact(items) {
+        Ok(()) => Ok(list),
+        Err(_) => Err(no_room(py, what, items)),
+    }
+}
+
+/// A list of items whose number is known, each made of its position.
+pub(crate) fn list_of<T>(
+    py: Python<'_>,
+    what: &str,
+    items: impl ExactSizeIterator<Item = T>,
+) -> PyResult<Vec<T>> {
+    let mut list = with_room(py, what, items.len())?;
+    list.extend(items);
+    Ok(list)
+}
+
+/// What an iterator gives, converted item by item.
+pub(crate) fn drain<'py, T>(
+    what: &str,
+    items: Bound<'py, PyIterator>,
+    mut item: impl FnMut(usize, Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let py = items.py();
+    let mut list: Vec<T> = Vec::new();
+    for (position, next) in items.enumerate() {
+        // The interpreter's own memory may end first.
+        let next = match next {
+            Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
+                drop(list);
+                return Err(no_room(py, what, position));
+            }
+            next => next?,
+        };
+        let converted = item(position, next)?;
+        push(py, what, &mut list, converted)?;
+        if position % SIGNALS == SIGNALS - 1 {
+            py.check_signals()?;
+        }
+    }
+    Ok(list)
+}
+
+/// Appends an item, if there is room. Otherwise the list is given up: the exception needs memory, too.
+pub(crate) fn push<T>(py: Python<'_>, what: &str, list: &mut Vec<T>, item: T) -> PyResult<()> {
+    if list.len() == list.capacity() && list.try_reserve(1).is_err() {
+        let items = list.len();
+        drop(mem::take(list));
+        return Err(no_room(py, what, items));
+    }
+    list.push(item);
+    Ok(())
+}
+
+/// The items of a sequence, or of anything else that has an order, converted one by one.
+pub(crate) fn gather<'py, T>(
+    what: &str,
+    object: &Bound<'py, PyAny>,
+    item: impl FnMut(usize, Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let unordered = object.is_instance_of::<PySet>()
+        || object.is_instance_of::<PyFrozenSet>()
+        || object.is_instance_of::<PyDict>();
+    let text = object.is_instance_of::<PyString>()
+        || object.is_instance_of::<PyBytes>()
+        || object.is_instance_of::<PyByteArray>();
+    match object.try_iter() {
+        Ok(items) if !unordered && !text => drain(what, items, item),
+        Err(error) if !error.is_instance_of::<PyTypeError>(object.py()) => Err(error),
+        _ => {
+            let found = object.get_type().name()?;
+            Err(raise(object.py(), "TokenTypeError", format!("{what} is a {found}: must be a sequence")))
+        }
+    }
+}
+
+/// As [`gather`], of items that convert themselves; one that does not is named with its position.
+pub(crate) fn gather_as<'py, T>(what: &str, object: &Bound<'py, PyAny>, each: &str) -> PyResult<Vec<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    gather(what, object, |position, item| extract(what, position, &item, each))
+}
+
+/// An item of a sequence that is a `each`, as the error says.
+pub(crate) fn extract<'py, T>(
+    what: &str,
+    position: usize,
+    item: &Bound<'py, PyAny>,
+    each: &str,
+) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
+}
+
+/// What an item was converted to, or an error that names it.
+pub(crate) fn or_wrong_item<T>(
+    what: &str,
+    position: usize,
+    item: &Bound<'_, PyAny>,
+    each: &str,
+    converted: PyResult<T>,
+) -> PyResult<T> {
+    let py = item.py();
+    converted.map_err(|error| {
+        if is_ours(py, &error) {
+            return error; // it names a value already
+        }
+        let found = item.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+        let message = format!("item {position} of {what} is a {found}: must be {each}");
+        raise(py, "TokenTypeError", message)
+    })
+}

@@ -1,0 +1,41 @@
+//! `Health`: what ended a policy written in Python, for whoever asks later.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+/// Why a policy is used no more: what was called, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Health(Mutex<Option<(&'static str, PyErr)>>);
+
+impl Health {
+    fn lock(&self) -> MutexGuard<'_, Option<(&'static str, PyErr)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Raises what ended the policy, if anything did.
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let failure = self.lock().as_ref().map(|(method, error)| (*method, error.clone_ref(py)));
+        let Some((method, cause)) = failure else { return Ok(()) };
+        let error = raise(py, "PolicyError", describe(py, method, &cause));
+        error.set_cause(py, Some(cause));
+        Err(error)
+    }
+
+    /// Keeps the first failure. A later one is dropped without the lock: it may be the last to hold somebody's objects.
+    pub(crate) fn note(&self, method: &'static str, error: PyErr) {
+        let mut kept = self.lock();
+        let later = if kept.is_none() { kept.replace((method, error)) } else { Some((method, error)) };
+        drop(kept);
+        drop(later);
+    }
+}
+
+/// What ended a policy, in words.
+pub(crate) fn describe(py: Python<'_>, method: &str, error: &PyErr) -> String {
+    let shown = error.value(py).str().map_or_else(|_| "?".into(), |text| text.to_string());
+    let class = error.get_type(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
+    format!("the eviction policy is used no more, and LRU instead: {method}() gave {class}: {shown}")
+}

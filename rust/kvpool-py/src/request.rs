@@ -1,0 +1,83 @@
+//! Request ids from Python: a str or an int.
+
+use kvpool::{RequestId, RequestRef};
+use pyo3::buffer::ElementType;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
+
+use crate::convert::{items, native, shown, text, untyped};
+use crate::errors::raise;
+use crate::gather::{drain, list_of};
+
+/// A request id, borrowed from a Python str or int.
+pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {
+    let py = id.py();
+    // An exact str first: its type is one comparison, a subclass takes a call.
+    if let Ok(name) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
+        return text(name, "a request id").map(RequestRef::Str);
+    }
+    if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
+        let number: Result<i64, _> = id.extract();
+        return number.map(RequestRef::Int).map_err(|_| {
+            raise(
+                py,
+                "InvalidArgumentError",
+                format!("request id {} does not fit 64 bits: use a str", shown(id)),
+            )
+        });
+    }
+    let found = id.get_type().name()?;
+    Err(raise(py, "TokenTypeError", format!("a request id is a str or an int, not a {found}")))
+}
+
+/// A request id of the manager's own.
+pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
+    Ok(request_ref(id)?.to_owned())
+}
+
+/// The request ids of a batch.
+pub(crate) enum RequestIds<'py> {
+    /// From a list or other sequence of str and int, to be borrowed from.
+    Items(Vec<Bound<'py, PyAny>>),
+    /// From an int64 buffer: nothing per request crosses the boundary.
+    Numbers(Vec<i64>),
+}
+
+impl<'py> RequestIds<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(list) = object.cast_exact::<PyList>() {
+            return list_of(object.py(), "request_ids", list.iter()).map(Self::Items);
+        }
+        let wrong = |found: &str| {
+            let message = format!(
+                "request_ids is {found}: must be a list of str and int, or a one-dimensional buffer of int64"
+            );
+            raise(object.py(), "TokenTypeError", message)
+        };
+        if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+            return Err(wrong(&format!("a {}", object.get_type().name()?)));
+        }
+        if let Some(buffer) = untyped(object) {
+            return match native(buffer.format()) {
+                _ if buffer.dimensions() != 1 => {
+                    Err(wrong(&format!("a buffer of {} dimensions", buffer.dimensions())))
+                }
+                Some(ElementType::SignedInteger { bytes: 8 }) => {
+                    Ok(Self::Numbers(items(&buffer, object, i64::from_ne_bytes)?))
+                }
+                _ => Err(wrong(&format!("a buffer of format {:?}", buffer.format()))),
+            };
+        }
+        match object.try_iter() {
+            Err(_) => Err(wrong(&format!("a {}", object.get_type().name()?))),
+            Ok(items) => Ok(Self::Items(drain("request_ids", items, |_, item| Ok(item))?)),
+        }
+    }
+
+    pub(crate) fn refs(&self) -> PyResult<Vec<RequestRef<'_>>> {
+        match self {
+            Self::Items(items) => items.iter().map(request_ref).collect(),
+            Self::Numbers(numbers) => Ok(numbers.iter().map(|&number| RequestRef::Int(number)).collect()),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+"""Every entry that takes a sequence, a buffer or a count, to be called with what lies about its size.
+
+As a program, run by test_hostile.py, it makes the calls from the one named on its command line on under a memory limit,
+and writes a line of JSON before and after each: what is missing at the end was the end of the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import resource
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+warnings.filterwarnings("ignore", "kvpool was built", RuntimeWarning)
+
+import numpy as np  # noqa: E402
+
+import kvpool  # noqa: E402
+from kvpool import _core  # noqa: E402
+from kvpool.transfer import BlockStore, TransferEngine  # noqa: E402
+
+HUGE = 2**40
+# What a call may take beyond what is there.
+ROOM = 12 << 20
+
+
+class Liar(Sequence[Any]):
+    """Claims to have 2**40 items, and has two."""
+
+    def __init__(self, item: object, length: int = HUGE) -> None:
+        self.item, self.length = item, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, at: Any) -> Any:
+        if at < 2:
+            return self.item
+        raise IndexError(at)
+
+
+class Endless(Liar):
+    """Claims to have 2**40 items, and never ends."""
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.item
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(self.item)
+
+
+class World:
+    """What the entries are called on."""
+
+    def __init__(self) -> None:
+        self.hasher = kvpool.BlockHasher(block_size=4)
+        self.cursor = self.hasher.cursor([1, 2])
+        self.chain = self.hasher.cursor(range(8)).chain()
+        self.pool = kvpool.BlockPool(64, 4, retention=True)
+        self.pool.allocate(4)
+        self.manager = kvpool.CacheManager(64, 4, retention=True, host_blocks=8)
+        self.manager.admit("a", range(8))
+        self.manager.admit(1, range(8))
+        self.step = self.manager.begin_step()
+        self.sequences = kvpool.Sequences([64, 8], self.hasher)
+        self.one = self.sequences.admit([1, 2, 3])
+        self.tiers = kvpool.TieredPool([64, 8])
+        self.tiers.pools[0].allocate(3)
+        self.plan = kvpool.TransferPlan([((0, 1), (1, 1))])
+        self.memory = bytearray(64)
+        address = np.frombuffer(self.memory, dtype=np.uint8).ctypes.data
+        self.store = BlockStore.from_regions([(address, 8, 8)], 8, keep_alive=self.memory)
+        self.engine = TransferEngine(threads=1)
+        self.engine.submit(self.store, self.store, [(0, 1)]).wait()
+        self.trace = kvpool.Trace.generate(20, block_tokens=16)
+        self.references = _core.References(self.trace)
+        self.curve = self.references.lru()
+        self.vllm = _core.VllmPool(16, True)
+        self.journal = kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=1 << 18)).journal_image() or b""
+        fallback = {"tables": {}, "num_cached": {}, "blocks_class": tuple, "empty": None, "fallback": None}
+        self.slots: dict[str, Any] = {
+            "block_size": 4,
+            "max_model_len": 64,
+            "group": 0,
+            "caching": True,
+            "drop_last": False,
+            "recomputed": 0,
+            "watermark": 0,
+            **fallback,
+        }
+
+    def tensor(self, shape: Any, strides: Any) -> Any:
+        class Tensor:
+            is_cpu, dtype = True, "torch.uint8"
+
+            def __init__(self) -> None:
+                self.shape = shape
+
+            def stride(self) -> Any:
+                return strides
+
+            data_ptr = staticmethod(lambda: 4096)
+            element_size = staticmethod(lambda: 1)
+            is_pinned = staticmethod(lambda: False)
+
+        return Tensor()
+
+
+# An entry: the call, and an item that it would take.
+Call = Callable[[World, Any], object]
+RETENTION = kvpool.Retention(50)
+SEQUENCES: dict[str, tuple[Call, object]] = {
+    # Tokens.
+    "hash_tokens": (lambda w, s: w.hasher.hash_tokens(s), 1),
+    "cursor": (lambda w, s: w.hasher.cursor(s), 1),
+    "link": (lambda w, s: w.hasher.link(s), 1),
+    "cursor.append": (lambda w, s: w.cursor.append(s), 1),
+    "prepare": (lambda w, s: w.manager.prepare(s), 1),
+    "probe": (lambda w, s: w.manager.probe(s), 1),
+    "admit": (lambda w, s: w.manager.admit("new", s), 1),
+    "append_tokens": (lambda w, s: w.manager.append_tokens("a", s), 1),
+    "append, tokens": (lambda w, s: w.manager.append(["a"], s), 1),
+    "retain_prefix": (lambda w, s: w.manager.retain_prefix(s, []), 1),
+    "end_of_life_of": (lambda w, s: w.manager.end_of_life_of(s), 1),
+    "step.admit": (lambda w, s: w.step.admit("new", s), 1),
+    "step.append": (lambda w, s: w.step.append("a", s), 1),
+    "sequences.admit": (lambda w, s: w.sequences.admit(s), 1),
+    "sequences.append": (lambda w, s: w.sequences.append(w.one, s), 1),
+    # Blocks.
+    "acquire": (lambda w, s: w.pool.acquire(s), 1),
+    "release": (lambda w, s: w.pool.release(s), 1),
+    "release_table": (lambda w, s: w.pool.release_table(s), 1),
+    "release_after": (lambda w, s: w.pool.release_after(s, 1), 1),
+    "register": (lambda w, s: w.pool.register(s, w.chain), 1),
+    "mark_computed": (lambda w, s: w.pool.mark_computed(s), 1),
+    "evict": (lambda w, s: w.pool.evict(s), 1),
+    "mark_accessed": (lambda w, s: w.pool.mark_accessed(s, 1.0), 1),
+    "pool.retain": (lambda w, s: w.pool.retain(s, RETENTION), 1),
+    "assign_tenant": (lambda w, s: w.pool.assign_tenant(s, 1), 1),
+    "manager.evict": (lambda w, s: w.manager.evict(s), 1),
+    "push_front_n": (lambda _, s: kvpool.FreeBlockList(8).push_front_n(s), 1),
+    "allocator.acquire": (lambda _, s: kvpool.BlockAllocator(8).acquire(s), 1),
+    "allocator.release": (lambda _, s: kvpool.BlockAllocator(8).release(s), 1),
+    "tiers.begin_swap": (lambda w, s: w.tiers.begin_swap(s, src=0, dst=1), 1),
+    "tiers.fit_swap": (lambda w, s: w.tiers.fit_swap(s, src=0, dst=1), 1),
+    # Requests and their counts.
+    "append": (lambda w, s: w.manager.append(s, [1]), 1),
+    "commit_batch": (lambda w, s: w.manager.commit_batch(s, [1]), 1),
+    "commit_batch, counts": (lambda w, s: w.manager.commit_batch(["a"], s), 1),
+    "begin_swap_out": (lambda w, s: w.manager.begin_swap_out(s), 1),
+    "begin_swap_in": (lambda w, s: w.manager.begin_swap_in(s), 1),
+    "fit_swap_out": (lambda w, s: w.manager.fit_swap_out(s), 1),
+    "fit_swap_in": (lambda w, s: w.manager.fit_swap_in(s), 1),
+    "sequences.begin_swap": (lambda w, s: w.sequences.begin_swap(s, 1), 1),
+    "sequences.fit_swap": (lambda w, s: w.sequences.fit_swap(s, 1), 1),
+    # Settings, plans, hints.
+    "TieredPool": (lambda _, s: kvpool.TieredPool(s), 8),
+    "Sequences": (lambda w, s: kvpool.Sequences(s, w.hasher), 8),
+    "TransferPlan": (lambda _, s: kvpool.TransferPlan(s), ((0, 1), (1, 1))),
+    "rounds": (lambda w, s: w.plan.rounds(s), (0, 5)),
+    "runs": (lambda w, s: w.plan.runs(s), (0, 5)),
+    "LruEvictor.insert": (lambda _, s: kvpool.LruEvictor(8).insert(s), (1, 0)),
+    "from_digests": (lambda _, s: kvpool.HashChain.from_digests("sha256", 4, s), b"x" * 32),
+    "RetentionConfig": (lambda _, s: kvpool.RetentionConfig(tenants=s), kvpool.TenantLimits(1)),
+    "retain": (lambda w, s: w.manager.retain("a", s), (0, None, RETENTION)),
+    "admit, retention": (lambda w, s: w.manager.admit("new", [1], retention=s), (0, None, RETENTION)),
+    "ExtraKeys": (lambda _, s: kvpool.ExtraKeys(multimodal=s), ("image", 0, 4)),
+    "AdvisorConfig": (lambda _, s: kvpool.AdvisorConfig(policies=s), "lru"),
+    "worth": (lambda w, s: w.curve.worth(8, s), 1.0),
+    # Moved bytes.
+    "from_tensors": (lambda _, s: BlockStore.from_tensors(s), 1),
+    "from_tensors, dims": (lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0),
+    "from_tensors, shape": (lambda w, s: BlockStore.from_tensors([w.tensor(s, [8, 1])]), 8),
+    "from_tensors, strides": (lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], s)]), 1),
+    "from_regions": (lambda _, s: BlockStore.from_regions(s, 2), (4096, 8, 8)),
+    "submit": (lambda w, s: w.engine.submit(w.store, w.store, s), (0, 1)),
+    "submit, row": (lambda w, s: w.engine.submit(w.store, w.store, [s]), 1),
+    "copy": (lambda w, s: w.engine.copy(w.store, w.store, s), (0, 1)),
+    "copy_by_handle": (lambda w, s: _core.copy_by_handle(w.store.handle, w.store.handle, s), (0, 1)),
+    "execute": (lambda w, s: w.engine.execute(w.plan, s), "store"),
+    "execute, scratch": (lambda w, s: w.engine.execute(w.plan, [w.store, w.store], scratch=s), (0, 5)),
+    # vLLM's pool.
+    "vllm.find": (lambda w, s: w.vllm.find(b"x" * 32, s), 0),
+    "vllm.find_run": (lambda w, s: w.vllm.find_run(s, HUGE, [0]), b"x" * 32),
+    "vllm.find_window": (lambda w, s: w.vllm.find_window(s, HUGE, [0], 2, 4, 4, 0), b"x" * 32),
+    "vllm.touch": (lambda w, s: w.vllm.touch(s), "block"),
+    "vllm.free": (lambda w, s: w.vllm.free(s), "block"),
+    "vllm.free, foreign": (lambda w, s: w.vllm.free(s), 1),
+    "vllm.claim": (lambda w, s: w.vllm.claim(s), "block"),
+    "vllm.unpin": (lambda w, s: w.vllm.unpin(s), "block"),
+    "vllm.queue_push": (lambda w, s: w.vllm.queue_push(s, True), "block"),
+    "vllm.num_evictable": (lambda w, s: w.vllm.num_evictable(s), "block"),
+    "vllm.cache_full": (lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
+    "vllm.cache_full, mask": (lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
+    "vllm_block_ids": (lambda _, s: _core.vllm_block_ids((s,)), "block"),
+    "VllmSlots": (lambda w, s: _core.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
+}
+
+# Calls that take a count; those whose memory it decides at once.
+COUNTS: dict[str, Call] = {
+    "allocate": lambda w, n: w.pool.allocate(n),
+    "pop_front_n": lambda _, n: kvpool.FreeBlockList(8).pop_front_n(n),
+    "allocator.allocate": lambda _, n: kvpool.BlockAllocator(8).allocate(n),
+    "lookahead": lambda w, n: w.manager.append_tokens("a", [1], lookahead=n),
+    "sequences.lookahead": lambda w, n: w.sequences.append(w.one, [1], lookahead=n),
+    "fit": lambda w, n: w.sequences.fit(n),
+    "scrub": lambda w, n: w.pool.scrub(n),
+    "manager.scrub": lambda w, n: w.manager.scrub(n),
+    "max_blocks": lambda w, n: w.pool.match_and_acquire(w.chain, n),
+    "points": lambda w, n: w.curve.points(n),
+    "at": lambda w, n: w.curve.at(n),
+    "host": lambda w, n: BlockStore.host(n, w.store),
+    "threads": lambda _, n: TransferEngine(threads=n),
+    "staging_bytes": lambda _, n: TransferEngine(staging_bytes=n),
+    "ring_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=n)),
+    "frame_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=2**62, frame_bytes=n)),
+    "event_capacity": lambda _, n: kvpool.BlockPool(8, event_capacity=n),
+    "host_blocks": lambda _, n: kvpool.CacheManager(8, host_blocks=n),
+    "scrub_blocks": lambda _, n: kvpool.CacheManager(8, scrub_blocks=n),
+    "max_sampled_blocks": lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_sampled_blocks=n)),
+    "max_tenants": lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_tenants=n)),
+    "pin_budget": lambda _, n: kvpool.BlockPool(8, retention=kvpool.RetentionConfig(pin_budget=n)),
+    "resize": lambda w, n: w.pool.resize(n),
+    "block_size": lambda _, n: kvpool.BlockHasher(block_size=n),
+    "with_block_tokens": lambda w, n: w.trace.with_block_tokens(n),
+    "optimal": lambda w, n: w.references.optimal(n),
+    "sampled_lru": lambda w, n: _core.sampled_lru(w.trace, max_blocks=n),
+    "replay.threads": lambda w, n: kvpool.Replay(w.trace, threads=n),
+    "replay.max_running": lambda w, n: kvpool.Replay(w.trace, mode="engine", max_running=n, step_tokens=n),
+    "read_journal": lambda w, n: kvpool.read_journal(w.journal, count=n),
+    "vllm.allocate": lambda w, n: w.vllm.allocate(n),
+    "vllm.peek": lambda w, n: w.vllm.peek(n),
+    "vllm.queue_pop": lambda w, n: w.vllm.queue_pop(n),
+    "VllmPool": lambda _, n: _core.VllmPool(n, True),
+}
+KINDS: dict[str, Callable[[Any], object]] = {
+    "range": lambda _: range(HUGE),
+    "liar": Liar,
+    "greatest liar": lambda item: Liar(item, sys.maxsize),
+    "endless": Endless,
+    "array": lambda _: np.broadcast_to(np.int64(1), (HUGE,)),
+    "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
+}
+NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
+CASES = [
+    *[("sequence", entry, kind) for entry in SEQUENCES for kind in KINDS],
+    *[("count", entry, number) for entry in COUNTS for number in NUMBERS],
+]
+
+
+def call(world: World, case: tuple[str, str, str]) -> object:
+    what, entry, kind = case
+    if what == "count":
+        return COUNTS[entry](world, NUMBERS[kind])
+    run, item = SEQUENCES[entry]
+    item = {"block": world.vllm.blocks[1], "store": world.store}.get(item, item) if isinstance(item, str) else item
+    return run(world, KINDS[kind](item))
+
+
+def outcome(world: World, case: tuple[str, str, str]) -> str:
+    """What came of a call: "done", or the classes of what it raised."""
+    try:
+        call(world, case)
+    except BaseException as error:
+        return " ".join(base.__name__ for base in type(error).__mro__)
+    return "done"
+
+
+def main(first: int) -> None:
+    world = World()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for number, case in enumerate(CASES[first:], first):
+        print(json.dumps([number, None]), flush=True)
+        print(json.dumps([number, outcome(world, case)]), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
