@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ import kvpool
 from kvpool.cli import main
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MAGIC = b"KVPJRN01"
@@ -106,6 +108,30 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     # Two operations, and no digest between or behind them.
     assert out.splitlines()[-2:] == ["        41  release  7 blocks: 1 2 3 4 5 6 7", "        42  allocate  1 block"]
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_journal_gives_the_terminal_no_orders(
+    capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a header or a record says: title, clipboard, colours, the C1 controls, the direction of writing."""
+    order = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+    info = kvpool.read_journal(good, count=1)
+    facts = {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
+    facts |= {"subject": "manager" + order, "version": order, "calls": {order: 1}, "lines": [(0, order, order)]}
+    facts["settings"] = {name: order if isinstance(value, str) else value for name, value in info.settings.items()}
+    monkeypatch.setattr(kvpool, "read_journal", lambda *_, **__: types.SimpleNamespace(**facts))
+    for width in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        out, err = run(capsys, "show", good)
+        assert err == ""
+        assert "\\x1b]0;owned\\x07\\x1b[31m\\x9b2J\\u202e" in out
+        assert all(letter.isprintable() or letter == "\n" for letter in out)
+    difference = types.SimpleNamespace(kind="answer", operation=0, since=None, asked=order, found=order)
+    report = types.SimpleNamespace(difference=difference, cut_at=None, operations=1, digests=0)
+    monkeypatch.setattr(kvpool, "replay_journal", lambda *_, **__: report)
+    out, _ = run(capsys, "replay", good, code=1)
+    assert out.count("\\x1b]0;owned") == 2
+    assert all(letter.isprintable() or letter == "\n" for letter in out)
 
 
 def test_show_of_a_manager_and_of_a_cut_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -276,6 +302,49 @@ def test_export(capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path) 
         assert json_of(capsys, "export", good, f"--{language}")["test"] == text
     _, err = run(capsys, "export", good, "--python", "-o", tmp_path / "python", code=2)
     assert "nothing is overwritten" in err
+
+
+@pytest.mark.parametrize("language", ["--rust", "--python"])
+def test_an_export_of_too_much_is_refused(
+    capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, language: str
+) -> None:
+    path = tmp_path / "test_it"
+    for more in ([], ["--json"], ["-o", path]):
+        out, err = run(capsys, "export", good, language, "--limit", "42", *more, code=2)
+        assert out == ""
+        assert "has 43 operations, and a test has at most 42: bisect and shrink it first" in err
+        assert "--limit N allows more" in err
+        assert not path.exists()
+    assert run(capsys, "export", good, language, "--limit", "43", "-o", path) == ("", "")
+    assert path.exists()
+
+
+def test_an_export_that_fails_leaves_no_file(
+    capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, write: Callable[[str], object], **__: object) -> None:
+        write("half a test")
+        raise kvpool.JournalError("operation 3 has no call in Python")
+
+    monkeypatch.setattr(kvpool, "export_journal", fails)
+    path = tmp_path / "test_it.py"
+    _, err = run(capsys, "export", good, "--python", "-o", path, code=2)
+    assert "operation 3 has no call" in err
+    assert not path.exists()
+
+
+def test_operations_that_are_repeated_are_refused(
+    capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path
+) -> None:
+    image = good.read_bytes()
+    begin = len(MAGIC) + 12 + int.from_bytes(image[len(MAGIC) : len(MAGIC) + 4], "little")
+    twice = tmp_path / "twice.kvj"
+    twice.write_bytes(image + image[begin:])
+    for command in ("show", "replay"):
+        out, err = run(capsys, command, twice, code=2)
+        assert out == ""
+        assert f"the frame at byte {len(image)} begins with operation 0, and operation 43 comes next" in err
+        assert "head -c BYTES FILE" in err
 
 
 # --- usage ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
@@ -440,6 +440,79 @@ def test_a_process_that_is_killed_leaves_a_journal(tmp_path: Path, seed: int) ->
     assert report.digests >= flushed // 16
 
 
+_FORKING = """
+import os, sys
+import kvpool
+
+def waited(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+path, saved = sys.argv[1:]
+pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(path))
+ring = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=1 << 20))
+held = pool.allocate(3)
+ring.allocate(2)
+child = os.fork()
+if not child:
+    sys.exit(0)  # never uses kvpool, and ends as any process does
+assert waited(child) == 0
+child = os.fork()
+if not child:
+    pool.release(held)  # its own pool by now: it goes on, its journal does not
+    assert pool.allocate(8)
+    try:
+        pool.flush_journal()
+    except kvpool.JournalFileError as error:
+        assert "is a fork of process" in str(error), error
+    else:
+        raise SystemExit("a fork has written")
+    ring.allocate(1)
+    ring.save_journal(saved)
+    sys.exit(0)
+assert waited(child) == 0
+pool.release(held)
+ring.allocate(4)
+pool.flush_journal()
+print(pool.journal_stats().operations, ring.journal_stats().operations)
+"""
+
+
+def test_a_fork_writes_nothing(tmp_path: Path) -> None:
+    path, saved = tmp_path / "run.kvj", tmp_path / "saved.kvj"
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, str(path), str(saved)], check=False, capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("2 2\n", 0), done.stderr
+    report = kvpool.replay_journal(path)
+    assert (report.is_exact, report.cut_at, report.operations) == (True, None, 2)
+    # A ring is each process's own: what the child saves is what led to its own pool.
+    report = kvpool.replay_journal(saved)
+    assert (report.is_exact, report.operations) == (True, 2)
+    assert [words for _, call, words in kvpool.read_journal(saved, count=2).lines if call != "digest"] == [
+        "2 blocks",
+        "1 block",
+    ]
+
+
+def test_operations_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    pool = kvpool.BlockPool(9, 2, journal=ring(0))
+    pool.release(pool.allocate(3))
+    image = image_of(pool)
+    path = tmp_path / "twice.kvj"
+    path.write_bytes(image + frames(image)[-1])
+    message = r"the frame at byte \d+ begins with operation 0, and operation 2 comes next: operations are repeated"
+    readers: list[Callable[[Path], object]] = [
+        kvpool.read_journal,
+        kvpool.replay_journal,
+        kvpool.bisect_journal,
+        kvpool.shrink_journal,
+        lambda source: kvpool.export_journal(source, "rust"),
+    ]
+    for read in readers:
+        with pytest.raises(kvpool.JournalError, match=message):
+            read(path)
+
+
 _FULL_DISK = """
 import resource, sys, kvpool
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -711,32 +784,3 @@ def test_two_journals_are_compared() -> None:
     assert kvpool.compare_journals(images[0], images[0]) is None
     with pytest.raises(kvpool.JournalError, match="different settings"):
         kvpool.compare_journals(images[0], image_of(kvpool.BlockPool(8, 2, journal=ring(2))))
-
-
-@given(st.lists(MANAGER_CALLS, max_size=25))
-@settings(max_examples=40)
-def test_an_exported_test_makes_the_same_calls(calls: list[Call]) -> None:
-    manager = kvpool.CacheManager(10, 2, event_capacity=100, journal=ring())
-    run_manager(manager, calls)
-    text = kvpool.export_journal(image_of(manager), "python")
-    found: list[kvpool.CacheManager] = []
-
-    def remember(*arguments: Any, **named: Any) -> kvpool.CacheManager:
-        found.append(kvpool.CacheManager(*arguments, **named))
-        return found[-1]
-
-    module: dict[str, Any] = {}
-    exec(compile(text, "exported", "exec"), module)
-    fake = type("kvpool", (), {"CacheManager": staticmethod(remember), "KvpoolError": kvpool.KvpoolError})
-    module["kvpool"] = fake
-    module["test_journal"]()
-    (again,) = found
-    assert (again.free_order(), again.eviction_order()) == (manager.free_order(), manager.eviction_order())
-    assert len(again) == len(manager)
-
-
-def test_export_of_a_language_that_is_none() -> None:
-    image = image_of(hundred())
-    assert "fn " in kvpool.export_journal(image, "rust")
-    with pytest.raises(kvpool.InvalidArgumentError, match='language is "cobol": must be one of rust, python'):
-        kvpool.export_journal(image, "cobol")

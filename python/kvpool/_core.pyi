@@ -569,21 +569,39 @@ def shrink_journal(
         InvalidArgumentError: ``operation`` is negative.
     """
 
-def export_journal(journal: bytes | str | PathLike[str], language: str) -> str:
-    """Writes a journal as a test that makes the same calls: rust or python.
+@overload
+def export_journal(
+    journal: bytes | str | PathLike[str], language: str, *, limit: int = 10_000, write: None = None
+) -> str:
+    """Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
 
-    Prompts are made-up tokens, equal where the recorded ones were. For journals of a few operations: shrink it first.
+    Prompts are made-up tokens, equal where the recorded ones were. The answers are those of this build, up to the first
+    that the journal has otherwise; of a refusal, what it says. For journals of a few operations: shrink it first.
+    Runs the journal twice. With ``write``, memory does not grow with the test.
+
+    Args:
+        journal: Its file, or its bytes.
+        language: ``"rust"`` or ``"python"``.
+        limit: Operations of the longest test.
+        write: Is given the text in pieces of up to 64 KiB, as it is made; without it the text is returned. What it
+            raises ends the export.
 
     Raises:
-        JournalError: As in ``replay_journal``.
+        JournalError: As in ``replay_journal``; there are more operations than ``limit``, before anything is written; an
+            operation of vLLM's pool that Python has no call for.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: Another language.
 
     >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(ring_bytes=1 << 20))
     >>> pool.release(pool.allocate(3))
-    >>> "attempt(pool.allocate, 3)" in kvpool.export_journal(pool.journal_image(), "python")
+    >>> "assert answer(pool.allocate, 3) == [1, 2, 3]" in kvpool.export_journal(pool.journal_image(), "python")
     True
     """
+
+@overload
+def export_journal(
+    journal: bytes | str | PathLike[str], language: str, *, limit: int = 10_000, write: Callable[[str], object]
+) -> None: ...
 
 @final
 class CacheManager:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
 import stat
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +21,10 @@ from tests.integrations.pool_stand_ins import BLOCK, make_pool, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+    from multiprocessing.connection import Connection
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +56,99 @@ def test_every_pool_writes_a_journal_of_its_own_that_replays(tmp_path: Path, mon
         report = kvpool.replay_journal(file)
         assert report.difference is None
         assert report.operations == pools[0].core.journal_stats().operations > 4
+
+
+def _engine(folder: str, said: Connection, ends_by: str) -> None:
+    """A process of an engine: its pool is in a cycle, and frozen, so nothing drops it."""
+    with contextlib.ExitStack() as stack:
+        if ends_by == "signal":
+
+            def stop(*_: object) -> None:
+                raise SystemExit  # as vLLM's engine does
+
+            signal.signal(signal.SIGTERM, stop)
+        stack.enter_context(fake_vllm())
+        part("pool").BlockPool.journal_folder = folder
+        pool: Any = make_pool(6)
+        pool.itself = pool
+        use(pool)
+        gc.freeze()
+        said.send(pool.core.journal_stats().operations)
+        if ends_by == "signal":
+            signal.pause()
+        if ends_by == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("ends_by", ["return", "signal"])
+def test_an_engine_in_a_process_of_its_own_leaves_a_whole_journal(tmp_path: Path, method: str, ends_by: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    said, says = context.Pipe(duplex=False)
+    process = context.Process(target=_engine, args=(str(tmp_path), says, ends_by))
+    process.start()
+    says.close()
+    operations = said.recv()
+    if ends_by == "signal":
+        process.terminate()
+    process.join()
+    assert process.exitcode == 0
+    (file,) = tmp_path.iterdir()
+    report = kvpool.replay_journal(file)
+    assert report.is_exact
+    assert report.cut_at is None
+    assert report.operations == operations > 4
+
+
+def test_an_engine_without_multiprocessing_leaves_a_whole_journal(tmp_path: Path) -> None:
+    """In the main process, and where nobody has imported multiprocessing."""
+    code = (
+        "import sys; from tests.integrations.test_vllm_journals import _engine\n"
+        "import types\n"
+        "for name in [name for name in sys.modules if name.partition('.')[0] == 'multiprocessing']:\n"
+        "    del sys.modules[name]\n"
+        "_engine(sys.argv[1], types.SimpleNamespace(send=print), 'return')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.iterdir()
+    report = kvpool.replay_journal(file)
+    assert report.is_exact
+    assert report.operations == int(done.stdout) > 4
+
+
+def test_what_a_kill_loses_is_a_small_frame(tmp_path: Path) -> None:
+    context: Any = multiprocessing.get_context("spawn")
+    said, says = context.Pipe(duplex=False)
+    process = context.Process(target=_engine, args=(str(tmp_path), says, "kill"))
+    process.start()
+    says.close()
+    operations = said.recv()
+    process.join()
+    (file,) = tmp_path.iterdir()
+    report = kvpool.replay_journal(file)
+    assert report.is_exact
+    assert report.operations == 0 < operations
+    assert part("journals").FRAME_BYTES <= 4096
+
+
+def test_a_fork_of_the_engine_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part("pool").BlockPool, "journal_folder", str(tmp_path))
+    pool = make_pool(6)
+    use(pool)
+    context: Any = multiprocessing.get_context("fork")
+    process = context.Process(target=use, args=(pool,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    (file,) = tmp_path.iterdir()
+    assert kvpool.read_journal(file).operations == 0
+    pool.core.journal_image()
+    report = kvpool.replay_journal(file)
+    assert report.is_exact
+    assert report.operations == pool.core.journal_stats().operations
 
 
 def test_a_folder_that_cannot_be_made_is_said_and_stops_nothing(

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich import box
@@ -22,6 +22,7 @@ from rich.text import Text
 
 import kvpool
 from kvpool.cli.problems import UsageError
+from kvpool.cli.terminal import shown
 from kvpool.errors import JournalError, JournalFileError
 
 if TYPE_CHECKING:
@@ -215,11 +216,11 @@ def _compare(file: Path, other: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(facts, indent=2))
     elif found is None:
         same = "the same" if operations[0] == operations[1] else "the same until the shorter one ends"
-        typer.echo(f"{operations[0]:,} and {operations[1]:,} operations: {same}")
+        _say(f"{operations[0]:,} and {operations[1]:,} operations: {same}")
     else:
-        typer.echo(f"operation {found[0]:,} is the first that differs")
+        _say(f"operation {found[0]:,} is the first that differs")
         for path, record in zip((file, other), found[1:], strict=True):
-            typer.echo(f"  {path}: {record}")
+            _say(f"  {path}: {record}")
     if found is not None:
         raise typer.Exit(1)
 
@@ -270,12 +271,12 @@ def shrink_command(
         steps = {"failure": shrunk.failure, "operations": shrunk.operations}
         typer.echo(json.dumps({"source": str(file), **facts, **steps}, indent=2))
         return
-    typer.echo(f"{shrunk.before:,} operations, {len(shrunk.operations):,} of them needed ({shrunk.runs:,} runs):")
+    _say(f"{shrunk.before:,} operations, {len(shrunk.operations):,} of them needed ({shrunk.runs:,} runs):")
     for number, line in enumerate(shrunk.operations):
-        typer.echo(f"  {number:>3}  {line}")
-    typer.echo(f"what goes wrong: {shrunk.failure}")
+        _say(f"  {number:>3}  {line}")
+    _say(f"what goes wrong: {shrunk.failure}")
     if output is not None:
-        typer.echo(f"next: kvpool journal export {output} --python", err=True)
+        _say(f"next: kvpool journal export {output} --python", err=True)
 
 
 @journal_app.command("export", epilog=_EXPORT_EXAMPLES)
@@ -283,26 +284,37 @@ def export_command(
     file: _File,
     rust: Annotated[bool, typer.Option("--rust", help="A test for cargo.")] = False,
     python: Annotated[bool, typer.Option("--python", help="A test for pytest.")] = False,
+    limit: Annotated[
+        int, typer.Option(help="Operations of the longest test; of more, nothing is written.", metavar="N", min=1)
+    ] = 10_000,
     output: _Output = None,
     as_json: _AsJson = False,
 ) -> None:
     """Write a journal as a test that makes the same calls.
 
-    Prompts are made-up tokens, equal where the recorded ones were. For
-    journals of a few operations: shrink it first.
+    It expects the answers of this build, up to the first that the journal has
+    otherwise. Prompts are made-up tokens, equal where the recorded ones were.
+    For journals of a few operations: shrink it first.
     """
     if rust == python:
         raise UsageError("give one of --rust and --python")
     _check_new(output)
     language = "rust" if rust else "python"
-    with _readable(file) as source:
-        text = kvpool.export_journal(source, language)
-    if as_json:
-        typer.echo(json.dumps({"source": str(file), "language": language, "test": text}, indent=2))
-    if output is not None:
-        _write_new(output, text.encode())
-    elif not as_json:
-        typer.echo(text, nl=False)
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(_readable(file))
+        writers: list[Callable[[str], object]] = []
+        if output is not None:
+            writers.append(stack.enter_context(_new_text(output)).write)
+        if as_json:
+            writers.append(stack.enter_context(_json_text({"source": str(file), "language": language}, "test")))
+        elif output is None:
+            writers.append(sys.stdout.write)
+
+        def write(piece: str) -> None:
+            for one in writers:
+                one(piece)
+
+        kvpool.export_journal(source, language, limit=limit, write=write)
 
 
 @contextlib.contextmanager
@@ -319,6 +331,10 @@ def _readable(file: Path) -> Iterator[_Source]:
 def _hint(message: str) -> str | None:
     if "not a journal" in message:
         return 'CacheManager(..., journal=kvpool.Journal("run.kvj")) records one, and kvpool replay --journal run.kvj'
+    if "a test has at most" in message:
+        return "kvpool journal bisect and shrink find the operations that matter; --limit N allows more"
+    if "operations are missing" in message or "operations are repeated" in message:
+        return "head -c BYTES FILE > before.kvj keeps what is before that byte"
     if "can be shown and not replayed" in message:
         return "kvpool journal show lists what it holds"
     return None
@@ -330,14 +346,45 @@ def _check_new(output: Path | None) -> None:
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
 
 
+@contextlib.contextmanager
+def _new_text(output: Path) -> Iterator[IO[str]]:
+    """Open a new file, which goes again if what it is for fails."""
+    with output.open("x", encoding="utf-8") as file:
+        try:
+            yield file
+        except BaseException:
+            output.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], object]]:
+    """Print one JSON object whose last text comes in pieces; nothing before the first of them."""
+    head = json.dumps({**facts, name: ""}, indent=2).removesuffix('"\n}')
+    begun = False
+
+    def write(piece: str) -> None:
+        nonlocal begun
+        sys.stdout.write(("" if begun else head) + json.dumps(piece)[1:-1])
+        begun = True
+
+    yield write
+    typer.echo(f'{"" if begun else head}"\n}}')
+
+
 def _write_new(output: Path, data: bytes) -> None:
     with output.open("xb") as file:
         file.write(data)
 
 
+def _say(text: str, *, err: bool = False) -> None:
+    """Print lines for people: what is in them of a journal or a path is shown, not obeyed."""
+    typer.echo("\n".join(shown(line) for line in text.split("\n")), err=err)
+
+
 def _fail(message: str, hint: str) -> NoReturn:
     """Say that there is nothing to do, and end with exit code 1."""
-    typer.echo(f"error: {message}\nhint: {hint}", err=True)
+    _say(f"error: {message}\nhint: {hint}", err=True)
     raise typer.Exit(1)
 
 
@@ -376,24 +423,26 @@ _FACTS: Final = (
 
 def _print_info(file: Path, info: kvpool.JournalInfo, console: Console) -> None:
     """Print the tables, for 80 columns and more."""
-    facts = Table(box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {file}"), title_justify="left")
+    facts = Table(
+        box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {shown(str(file))}"), title_justify="left"
+    )
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
     facts.add_column(style="dim", overflow="fold")
     for section in (_subject_rows(info), _size_rows(info)):
         for row in section:
-            facts.add_row(*(Text(cell) for cell in row))
+            facts.add_row(*(Text(shown(cell)) for cell in row))
         facts.add_section()
     console.print(facts)
     calls = Table(box=box.SIMPLE_HEAD, title="Calls", title_justify="left")
     calls.add_column("call", no_wrap=True)
     calls.add_column("operations", justify="right", no_wrap=True)
     for call, count in sorted(info.calls.items(), key=lambda item: (-item[1], item[0])):
-        calls.add_row(call, f"{count:,}")
+        calls.add_row(shown(call), f"{count:,}")
     console.print(calls)
     # Lines of a log rather than a table: they are long, and people cut and search them.
     for number, call, words in info.lines:
-        console.print(Text(f"{number:>10}  {call}  {words}".rstrip()), soft_wrap=True)
+        console.print(Text(shown(f"{number:>10}  {call}  {words}".rstrip())), soft_wrap=True)
 
 
 #: A row: what, how much, and a remark.
@@ -441,25 +490,25 @@ def _print_report(file: Path, report: kvpool.JournalReport, seconds: float | Non
     """Say what a replay found, and what to do next."""
     took = "" if seconds is None else f" in {seconds:,.2f} s"
     if report.cut_at is not None:
-        typer.echo(
+        _say(
             f"{file}: cut behind byte {report.cut_at:,}: {report.cut_bytes:,} bytes of no whole frame are left out",
             err=True,
         )
     difference = report.difference
     if difference is None:
-        typer.echo(f"{file}: bit-exact: {report.operations:,} operations, {report.digests:,} digests{took}")
+        _say(f"{file}: bit-exact: {report.operations:,} operations, {report.digests:,} digests{took}")
         return
     number = difference.operation
     if difference.kind == "digest":
         since = difference.since or 0
-        typer.echo(f"{file}: the state differs at operation {number:,}, and was the same at operation {since:,}")
-        typer.echo("  every answer until there is the same")
-        typer.echo(f"next: kvpool journal show {file} --from {since} --count {number - since}", err=True)
+        _say(f"{file}: the state differs at operation {number:,}, and was the same at operation {since:,}")
+        _say("  every answer until there is the same")
+        _say(f"next: kvpool journal show {file} --from {since} --count {number - since}", err=True)
         return
     if difference.kind == "invariant":
-        typer.echo(f"{file}: an invariant is broken after operation {number:,}")
-        typer.echo(f"  {difference.found}\n  asked: {difference.asked}")
+        _say(f"{file}: an invariant is broken after operation {number:,}")
+        _say(f"  {difference.found}\n  asked: {difference.asked}")
     else:
-        typer.echo(f"{file}: operation {number:,} is answered otherwise")
-        typer.echo(f"  asked: {difference.asked}\n  this build answers: {difference.found}")
-    typer.echo(f"next: kvpool journal shrink {file} -o small.kvj", err=True)
+        _say(f"{file}: operation {number:,} is answered otherwise")
+        _say(f"  asked: {difference.asked}\n  this build answers: {difference.found}")
+    _say(f"next: kvpool journal shrink {file} -o small.kvj", err=True)

@@ -69,6 +69,7 @@ fn bisect_in<S: Subject>(
         if step.number + 1 == bad {
             asked = shown(&step.operation);
         }
+        Ok(())
     };
     drive::<S>(reader, Options { until: Some(bad), check_every: 0 }, &mut |_| true, Some(&mut name))?;
     if let Some(Difference::Invariant { operation, asked: what, .. }) = &mut found.difference {

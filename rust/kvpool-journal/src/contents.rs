@@ -4,7 +4,7 @@
 //! of its digest; its block ends in a token of its own, so a made-up prompt has the digests of the recorded one, and no other
 //! prompt has them. The other tokens of a block are zeros.
 //!
-//! Costs: 40 bytes per distinct content of a journal.
+//! Costs: 40 bytes per distinct content of a journal, 60 where hits are verified.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use kvpool::hash::{
 };
 use kvpool::journal::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 
-use crate::error::ReplayError;
+use crate::error::{ReplayError, zeros};
+use crate::numbers::Numbers;
 
 /// What is known of a content.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Contents {
     block_size: usize,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
+    /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in another before.
+    same: Vec<(u32, u32)>,
 }
 
 impl Contents {
@@ -49,7 +52,15 @@ impl Contents {
         let hasher = Arc::new(BlockHasher::recorded(config.clone(), hashes.clone())?);
         let foreign = HasherConfig { seed: Some("foreign".into()), ..config };
         let foreign = Arc::new(BlockHasher::recorded(foreign, hashes.clone())?);
-        Ok(Self { hashes, hasher, foreign, block_size, tokens: HashMap::new(), contents: Vec::new() })
+        Ok(Self {
+            hashes,
+            hasher,
+            foreign,
+            block_size,
+            tokens: HashMap::new(),
+            contents: Vec::new(),
+            same: Vec::new(),
+        })
     }
 
     pub(crate) const fn hasher(&self) -> &Arc<BlockHasher> {
@@ -57,12 +68,29 @@ impl Contents {
     }
 
     /// The token of a content, a new one if need be.
+    ///
+    /// A link names the block before it by its key alone, and a chain without fingerprints all of its blocks: they are the content
+    /// with this key, whenever more is said of it.
     fn token(&mut self, key: u64, fingerprint: u64, parent: Option<u32>) -> Result<u32, ReplayError> {
-        if let Some(&token) = self.tokens.get(&(key, fingerprint)) {
+        let by_key = self.tokens.get(&(key, 0)).copied();
+        let unsaid = |token: &u32| self.contents.get(*token as usize).is_some_and(|one| one.fingerprint == 0);
+        let known = self.tokens.get(&(key, fingerprint)).copied().or(by_key.filter(unsaid));
+        if let Some(token) = known {
+            if let Some(content) = self.contents.get_mut(token as usize) {
+                content.parent = content.parent.or(parent);
+                if content.fingerprint == 0
+                    && fingerprint != 0
+                    && self.hashes.replace(token, key, fingerprint)
+                {
+                    content.fingerprint = fingerprint;
+                    self.tokens.insert((key, fingerprint), token);
+                }
+            }
             return Ok(token);
         }
         let token = self.hashes.push(key, fingerprint).ok_or(ReplayError::TooManyContents)?;
         self.tokens.insert((key, fingerprint), token);
+        self.tokens.insert((key, 0), token);
         self.contents.push(Content { key, fingerprint, parent });
         Ok(token)
     }
@@ -83,7 +111,12 @@ impl Contents {
         }
         let fingerprints = record.fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
-            let token = self.token(key, fingerprint.unwrap_or(0), path.last().copied())?;
+            let parent = path.last().copied();
+            let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
+            // A link may have named another epoch's content as the one before: a chain knows.
+            if let Some(content) = self.contents.get_mut(token as usize) {
+                content.parent = parent;
+            }
             path.push(token);
         }
         Ok(path)
@@ -95,7 +128,7 @@ impl Contents {
         let contents = path.iter().filter_map(|&token| self.contents.get(token as usize));
         let (keys, fingerprints): (Vec<_>, Vec<_>) =
             contents.map(|content| (content.key, content.fingerprint)).unzip();
-        let verified = self.hasher.has_fingerprints();
+        let verified = self.has_fingerprints(record);
         Ok(ChainRecord {
             known: None,
             keys: Keys::pack(&keys),
@@ -133,8 +166,7 @@ impl Contents {
         let contents: Vec<_> =
             path.iter().filter_map(|&token| self.contents.get(token as usize).copied()).collect();
         let hashes = contents.iter().map(|content| BlockHash::from_key(content.key)).collect();
-        let has_fingerprints =
-            !record.fingerprints.is_empty() || self.hasher.has_fingerprints() && record.keys.is_empty();
+        let has_fingerprints = self.has_fingerprints(record);
         let fingerprints = contents.iter().filter(|_| has_fingerprints).map(|one| one.fingerprint.into());
         let mut tokens = Vec::new();
         if record.has_tokens && record.block_size == self.block_size {
@@ -175,7 +207,7 @@ impl Contents {
         fingerprints: &mut impl Iterator<Item = u64>,
     ) -> Result<Vec<u32>, ReplayError> {
         let mut parent = cursor.chain().tokens().last().copied();
-        let mut tokens = vec![0; count];
+        let mut tokens = zeros(count, "tokens")?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
             // A refused append filled nothing, and nothing is known of what it would have.
@@ -197,9 +229,21 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                self.tokens.insert((key, fingerprint), token);
+                let before = self.tokens.insert((key, fingerprint), token);
+                self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
             }
         }
+    }
+
+    /// Each content's own number, to write prompts with.
+    pub(crate) fn numbers(&self) -> Numbers {
+        Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
+    }
+
+    /// Whether a chain has fingerprints; of pools that compare none, no.
+    fn has_fingerprints(&self, record: &ChainRecord) -> bool {
+        let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
+        self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)
     }
 }
 

@@ -51,15 +51,51 @@ pub enum ReplayError {
     /// More than 2^32 distinct blocks.
     #[error("the journal names more than 2^32 distinct blocks")]
     TooManyContents,
-    /// A language of tests that a subject has no calls in.
-    #[error("journals of vLLM's pool are shrunk and replayed, and not exported: their calls are vLLM's own")]
-    NoExport,
+    /// A pool that does not fit in memory, or a list that does not.
+    #[error(
+        "the journal asks for {wanted} {what}, more than this process can have: replay it where there is more memory"
+    )]
+    NoMemory {
+        /// How many.
+        wanted: usize,
+        /// Of what.
+        what: &'static str,
+    },
+    /// A journal that is too long to be a test.
+    #[error(
+        "the journal has {operations} operations, and a test has at most {limit}: bisect and shrink it first, or raise the limit"
+    )]
+    TooLong {
+        /// Its operations.
+        operations: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// An operation that a language has no call for.
+    #[error("operation {operation} has no call in Python: {reason}. Export it to Rust")]
+    NoCall {
+        /// The operation.
+        operation: u64,
+        /// Why.
+        reason: &'static str,
+    },
+    /// What a test is written to refused it.
+    #[error("the test cannot be written: {0}")]
+    Write(String),
     /// The hasher refused.
     #[error(transparent)]
     Hash(#[from] HashError),
     /// The caller stopped it.
     #[error("stopped")]
     Stopped,
+}
+
+/// Room for `wanted` items that a record asks for: a record may say anything.
+pub(crate) fn zeros(wanted: usize, what: &'static str) -> Result<Vec<u32>, ReplayError> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(wanted).map_err(|_| ReplayError::NoMemory { wanted, what })?;
+    items.resize(wanted, 0);
+    Ok(items)
 }
 
 impl From<PoolError> for ReplayError {
@@ -77,5 +113,11 @@ impl From<VllmError> for ReplayError {
 impl From<ManagerError> for ReplayError {
     fn from(error: ManagerError) -> Self {
         Self::Settings(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for ReplayError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Write(error.to_string())
     }
 }

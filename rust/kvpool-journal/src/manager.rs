@@ -12,8 +12,10 @@ use kvpool::{
 };
 
 use crate::contents::Contents;
-use crate::error::ReplayError;
+use crate::error::{ReplayError, zeros};
+use crate::numbers::Numbers;
 use crate::subject::{Answer, Step, Subject, memory};
+use crate::value::{ToValue, Value};
 
 /// A manager that a journal is replayed on.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ fn told<T: std::fmt::Debug>(result: &Result<T, ManagerError>) -> String {
     }
 }
 
-fn answered<T: Outcome + std::fmt::Debug>(
+fn answered<T: Outcome + ToValue + std::fmt::Debug>(
     result: &Result<T, ManagerError>,
     blocks: impl FnOnce(&T) -> Vec<BlockId>,
 ) -> Answer {
@@ -46,6 +48,7 @@ fn answered<T: Outcome + std::fmt::Debug>(
         blocks: result.as_ref().map_or_else(|_| Vec::new(), blocks),
         swap: None,
         told: told(result),
+        value: result.value(),
     }
 }
 
@@ -54,6 +57,11 @@ impl ManagerSubject {
     #[must_use]
     pub const fn manager(&self) -> &CacheManager {
         &self.manager
+    }
+
+    /// The numbers of the contents so far.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.contents.numbers()
     }
 
     fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
@@ -124,14 +132,12 @@ impl ManagerSubject {
         };
         let ids = self.batch(rows)?;
         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
-        let mut spelled = Vec::with_capacity(*tokens);
-        for id in ids.iter().take(*tokens) {
-            spelled.push(match self.manager.cursor(id) {
-                Ok(cursor) => self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0],
-                Err(_) => 0,
-            });
+        let mut spelled = zeros(*tokens, "tokens")?;
+        for (id, token) in ids.iter().zip(&mut spelled) {
+            if let Ok(cursor) = self.manager.cursor(id) {
+                *token = self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0];
+            }
         }
-        spelled.resize(*tokens, 0);
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
         let result = self.manager.append(&refs, &spelled, *commit_first);
         Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
@@ -160,7 +166,7 @@ impl ManagerSubject {
                             let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                             self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                         }
-                        Err(_) => vec![0; *tokens],
+                        Err(_) => zeros(*tokens, "tokens")?,
                     };
                     self.manager.plan_append(&mut plan, &id, &spelled)
                 }
@@ -251,7 +257,7 @@ impl Subject for ManagerSubject {
                         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                         self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                     }
-                    Err(_) => vec![0; *tokens],
+                    Err(_) => zeros(*tokens, "tokens")?,
                 };
                 let result = self.manager.append_tokens(&id, &spelled, *lookahead);
                 answered(&result, |changes| changes.iter().map(|change| change.block).collect())
@@ -319,7 +325,8 @@ impl Subject for ManagerSubject {
             O::TakeEvents => {
                 let events = self.manager.take_events();
                 let told = format!("{} events", events.events.len());
-                Answer { check: Check::of(&events), told, ..Answer::default() }
+                let value = Value::Number(events.events.len() as u64);
+                Answer { check: Check::of(&events), told, value, ..Answer::default() }
             }
         })
     }

@@ -8,7 +8,9 @@ use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
+use crate::numbers::Numbers;
 use crate::subject::{Answer, Step, Subject, memory};
+use crate::value::{ToValue, Value};
 
 /// A pool that a journal is replayed on.
 #[derive(Debug)]
@@ -24,6 +26,11 @@ impl PoolSubject {
     #[must_use]
     pub const fn pool(&self) -> &BlockPool {
         &self.pool
+    }
+
+    /// The numbers of the contents so far.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.contents.numbers()
     }
 
     fn made(
@@ -50,7 +57,7 @@ impl PoolSubject {
     }
 }
 
-fn answered<T: kvpool::journal::Outcome + std::fmt::Debug>(
+fn answered<T: kvpool::journal::Outcome + ToValue + std::fmt::Debug>(
     result: &Result<T, PoolError>,
     blocks: impl FnOnce(&T) -> Vec<BlockId>,
 ) -> Answer {
@@ -63,6 +70,7 @@ fn answered<T: kvpool::journal::Outcome + std::fmt::Debug>(
             Ok(answer) => format!("{answer:?}"),
             Err(error) => format!("refused: {error}"),
         },
+        value: result.value(),
     }
 }
 
@@ -132,6 +140,7 @@ impl Subject for PoolSubject {
                 Answer {
                     check: Check::of(&events),
                     told: format!("{} events", events.events.len()),
+                    value: Value::Number(events.events.len() as u64),
                     ..Answer::default()
                 }
             }

@@ -89,18 +89,25 @@ pub(crate) fn steps<S: Subject>(
     options: Options,
 ) -> Result<Vec<Step<S::Operation>>, ReplayError> {
     let mut steps = Vec::new();
-    drive::<S>(reader, options, &mut |_| true, Some(&mut |step| steps.push(step)))?;
+    let mut keep = |step| {
+        steps.push(step);
+        Ok(())
+    };
+    drive::<S>(reader, options, &mut |_| true, Some(&mut keep))?;
     Ok(steps)
 }
 
 /// Operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
+/// What is told of each operation that has run; an error ends the run.
+pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Operation>) -> Result<(), ReplayError> + 'a;
+
 pub(crate) fn drive<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
-    mut each: Option<&mut dyn FnMut(Step<S::Operation>)>,
+    mut each: Option<&mut Each<'_, S>>,
 ) -> Result<(Report, S), ReplayError> {
     if reader.first_operation() > 0 {
         return Err(ReplayError::NoBeginning { first: reader.first_operation() });
@@ -141,7 +148,7 @@ pub(crate) fn drive<S: Subject>(
             report.difference = Some(Difference::Invariant { operation: number, asked, broken });
         }
         if let Some(each) = &mut each {
-            each(Step { number, operation: alone, epoch, answer });
+            each(Step { number, operation: alone, epoch, answer })?;
         }
         if report.difference.is_some() {
             break;

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
+use crate::value::Value;
 use crate::words::Words;
 
 /// What an operation answered.
@@ -21,6 +22,8 @@ pub struct Answer {
     pub swap: Option<u64>,
     /// The answer as a person reads it.
     pub told: String,
+    /// The answer as a test compares it.
+    pub value: Value,
 }
 
 /// One operation on its own: it names requests by id and prompts by all their blocks, so it can be run among others than it was

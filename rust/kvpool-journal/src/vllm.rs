@@ -7,6 +7,7 @@ use kvpool_vllm::{Pool, Start, VllmError, VllmOperation};
 
 use crate::error::ReplayError;
 use crate::subject::{Answer, Step, Subject, memory};
+use crate::value::{ToValue, Value};
 
 /// A pool of vLLM's that a journal is replayed on.
 #[derive(Debug)]
@@ -20,23 +21,30 @@ pub struct VllmSubject {
 #[derive(Debug)]
 struct Ids(Vec<u32>);
 
+impl ToValue for Ids {
+    fn value(&self) -> Value {
+        Value::List(self.0.iter().map(|&block| Value::Number(block.into())).collect())
+    }
+}
+
 impl Outcome for Ids {
     fn add_to(&self, check: &mut Check) {
         self.0.iter().for_each(|&block| check.add(block.into()));
     }
 }
 
-fn answered(result: &(impl Outcome + std::fmt::Debug), blocks: &[u32], refused: bool) -> Answer {
+fn answered(result: &(impl Outcome + ToValue + std::fmt::Debug), blocks: &[u32], refused: bool) -> Answer {
     Answer {
         check: Check::of(result),
         refused,
         blocks: blocks.iter().copied().map(BlockId::new).collect(),
         swap: None,
         told: format!("{result:?}"),
+        value: result.value(),
     }
 }
 
-fn fallible<T: Outcome + std::fmt::Debug>(result: &Result<T, VllmError>) -> Answer {
+fn fallible<T: Outcome + ToValue + std::fmt::Debug>(result: &Result<T, VllmError>) -> Answer {
     let told = match result {
         Ok(answer) => format!("{answer:?}"),
         Err(error) => format!("refused: {error}"),

@@ -3,11 +3,11 @@
 //! The file of a journal whose pool could not be made after all is removed again. Whatever reads a whole journal is detached from the interpreter, and attaches every few thousand
 //! operations for the caller's progress and for Ctrl-C.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail, create_file};
-use kvpool_journal::{Difference, Goal, Language, Options, Report};
+use kvpool_journal::{Difference, EXPORT_LIMIT, Goal, Language, Options, Report};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -420,9 +420,40 @@ pub(crate) fn shrink_journal(
     }))
 }
 
-/// Writes a journal as a test that makes the same calls: rust or python.
+/// A Python function that takes texts, as something to write to. What it raises is kept, and ends the writing.
+struct Pieces {
+    write: Py<PyAny>,
+    raised: Option<PyErr>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.raised.is_none() {
+            let text = std::str::from_utf8(bytes).map_err(std::io::Error::other)?;
+            self.raised = Python::attach(|py| self.write.call1(py, (text,)).err());
+        }
+        if self.raised.is_some() { Err(std::io::Error::other("write raised")) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
 #[pyfunction]
-pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) -> PyResult<String> {
+#[pyo3(
+    signature = (journal, language, *, limit=None, write=None),
+    text_signature = "(journal, language, *, limit=10000, write=None)"
+)]
+pub(crate) fn export_journal(
+    py: Python<'_>,
+    journal: Source,
+    language: &str,
+    limit: Option<Int>,
+    write: Option<Py<PyAny>>,
+) -> PyResult<Option<String>> {
+    const PIECE: usize = 64 * 1024;
     let language = match language {
         "rust" => Language::Rust,
         "python" => Language::Python,
@@ -431,8 +462,24 @@ pub(crate) fn export_journal(py: Python<'_>, journal: Source, language: &str) ->
             return Err(raise(py, "InvalidArgumentError", message));
         }
     };
+    let limit =
+        limit.map_or(Ok(EXPORT_LIMIT), |limit| count(py, "limit", limit).map(|limit| limit as u64))?;
     let bytes = journal.load(py)?;
-    py.detach(|| kvpool_journal::export(&bytes, language)).or_raise(py)
+    let Some(write) = write else {
+        let mut text = Vec::new();
+        watched(py, None, |progress| kvpool_journal::export(&bytes, language, limit, &mut text, progress))?;
+        let text = String::from_utf8(text);
+        return text.map(Some).map_err(|error| raise(py, "JournalError", error.to_string()));
+    };
+    let mut pieces = Pieces { write, raised: None };
+    let written = watched(py, None, |progress| {
+        let mut out = BufWriter::with_capacity(PIECE, &mut pieces);
+        kvpool_journal::export(&bytes, language, limit, &mut out, progress)
+    });
+    match pieces.raised {
+        Some(error) => Err(error),
+        None => written.map(|_| None),
+    }
 }
 
 /// What is in a journal, without running it.

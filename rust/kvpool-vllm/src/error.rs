@@ -2,6 +2,23 @@
 
 use thiserror::Error;
 
+/// `n` items for a pool's blocks, or the refusal of a pool that does not fit in memory.
+pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::PoolError> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(n).map_err(|_| no_memory(n))?;
+    items.resize(n, item);
+    Ok(items)
+}
+
+/// The refusal of a pool that does not fit in memory.
+pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
+    kvpool::PoolError::InvalidConfig {
+        field: "num_gpu_blocks",
+        value: num_blocks.to_string(),
+        expected: "few enough for the pool's arrays to fit in memory".into(),
+    }
+}
+
 /// A refusal of [`Pool`](crate::Pool).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -15,9 +15,11 @@
 
 use std::hash::BuildHasher;
 
+use crate::error::{filled, no_memory};
 use crate::key::Key;
 use hashbrown::hash_table::{Entry, OccupiedEntry};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use kvpool::PoolError;
 
 /// Blocks whose hashes are read ahead.
 const BATCH: usize = 32;
@@ -51,15 +53,20 @@ pub struct Keys {
 
 impl Keys {
     /// No keys, for blocks `0..num_blocks`.
-    #[must_use]
-    pub fn new(num_blocks: usize) -> Self {
-        Self {
-            hashes: vec![None; num_blocks],
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for more than fit in memory.
+    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut regular = HashTable::new();
+        // Nothing is in it that would have to be hashed.
+        regular.try_reserve(num_blocks, |_| 0).map_err(|_| no_memory(num_blocks))?;
+        Ok(Self {
+            hashes: filled(num_blocks, None)?,
             further: HashMap::new(),
-            regular: HashTable::with_capacity(num_blocks),
+            regular,
             irregular: HashMap::new(),
             hasher: DefaultHashBuilder::default(),
-        }
+        })
     }
 
     /// Number of distinct keys that lead somewhere.

@@ -15,7 +15,7 @@
 use kvpool::EvictionPolicy;
 use kvpool::journal::{Check, Journal};
 
-use crate::error::VllmError;
+use crate::error::{VllmError, filled};
 use crate::history::Start;
 use crate::journal::{Told, VllmOperation};
 use crate::key::Key;
@@ -72,8 +72,8 @@ impl Pool {
         Ok(Self {
             caching,
             queue: Queue::new(num_blocks, policy)?,
-            ref_counts: vec![0; num_blocks],
-            keys: Keys::new(num_blocks),
+            keys: Keys::new(num_blocks)?,
+            ref_counts: filled(num_blocks, 0)?,
             removals: 0,
             chained: Vec::new(),
             journal: None,

@@ -15,6 +15,8 @@
 use kvpool::evictor::{Candidate, Content, Evictor};
 use kvpool::{BlockId, EvictionPolicy, FreeBlockList, InvariantViolation, PoolError};
 
+use crate::error::filled;
+
 /// In the place of a depth: the evictor was not told what the block holds.
 const UNTOLD: u32 = u32::MAX;
 
@@ -40,7 +42,7 @@ impl Queue {
             free.pop_front_n(at_least_two - 1)?;
         }
         let evictor = policy.build(at_least_two, None)?;
-        let told = if evictor.wants_history() { vec![UNTOLD; at_least_two] } else { Vec::new() };
+        let told = if evictor.wants_history() { filled(at_least_two, UNTOLD)? } else { Vec::new() };
         Ok(Self { free, evictor, told })
     }
 

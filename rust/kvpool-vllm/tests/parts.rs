@@ -57,7 +57,7 @@ fn what_is_shorter_than_a_group_is_a_key_of_no_digest() {
 fn zeros_at_the_end_of_a_key_count() {
     let (short, long) = (Key::from_bytes(&[1, 0]).unwrap(), Key::from_bytes(&[1, 0, 0]).unwrap());
     assert_ne!(short, long);
-    let mut keys = Keys::new(4);
+    let mut keys = Keys::new(4).unwrap();
     keys.give(short, 1, None);
     keys.give(long, 2, None);
     assert_eq!((keys.first(&short), keys.first(&long), keys.len()), (Some(1), Some(2), 2));
@@ -78,7 +78,7 @@ proptest! {
         bytes[at] ^= change;
         let other = Key::from_bytes(&bytes).unwrap();
         prop_assert_ne!(one, other);
-        let mut keys = Keys::new(4);
+        let mut keys = Keys::new(4).unwrap();
         prop_assert_eq!(keys.give(one, 1, None), Some(0));
         prop_assert_eq!(keys.first(&other), None);
         prop_assert_eq!(keys.give(other, 2, None), Some(0));
@@ -88,7 +88,7 @@ proptest! {
 
 #[test]
 fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
-    let mut keys = Keys::new(4);
+    let mut keys = Keys::new(4).unwrap();
     assert_eq!(keys.give(key(0), 1, Some(4)), Some(0));
     assert!(!keys.was_shared(&key(0)));
     assert_eq!(keys.give(key(0), 2, Some(4)), Some(1));
@@ -112,7 +112,7 @@ fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
 
 #[test]
 fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
-    let mut keys = Keys::new(4);
+    let mut keys = Keys::new(4).unwrap();
     keys.give(key(0), 1, Some(4));
     assert_eq!(keys.give(key(1), 1, Some(2)), Some(0));
     assert_eq!((keys.copies(&key(1)), keys.was_shared(&key(1))), (vec![1], false));
@@ -130,7 +130,7 @@ fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
 
 #[test]
 fn a_block_that_carries_nothing_has_nothing_to_take() {
-    let mut keys = Keys::new(2);
+    let mut keys = Keys::new(2).unwrap();
     keys.give(key(0), 1, None);
     let mut gone = 0;
     keys.take(&[0], |_, _, _| gone += 1);
@@ -143,7 +143,7 @@ fn a_block_that_carries_nothing_has_nothing_to_take() {
 
 #[test]
 fn a_hash_that_is_written_over_still_leads_to_the_block() {
-    let mut keys = Keys::new(3);
+    let mut keys = Keys::new(3).unwrap();
     keys.give(key(0), 1, Some(4));
     keys.set_hash(1, key(1), None);
     assert_eq!((keys.first(&key(0)), keys.first(&key(1))), (Some(1), None));
@@ -158,7 +158,7 @@ fn a_hash_that_is_written_over_still_leads_to_the_block() {
 
 #[test]
 fn a_table_with_many_keys_finds_each_and_forgets_all() {
-    let mut keys = Keys::new(3000);
+    let mut keys = Keys::new(3000).unwrap();
     let nth = |block: u32| Key::new(&block.to_le_bytes().repeat(8), block % 3).unwrap();
     (0..3000).for_each(|block| assert_eq!(keys.give(nth(block), block, None), Some(0)));
     assert!((0..3000).all(|block| keys.first(&nth(block)) == Some(block)));

@@ -93,7 +93,7 @@ class BlockPool:
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, self.events_class.__name__)
 
     def _new_journal(self) -> Journal | None:
-        return journals.to_folder(self.journal_folder)
+        return journals.to_folder(self.journal_folder, self)
 
     # What is where.
 

@@ -199,6 +199,71 @@ fn other_versions_and_other_files_are_refused_by_name() {
     assert_eq!(JournalReader::new(&image[..8]).unwrap_err(), JournalError::NoHeader);
 }
 
+/// A pool's journal: its header, and its frames of four operations.
+fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
+    let config = JournalConfig { digest_every: 0, frame_bytes: 64 };
+    let journal = Journal::ring(1 << 20, config).unwrap();
+    let mut pool =
+        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal).unwrap();
+    for _ in 0..20 {
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
+    }
+    let image = pool.take_journal().unwrap().image().unwrap();
+    let mut frames = Vec::new();
+    let mut at = 8;
+    while at < image.len() {
+        let length = u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
+        frames.push(image[at..at + 12 + length].to_vec());
+        at += 12 + length;
+    }
+    let header = [&image[..8], &frames.remove(0)].concat();
+    (header, frames)
+}
+
+/// What two processes write to one file, and what somebody cut out of the middle: whole frames, and no journal.
+#[test]
+fn operations_that_are_repeated_or_missing_are_refused() {
+    let (header, frames) = in_frames();
+    let joined = |frames: &[&[u8]]| [header.as_slice(), &frames.concat()].concat();
+    let [one, two, three] = [&frames[0], &frames[1], &frames[2]].map(Vec::as_slice);
+    let end = |bytes: &[u8]| JournalReader::new(bytes).unwrap().operations();
+    let (first, second) = (end(&joined(&[one])), end(&joined(&[one, two])));
+    let wrong = [
+        (joined(&[one, one]), 0, first, "repeated, as if two processes"),
+        (joined(&[one, two, one]), 0, second, "repeated"),
+        (joined(&[one, two, two, three]), first, second, "repeated"),
+        (joined(&[one, three]), second, first, "missing"),
+    ];
+    for (image, found, expected, said) in wrong {
+        let refused = JournalReader::new(&image).unwrap_err();
+        let JournalError::OutOfOrder { at, .. } = refused else { panic!("{refused}") };
+        assert_eq!(refused, JournalError::OutOfOrder { at, found, expected });
+        assert!(refused.to_string().contains(said), "{refused}");
+        assert_eq!(end(&image[..at]), expected);
+        let replayed = replay(&image, Options::default(), &mut |_| true).unwrap_err();
+        assert_eq!(replayed, ReplayError::Journal(refused));
+    }
+    assert_eq!(
+        end(&joined(&[one, two, three])),
+        JournalReader::new(&joined(&[two, three])).unwrap().operations()
+    );
+}
+
+#[test]
+fn a_frame_with_other_operations_than_it_says_is_refused() {
+    let (header, frames) = in_frames();
+    for said in [0, 99] {
+        let mut frame = frames[0].clone();
+        frame[20..24].copy_from_slice(&u32::to_le_bytes(said));
+        let checksum = xxhash_rust::xxh3::xxh3_64(&frame[12..]);
+        frame[4..12].copy_from_slice(&checksum.to_le_bytes());
+        let image = [header.as_slice(), &frame].concat();
+        let refused = replay(&image, Options::default(), &mut |_| true).unwrap_err();
+        assert!(matches!(refused, ReplayError::Journal(JournalError::BadRecord { .. })), "{refused}");
+    }
+}
+
 #[test]
 fn a_refused_journal_leaves_no_file_and_overwrites_none() {
     let path = std::env::temp_dir().join(format!("kvpool-journal-{}.kvj", std::process::id()));

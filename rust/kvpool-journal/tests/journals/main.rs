@@ -3,7 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
 mod bytes;
+mod exports;
 mod forged;
+#[cfg(unix)]
+mod memory;
 mod replays;
 mod shows;
 mod shrinks;

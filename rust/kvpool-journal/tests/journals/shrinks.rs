@@ -2,9 +2,10 @@
 
 use kvpool::testing::minimize;
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
-use kvpool_journal::{Goal, Language, Options, export, replay, shrink};
+use kvpool_journal::{Goal, Language, Options, replay, shrink};
 use proptest::prelude::*;
 
+use super::exports::exported;
 use super::world::{calls, ring, run_manager, settings};
 
 proptest! {
@@ -43,7 +44,7 @@ proptest! {
         prop_assert_eq!(report.difference, None);
         prop_assert_eq!(report.operations, shrunk.operations.len() as u64);
         for language in [Language::Rust, Language::Python] {
-            prop_assert!(export(&shrunk.journal, language).unwrap().contains("check_invariants"));
+            prop_assert!(exported(&shrunk.journal, language).unwrap().contains("check_invariants"));
         }
     }
 }
@@ -77,57 +78,4 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     let operations: Vec<&str> =
         shrunk.operations.iter().map(|told| told.split(" -> ").next().unwrap()).collect();
     assert_eq!(operations, ["allocate 7 blocks", "release 2 blocks: 1 2", "allocate 4 blocks"]);
-}
-
-/// The exported texts compile and run: `exported_manager.rs` and `exported_pool.rs` are tests beside this one. With
-/// `KVPOOL_BLESS=1` they are written anew.
-#[test]
-fn exported_tests_are_these() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let bless = std::env::var_os("KVPOOL_BLESS").is_some();
-    for (name, image) in [("exported_manager.rs", scripted_manager()), ("exported_pool.rs", scripted_pool())]
-    {
-        let text = export(&image, Language::Rust).unwrap();
-        let path = folder.join(name);
-        if bless {
-            std::fs::write(&path, &text).unwrap();
-        }
-        let committed = std::fs::read_to_string(&path).unwrap();
-        assert!(committed == text, "{name} is made anew with KVPOOL_BLESS=1");
-    }
-}
-
-/// Every kind of call once or more, by numbers that are always the same.
-fn script(most: u32) -> Vec<super::world::Call> {
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 8
-    };
-    (0..most).map(|at| (at as u8, next(), next(), next())).collect()
-}
-
-fn scripted_settings() -> ManagerConfig {
-    ManagerConfig {
-        num_blocks: 24,
-        block_size: 2,
-        host_blocks: 12,
-        event_capacity: 8,
-        retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
-        ..ManagerConfig::default()
-    }
-}
-
-fn scripted_manager() -> Vec<u8> {
-    let mut manager = CacheManager::with_journal(scripted_settings(), ring(1)).unwrap();
-    run_manager(&mut manager, &script(96));
-    manager.take_journal().unwrap().image().unwrap()
-}
-
-fn scripted_pool() -> Vec<u8> {
-    let hashed_by = CacheManager::new(scripted_settings()).unwrap();
-    let mut pool =
-        BlockPool::with_journal(super::world::pool_settings(&scripted_settings()), ring(1)).unwrap();
-    super::world::run_pool(&mut pool, &hashed_by, &script(72));
-    pool.take_journal().unwrap().image().unwrap()
 }

@@ -1,10 +1,11 @@
 //! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
 
 use kvpool::EvictionPolicy;
-use kvpool_journal::{Goal, Language, Options, ReplayError, export, replay, shrink};
+use kvpool_journal::{Goal, Language, Options, replay, shrink};
 use kvpool_vllm::{Key, Pool, Start};
 use proptest::prelude::*;
 
+use super::exports::exported;
 use super::world::{Call, calls, ring};
 
 fn key(number: u32) -> Key {
@@ -13,11 +14,11 @@ fn key(number: u32) -> Key {
     Key::new(&digest, number % 2).unwrap()
 }
 
-fn run(pool: &mut Pool, calls: &[Call]) {
+pub(crate) fn run(pool: &mut Pool, calls: &[Call]) {
     let mut held: Vec<u32> = Vec::new();
     for &(call, a, b, c) in calls {
         let block = a % 14;
-        match call % 20 {
+        match call % 29 {
             0..4 => {
                 let before = held.len();
                 if pool.allocate((a % 5) as usize, &mut held, None).is_err() {
@@ -51,8 +52,29 @@ fn run(pool: &mut Pool, calls: &[Call]) {
                 let taken = pool.pop_from_queue((b % 3) as usize);
                 pool.push_to_queue(&taken, c.is_multiple_of(2));
             }
-            _ => {
+            19 => {
                 let _ = pool.reset();
+            }
+            20 => {
+                let taken = pool.pop_from_queue((b % 3) as usize);
+                if pool.claim(&taken, None).is_ok() {
+                    held.extend(taken);
+                }
+            }
+            21 => {
+                let some: Vec<u32> = held.drain(..held.len().min(1)).collect();
+                let _ = pool.unpin(&some);
+            }
+            22 => drop(pool.insert_in_index(key(b), block)),
+            23 => drop(pool.remove_from_index(&key(b), block)),
+            24 => pool.clear_index(),
+            25 => pool.set_ref_count(block, pool.ref_count(block)),
+            26 => pool.set_hash(block, key(b), Some(c % 64)),
+            27 => pool.reset_hash(block),
+            _ => {
+                if pool.remove_from_queue(block) {
+                    pool.push_to_queue(&[block], b.is_multiple_of(2));
+                }
             }
         }
     }
@@ -81,6 +103,6 @@ proptest! {
             let report = replay(&shrunk.journal, Options::default(), &mut |_| true).unwrap();
             prop_assert_eq!(report.difference, None);
         }
-        prop_assert_eq!(export(&image, Language::Python), Err(ReplayError::NoExport));
+        prop_assert!(exported(&image, Language::Rust).unwrap().contains("fn journal()"));
     }
 }

@@ -91,7 +91,10 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                 };
                 let _ = manager.admit_with(id, cursor, &hints);
             }
-            6 => drop(manager.admit(format!("r{id}"), manager.prepare(&prompt(b, c), extra(c)).unwrap())),
+            6 => {
+                let odd = ["\0", "\u{1b}[31m", "a\u{301}", "\u{202e}x", "\"\\", "\u{1f600}"][a as usize % 6];
+                drop(manager.admit(format!("{odd}{id}"), manager.prepare(&prompt(b, c), extra(c)).unwrap()));
+            }
             7 | 8 => {
                 let ids: Vec<_> = (0..b % 4).map(|at| name(a + at)).collect();
                 let _ = manager.append(&ids, &vec![c % 3; ids.len()], c.is_multiple_of(2));
@@ -209,7 +212,7 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
 
 /// Runs calls on a pool, with chains of a manager's hasher.
 pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[Call]) {
-    use kvpool::hash::{ChainLink, HashCursor};
+    use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
     let mut step = 0;
     for &(call, a, b, c) in calls {
@@ -221,7 +224,7 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
         .unwrap();
         cursor.append(&prompt(b, c));
         let chain = cursor.chain();
-        match call % 24 {
+        match call % 25 {
             0..4 => {
                 if let Ok(blocks) = pool.allocate((b % 6) as usize) {
                     tables[a as usize % 5].extend(blocks);
@@ -272,14 +275,13 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 }
             }
             20 => {
-                let tokens = vec![b % 2; pool.block_size()];
-                let link = ChainLink::new(
-                    hashed_by.hasher(),
-                    None,
-                    &tokens,
-                    &ExtraKeys { epoch: pool.epoch(), ..ExtraKeys::default() },
-                )
-                .unwrap();
+                let extra = ExtraKeys { epoch: pool.epoch(), ..ExtraKeys::default() };
+                let block = |kind: u32| vec![kind % 2; pool.block_size()];
+                let mut link = ChainLink::new(hashed_by.hasher(), None, &block(b), &extra).unwrap();
+                for kind in 0..c % 3 {
+                    link =
+                        ChainLink::new(hashed_by.hasher(), Some(&link), &block(b >> kind), &extra).unwrap();
+                }
                 if c.is_multiple_of(2) {
                     if let (Some(&last), Some(place)) = (table.last(), table.len().checked_sub(1))
                         && let Ok(now) = pool.promote(last, &link)
@@ -302,7 +304,32 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
                 _ => drop(pool.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
-            _ => drop(pool.take_events()),
+            23 => drop(pool.take_events()),
+            _ => {
+                // Chains that are of another kind than the pool's.
+                let chain = match c % 4 {
+                    0 => HashChain::from_digests(
+                        chain.algorithm(),
+                        chain.block_size(),
+                        chain.epoch(),
+                        chain.hashes().to_vec(),
+                    )
+                    .unwrap(),
+                    other => {
+                        let config = HasherConfig {
+                            algorithm: if other == 1 { HashAlgorithm::Blake3 } else { HashAlgorithm::Xxh3 },
+                            block_size: pool.block_size() + usize::from(other == 3),
+                            ..HasherConfig::default()
+                        };
+                        let hasher = std::sync::Arc::new(BlockHasher::new(config).unwrap());
+                        let mut cursor = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
+                        cursor.append(&prompt(b, c));
+                        cursor.chain().clone()
+                    }
+                };
+                let _ = pool.register(&table[..table.len().min(chain.len())], &chain, 0);
+                let _ = pool.match_and_acquire(&chain, 0);
+            }
         }
     }
 }

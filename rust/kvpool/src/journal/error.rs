@@ -50,6 +50,23 @@ pub enum JournalError {
         /// Why.
         reason: String,
     },
+    /// Frames that do not follow each other: operations that are written twice, or not at all.
+    #[error(
+        "the frame at byte {at} begins with operation {found}, and operation {expected} comes next: {}. \
+         The first {at} bytes are a journal up to there", if found < expected {
+            "operations are repeated, as if two processes had written to one file"
+        } else {
+            "operations are missing"
+        }
+    )]
+    OutOfOrder {
+        /// Where the frame begins.
+        at: usize,
+        /// The operation that it begins with.
+        found: u64,
+        /// The operation behind those before it.
+        expected: u64,
+    },
     /// A setting in the header that this version of the crate does not know.
     #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
     UnknownSetting {

@@ -6,7 +6,8 @@
 //! payload = number of its first operation: u64 LE, operations: u32 LE, then the header or records in postcard's encoding
 //! ```
 //!
-//! A reader stops at the first frame that is incomplete or whose checksum differs, and says where.
+//! A reader stops at the first frame that is incomplete or whose checksum differs, and says where. Whole frames whose numbers
+//! do not follow each other are refused: no process writes such.
 
 use std::marker::PhantomData;
 
@@ -97,6 +98,13 @@ struct Frame<'a> {
     records: &'a [u8],
 }
 
+impl Frame<'_> {
+    /// The number of the operation behind its last.
+    const fn end(&self) -> u64 {
+        self.first.saturating_add(self.operations as u64)
+    }
+}
+
 /// The whole frames of a journal, one after the other.
 #[derive(Clone, Debug)]
 struct Frames<'a> {
@@ -164,7 +172,8 @@ impl<'a> JournalReader<'a> {
     /// Reads the header, and checks every frame. O(bytes).
     ///
     /// # Errors
-    /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`], [`JournalError::BadRecord`].
+    /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
+    /// [`JournalError::OutOfOrder`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, JournalError> {
         let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
         if magic != MAGIC {
@@ -180,14 +189,19 @@ impl<'a> JournalReader<'a> {
         let header: JournalHeader =
             postcard::from_bytes(header.records).map_err(|_| JournalError::NoHeader)?;
         let mut walk = frames.clone();
-        let (mut first, mut last) = (None, None);
-        for frame in walk.by_ref() {
+        let (mut first, mut next) = (None, None);
+        let mut at = walk.at;
+        while let Some(frame) = walk.next() {
+            // A ring begins with any operation.
+            let expected = next.unwrap_or(frame.first);
+            if frame.first != expected {
+                return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
+            }
             first = first.or(Some(frame.first));
-            last = Some(frame);
+            next = Some(frame.end());
+            at = walk.at;
         }
-        let operations =
-            last.map_or(0, |frame: Frame<'_>| frame.first.saturating_add(frame.operations.into()));
-        let first = first.unwrap_or(0);
+        let (first, operations) = (first.unwrap_or(0), next.unwrap_or(0));
         Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
@@ -219,7 +233,8 @@ impl<'a> JournalReader<'a> {
     /// [`crate::journal::ManagerOperation`], whichever the header says.
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
-        Records { frames: self.frames.clone(), records: &[], number: self.first, kind: PhantomData }
+        let first = self.first;
+        Records { frames: self.frames.clone(), records: &[], number: first, end: first, kind: PhantomData }
     }
 }
 
@@ -229,6 +244,8 @@ pub struct Records<'a, O> {
     frames: Frames<'a>,
     records: &'a [u8],
     number: u64,
+    /// The number behind the last operation of the frame, as the frame says.
+    end: u64,
     kind: PhantomData<O>,
 }
 
@@ -237,21 +254,33 @@ impl<O: DeserializeOwned> Iterator for Records<'_, O> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.records.is_empty() {
+            if self.number != self.end {
+                let reason = format!("its frame has operations up to {}, as it says", self.end);
+                let operation = self.number;
+                self.stop();
+                return Some(Err(JournalError::BadRecord { operation, reason }));
+            }
             let frame = self.frames.next()?;
-            (self.number, self.records) = (frame.first, frame.records);
+            (self.number, self.end, self.records) = (frame.first, frame.end(), frame.records);
         }
         let number = self.number;
         Some(match postcard::take_from_bytes::<Entry<O>>(self.records) {
             Ok((entry, rest)) => {
                 self.records = rest;
-                self.number += u64::from(matches!(entry, Entry::Operation(..)));
+                self.number = number.saturating_add(u64::from(matches!(entry, Entry::Operation(..))));
                 Ok((number, entry))
             }
             Err(error) => {
-                // Nothing behind it can be read, either.
-                (self.records, self.frames.at) = (&[], self.frames.bytes.len());
+                self.stop();
                 Err(JournalError::BadRecord { operation: number, reason: error.to_string() })
             }
         })
+    }
+}
+
+impl<O> Records<'_, O> {
+    /// Ends here: nothing behind a record that cannot be read can be.
+    const fn stop(&mut self) {
+        (self.records, self.number, self.frames.at) = (&[], self.end, self.frames.bytes.len());
     }
 }

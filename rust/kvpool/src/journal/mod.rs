@@ -22,6 +22,7 @@
 mod chain;
 mod config;
 mod error;
+mod file;
 mod frame;
 mod operation;
 mod outcome;
@@ -31,6 +32,7 @@ mod sink;
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use config::{JournalHeader, Subject};
 pub use error::JournalError;
+pub use file::create_file;
 pub use frame::{JournalReader, Records, Tail};
 pub use operation::{
     Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
@@ -41,14 +43,14 @@ pub use packed::{Ids, Keys};
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use crate::hash::HashChain;
+use crate::hash::{ChainLink, HashChain};
+use file::OwnFile;
 use sink::Sink;
 
 /// The bytes that a journal begins with; the last two digits are the version of the format.
@@ -86,21 +88,6 @@ impl JournalConfig {
     }
 }
 
-/// A new file for a journal, which only its owner reads: request ids are in it. One that exists is not overwritten.
-///
-/// # Errors
-/// [`JournalError::Exists`], [`JournalError::Io`].
-pub fn create_file(path: &Path) -> Result<File, JournalError> {
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => JournalError::Exists { path: path.display().to_string() },
-        _ => JournalError::Io(format!("{}: {error}", path.display())),
-    })
-}
-
 /// Chain ends that are remembered, so that a prompt which comes again is not written again.
 const KNOWN_ENDS: usize = 1024;
 
@@ -110,6 +97,8 @@ pub struct Journal {
     sink: Sink,
     /// Whether hits are verified: then fingerprints are written, too.
     verified: bool,
+    /// Whether blocks with fingerprints were registered by a link.
+    linked: bool,
     /// The payload of the frame that is being filled.
     payload: Vec<u8>,
     /// The number of its first operation.
@@ -159,13 +148,14 @@ impl Journal {
         Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
     }
 
-    /// A journal in a new file ([`create_file`]).
+    /// A journal in a new file ([`create_file`]). The process that makes it writes it: in a fork the journal stops, and
+    /// says so, and the file stays that of the parent alone.
     ///
     /// # Errors
     /// As [`create_file`]; [`JournalError::InvalidConfig`], and there is no file then.
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
         config.check()?;
-        Self::to_writer(Box::new(create_file(path)?), config)
+        Self::to_writer(Box::new(OwnFile::create(path)?), config)
     }
 
     fn over(sink: Sink, config: JournalConfig) -> Result<Self, JournalError> {
@@ -174,6 +164,7 @@ impl Journal {
             config,
             sink,
             verified: false,
+            linked: false,
             payload: Vec::new(),
             first: 0,
             operations: 0,
@@ -270,11 +261,19 @@ impl Journal {
         self.payload.clear();
     }
 
+    /// What is written of a link that a block is registered by.
+    pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
+        self.linked |= self.verified;
+        LinkRecord::new(link)
+    }
+
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
-        let known = if whole { chain.len() } else { indexed.min(chain.len()) };
+        // A link does not say the fingerprints of what is before it: blocks that came so are written again.
+        let indexed = if self.linked { 0 } else { indexed.min(chain.len()) };
+        let known = if whole { chain.len() } else { indexed };
         if let Some(end) = end.filter(|_| !whole) {
             if self.ends.len() == KNOWN_ENDS
                 && let Some(oldest) = self.ends.pop_front()

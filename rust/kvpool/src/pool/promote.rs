@@ -35,7 +35,7 @@ impl BlockPool {
     /// [`Self::match_and_acquire`] says of chains.
     pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.recorded(
-            |_, _, _| PoolOperation::Promote { block: block.get(), link: LinkRecord::new(link) },
+            |_, journal, _| PoolOperation::Promote { block: block.get(), link: journal.link(link) },
             |inner| inner.promote_unrecorded(block, link),
         )
     }

@@ -1,0 +1,323 @@
+//! Arguments of calls, as texts of two languages.
+//!
+//! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by the numbers of its blocks
+//! and the length of its tail.
+
+use hashbrown::HashMap;
+use kvpool::journal::{
+    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, Name, RangeRecord, RetentionRecord, Rows,
+};
+use kvpool::retention::{Keep, Retention, Then, Ttl};
+use kvpool::{HashAlgorithm, RequestId, RetentionRange};
+
+use super::{Language, text};
+use crate::numbers::Numbers;
+
+/// An argument of a call. Those that Python leaves out are empty texts there.
+pub(super) enum Argument<'a> {
+    Number(u64),
+    Numbers(&'a [usize]),
+    Most(usize),
+    Time(f64),
+    Tenant(u32),
+    ForTenant(u32),
+    Block(u32),
+    Blocks(&'a Ids),
+    Swap(u64),
+    After(Option<u64>),
+    EndOfLife(bool),
+    CommitFirst(bool),
+    Lookahead(usize),
+    Request(&'a RequestId),
+    Name(&'a Name),
+    Names(&'a [Name]),
+    Rows(&'a Rows),
+    Chain(&'a ChainRecord),
+    Link(&'a LinkRecord),
+    Prompt(&'a ChainRecord, bool),
+    Borrowed(&'a ChainRecord, bool),
+    Sampled(&'a Rows, usize, &'a Keys),
+    Appended(&'a Name, usize, &'a Keys),
+    Retention(RetentionRecord),
+    Ranges(&'a [RangeRecord]),
+    Hints(&'a HintsRecord),
+    Plan,
+}
+
+/// What arguments are written with.
+pub(super) struct Arguments {
+    pub(super) language: Language,
+    pub(super) block_size: usize,
+    /// How the pool verifies hits, by name.
+    pub(super) verify: &'static str,
+    pub(super) numbers: Numbers,
+    /// Tokens of each request.
+    pub(super) lengths: HashMap<RequestId, usize>,
+}
+
+impl Arguments {
+    fn is_rust(&self) -> bool {
+        self.language == Language::Rust
+    }
+
+    fn contents(&self, chain: &ChainRecord) -> String {
+        let numbers: Vec<String> = chain.keys.unpack().map(|key| self.numbers.of(key).to_string()).collect();
+        numbers.join(", ")
+    }
+
+    /// The arguments of a call, one behind the other.
+    pub(super) fn texts(&self, arguments: &[Argument<'_>]) -> String {
+        let texts: Vec<String> = arguments.iter().map(|argument| self.text(argument)).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+        texts.join(", ")
+    }
+
+    /// A keyword argument of Python, or a plain one of Rust.
+    fn keyword(&self, rust: String, python: Option<String>) -> String {
+        if self.is_rust() { rust } else { python.unwrap_or_default() }
+    }
+
+    fn text(&self, argument: &Argument<'_>) -> String {
+        let rust = self.is_rust();
+        let and = if rust { "&" } else { "" };
+        match argument {
+            Argument::Swap(number) if rust => format!("SwapId::from_number({number})"),
+            Argument::Number(number) | Argument::Swap(number) => number.to_string(),
+            Argument::Numbers(numbers) => format!("{and}{numbers:?}"),
+            Argument::Most(usize::MAX) => if rust { "usize::MAX" } else { "None" }.into(),
+            Argument::Most(most) => most.to_string(),
+            Argument::Time(time) => text::seconds(*time, rust),
+            Argument::Tenant(tenant) | Argument::ForTenant(tenant) if rust => format!("TenantId({tenant})"),
+            Argument::Tenant(tenant) => tenant.to_string(),
+            Argument::ForTenant(tenant) => format!("tenant={tenant}"),
+            Argument::Block(block) if rust => format!("BlockId::new({block})"),
+            Argument::Block(block) => block.to_string(),
+            Argument::Blocks(blocks) => {
+                let ids: Vec<u32> = blocks.unpack().iter().map(|block| block.get()).collect();
+                if rust { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
+            }
+            Argument::After(step) => {
+                self.keyword(format!("{step:?}"), step.map(|step| format!("after_step={step}")))
+            }
+            Argument::EndOfLife(ends) => {
+                self.keyword(ends.to_string(), ends.then(|| "end_of_life=True".into()))
+            }
+            Argument::CommitFirst(first) => {
+                self.keyword(first.to_string(), first.then(|| "commit=True".into()))
+            }
+            Argument::Lookahead(slots) => {
+                self.keyword(slots.to_string(), (*slots > 0).then(|| format!("lookahead={slots}")))
+            }
+            Argument::Request(id) => self.id(id),
+            Argument::Name(Name::Id(id)) => self.id(id),
+            Argument::Name(Name::Slot(slot)) => slot.to_string(),
+            Argument::Names(names) => {
+                let ids: Vec<&RequestId> = names
+                    .iter()
+                    .filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None })
+                    .collect();
+                self.batch(ids.into_iter())
+            }
+            Argument::Rows(Rows::Ids(ids)) => self.batch(ids.iter()),
+            Argument::Rows(_) => self.batch(std::iter::empty()),
+            Argument::Chain(chain) => {
+                let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
+                let (size, epoch) = (chain.block_size, chain.epoch);
+                let function = if chain.has_tokens || chain.keys.is_empty() { "chain" } else { "digests" };
+                format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", self.contents(chain))
+            }
+            Argument::Link(link) => {
+                let kind = self.kind_of_chain(link.algorithm, link.fingerprint.is_some());
+                let path = self.numbers.path(link.key, link.depth);
+                format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
+            }
+            Argument::Prompt(prompt, foreign) => self.prompt(prompt, *foreign),
+            Argument::Borrowed(prompt, foreign) => format!("{and}{}", self.prompt(prompt, *foreign)),
+            Argument::Sampled(rows, tokens, filled) => self.sampled(rows, *tokens, filled),
+            Argument::Appended(name, tokens, filled) => self.appended(name, *tokens, filled),
+            Argument::Retention(record) => self.retention(&record.retention()),
+            Argument::Ranges(ranges) => {
+                let ranges: Vec<RetentionRange> = ranges.iter().map(RangeRecord::range).collect();
+                format!("{and}{}", self.ranges(&ranges))
+            }
+            Argument::Hints(hints) => self.hints(hints),
+            Argument::Plan => if rust { "&mut plan" } else { "" }.into(),
+        }
+    }
+
+    /// How a chain was hashed: algorithm, and what hits on it are verified with.
+    fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
+        let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
+        let verify = if has_fingerprints { self.verify } else { "none" };
+        format!("\"{algorithm}\", \"{verify}\"")
+    }
+
+    fn id(&self, id: &RequestId) -> String {
+        match id {
+            RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
+            RequestId::Int(number) => number.to_string(),
+            RequestId::Str(id) if self.is_rust() => text::rust(id),
+            RequestId::Str(id) => text::python(id),
+        }
+    }
+
+    fn batch<'b>(&self, ids: impl Iterator<Item = &'b RequestId>) -> String {
+        let ids: Vec<String> = ids
+            .map(|id| if self.is_rust() { format!("{}.into()", self.id(id)) } else { self.id(id) })
+            .collect();
+        format!("{}[{}]", if self.is_rust() { "&" } else { "" }, ids.join(", "))
+    }
+
+    fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {
+        let contents = self.contents(prompt);
+        let tail = prompt.tokens.saturating_sub(prompt.blocks().saturating_mul(self.block_size));
+        let (function, epoch) = (if foreign { "foreign" } else { "prompt" }, prompt.epoch);
+        match self.language {
+            Language::Rust => format!("{function}(manager, &[{contents}], {tail}, {epoch})"),
+            Language::Python => format!("{function}([{contents}], {tail}, {epoch})"),
+        }
+    }
+
+    /// One token for each row of a batch.
+    fn sampled(&self, rows: &Rows, tokens: usize, filled: &Keys) -> String {
+        let mut keys = filled.unpack();
+        let mut spelled = vec![0; tokens];
+        if let Rows::Ids(ids) = rows {
+            for (id, token) in ids.iter().zip(&mut spelled) {
+                let fills = self.lengths.get(id).is_some_and(|length| (length + 1) % self.block_size == 0);
+                if let Some(key) = fills.then(|| keys.next()).flatten() {
+                    *token = self.numbers.of(key);
+                }
+            }
+        }
+        format!("{}{spelled:?}", if self.is_rust() { "&" } else { "" })
+    }
+
+    fn appended(&self, name: &Name, tokens: usize, filled: &Keys) -> String {
+        let length = if let Name::Id(id) = name { self.lengths.get(id).copied().unwrap_or(0) } else { 0 };
+        let mut spelled = vec![0; tokens];
+        let first = self.block_size - 1 - length % self.block_size;
+        let keys: Vec<u64> = filled.unpack().collect();
+        for (at, key) in (first..tokens).step_by(self.block_size).zip(keys) {
+            spelled[at] = self.numbers.of(key);
+        }
+        format!("{}{spelled:?}", if self.is_rust() { "&" } else { "" })
+    }
+
+    fn retention(&self, retention: &Retention) -> String {
+        let Retention { keep, ttl, then } = retention;
+        if self.is_rust() {
+            let keep = match keep {
+                Keep::Priority(priority) => {
+                    format!("Keep::Priority(Priority::new({}).unwrap())", priority.get())
+                }
+                other => format!("Keep::{other:?}"),
+            };
+            let ttl = ttl.as_ref().map_or_else(
+                || "None".into(),
+                |ttl| match ttl {
+                    Ttl::Idle(seconds) => format!("Some(Ttl::Idle({}))", text::seconds(*seconds, true)),
+                    Ttl::Absolute(seconds) => {
+                        format!("Some(Ttl::Absolute({}))", text::seconds(*seconds, true))
+                    }
+                    other => format!("Some(Ttl::{other:?})"),
+                },
+            );
+            return format!("Retention {{ keep: {keep}, ttl: {ttl}, then: Then::{then:?} }}");
+        }
+        let mut texts = Vec::new();
+        match keep {
+            Keep::Priority(priority) => texts.push(priority.get().to_string()),
+            Keep::Pinned => texts.push("pinned=True".into()),
+            _ => texts.push("demoted=True".into()),
+        }
+        match ttl {
+            Some(Ttl::Idle(seconds)) => {
+                texts.push(format!("ttl={}, idle=True", text::seconds(*seconds, false)));
+            }
+            Some(Ttl::Absolute(seconds)) => texts.push(format!("ttl={}", text::seconds(*seconds, false))),
+            _ => {}
+        }
+        if *then == Then::Demote {
+            texts.push("then=\"demote\"".into());
+        }
+        format!("kvpool.Retention({})", texts.join(", "))
+    }
+
+    fn ranges(&self, ranges: &[RetentionRange]) -> String {
+        let text = |range: &RetentionRange| {
+            let retention = self.retention(&range.retention);
+            if self.is_rust() {
+                return format!(
+                    "RetentionRange {{ start: {}, end: {:?}, retention: {retention} }}",
+                    range.start, range.end
+                );
+            }
+            let end = range.end.map_or_else(|| "None".into(), |end| end.to_string());
+            format!("({}, {end}, {retention})", range.start)
+        };
+        let texts: Vec<String> = ranges.iter().map(text).collect();
+        format!("[{}]", texts.join(", "))
+    }
+
+    fn hints(&self, record: &HintsRecord) -> String {
+        let hints = record.hints();
+        if self.is_rust() {
+            if hints.is_empty() {
+                return "&RequestHints::default()".into();
+            }
+            let tenant =
+                hints.tenant.map_or_else(|| "None".into(), |tenant| format!("Some(TenantId({}))", tenant.0));
+            let ranges = self.ranges(&hints.ranges);
+            return format!(
+                "&RequestHints {{ tenant: {tenant}, no_cache: {}, ranges: vec!{ranges} }}",
+                hints.no_cache
+            );
+        }
+        let mut texts = Vec::new();
+        if let Some(tenant) = hints.tenant {
+            texts.push(format!("tenant={}", tenant.0));
+        }
+        if hints.no_cache {
+            texts.push("no_cache=True".into());
+        }
+        if !hints.ranges.is_empty() {
+            texts.push(format!("retention={}", self.ranges(&hints.ranges)));
+        }
+        texts.join(", ")
+    }
+
+    pub(super) fn forget_length(&mut self, name: &Name) {
+        if let Name::Id(id) = name {
+            self.lengths.remove(id);
+        }
+    }
+
+    pub(super) fn set_length(&mut self, id: &RequestId, tokens: usize) {
+        self.lengths.insert(id.clone(), tokens);
+    }
+
+    pub(super) fn lengthen(&mut self, id: &RequestId, tokens: usize) {
+        *self.lengths.entry_ref(id).or_default() += tokens;
+    }
+
+    pub(super) fn set_length_named(&mut self, name: &Name, tokens: usize) {
+        if let Name::Id(id) = name {
+            self.set_length(id, tokens);
+        }
+    }
+
+    pub(super) fn lengthen_named(&mut self, name: &Name, tokens: usize) {
+        if let Name::Id(id) = name {
+            self.lengthen(id, tokens);
+        }
+    }
+
+    pub(super) fn copy_length(&mut self, from: &Name, to: &RequestId) {
+        if let Name::Id(id) = from
+            && let Some(&length) = self.lengths.get(id)
+        {
+            self.lengths.insert(to.clone(), length);
+        }
+    }
+}

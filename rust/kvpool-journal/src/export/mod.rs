@@ -1,0 +1,123 @@
+//! Export: a journal as a test, in Rust or in Python, that makes the same calls and expects the same answers.
+//!
+//! The test holds no recorded digest: its prompts are made-up tokens that are equal where the recorded ones were, hashed anew.
+//! Block ids are those of the journal, which the same calls give again. What it expects are the answers of this build, up to the
+//! first that the journal has otherwise; after every call all invariants are recounted, but for vLLM's pool, whose caller may
+//! break them for a while.
+//!
+//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the journal, its contents and the pool.
+
+mod arguments;
+mod calls;
+mod source;
+mod templates;
+mod text;
+mod vllm;
+
+use std::io::Write;
+
+use kvpool::journal::{JournalReader, Subject as Kind};
+
+use crate::error::ReplayError;
+use crate::manager::ManagerSubject;
+use crate::numbers::Numbers;
+use crate::pool::PoolSubject;
+use crate::replay::{Difference, Options, drive};
+use crate::subject::{Step, Subject};
+use crate::vllm::VllmSubject;
+use source::Source;
+
+/// The language of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// For `tests/` of a crate that depends on `kvpool`, or on `kvpool` and `kvpool-vllm`.
+    Rust,
+    /// For pytest.
+    Python,
+}
+
+/// Operations of the longest test, unless a caller says otherwise: nobody reads a longer one.
+pub const EXPORT_LIMIT: u64 = 10_000;
+
+/// Writes a journal as a test, piece by piece; returns the operations of it.
+///
+/// ```
+/// use kvpool::journal::{Journal, JournalConfig};
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_journal::{EXPORT_LIMIT, Language, export};
+/// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
+/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// pool.allocate(3)?;
+/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+///
+/// let mut text = Vec::new();
+/// assert_eq!(export(&image, Language::Python, EXPORT_LIMIT, &mut text, &mut |_| true)?, 1);
+/// assert!(String::from_utf8(text)?.contains("assert answer(pool.allocate, 3) == [1, 2, 3]"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`crate::replay`]; [`ReplayError::TooLong`] for more operations than `limit`, before anything is written;
+/// [`ReplayError::NoCall`] for what has no call in this language; [`ReplayError::Write`]. What is behind the last two is half a
+/// test.
+pub fn export(
+    bytes: &[u8],
+    language: Language,
+    limit: u64,
+    out: &mut dyn Write,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<u64, ReplayError> {
+    let reader = JournalReader::new(bytes)?;
+    let operations = reader.operations().saturating_sub(reader.first_operation());
+    if operations > limit {
+        return Err(ReplayError::TooLong { operations, limit });
+    }
+    match reader.header().subject {
+        Kind::Pool => {
+            let numbers = drive::<PoolSubject>(&reader, Options::default(), progress, None)?.1.numbers();
+            let calls = |source: &mut Source<'_>, step: &_| calls::pool(source, step);
+            write::<PoolSubject>(
+                &reader,
+                Source::new(language, reader.header(), numbers, out)?,
+                progress,
+                calls,
+            )
+        }
+        Kind::Manager => {
+            let numbers = drive::<ManagerSubject>(&reader, Options::default(), progress, None)?.1.numbers();
+            let calls = |source: &mut Source<'_>, step: &_| calls::manager(source, step);
+            write::<ManagerSubject>(
+                &reader,
+                Source::new(language, reader.header(), numbers, out)?,
+                progress,
+                calls,
+            )
+        }
+        Kind::VllmPool => {
+            let source = Source::new(language, reader.header(), Numbers::default(), out)?;
+            write::<VllmSubject>(&reader, source, progress, vllm::call)
+        }
+    }
+}
+
+/// Runs the journal, and writes each step.
+fn write<S: Subject>(
+    reader: &JournalReader<'_>,
+    mut source: Source<'_>,
+    progress: &mut dyn FnMut(u64) -> bool,
+    mut call: impl FnMut(&mut Source<'_>, &Step<S::Operation>) -> Result<(), ReplayError>,
+) -> Result<u64, ReplayError> {
+    let mut each = |step: Step<S::Operation>| call(&mut source, &step);
+    let report = drive::<S>(reader, Options::default(), progress, Some(&mut each))?.0;
+    if let Some(difference) = report.difference {
+        source.remark(match difference {
+            Difference::Answer { .. } => {
+                "The journal has another answer to the last operation, and ends here."
+            }
+            Difference::Digest { .. } => "The journal has another state here, and ends.",
+            Difference::Invariant { .. } => "An invariant is broken here.",
+        })?;
+    }
+    source.finish()?;
+    Ok(report.operations)
+}

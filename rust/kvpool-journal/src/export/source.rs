@@ -1,0 +1,208 @@
+//! The text of an exported test: calls and answers in two languages, written as they come.
+
+use std::io::Write;
+
+use hashbrown::HashMap;
+use kvpool::journal::{Check, JournalHeader, Subject as Kind};
+
+use super::arguments::{Argument, Arguments};
+use super::{Language, templates, text};
+use crate::error::ReplayError;
+use crate::numbers::Numbers;
+use crate::subject::Answer;
+use crate::value::Value;
+
+/// Operations of one function of a Rust test: the compiler's work grows faster than a function.
+const PART: u64 = 250;
+
+/// A test that is being written.
+pub(super) struct Source<'a> {
+    language: Language,
+    kind: Kind,
+    num_blocks: usize,
+    /// What makes the pool, for the end of a Rust test.
+    made: String,
+    pub(super) arguments: Arguments,
+    out: &'a mut dyn Write,
+    /// Operations so far, and functions of a Rust test.
+    operations: u64,
+    parts: u64,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(
+        language: Language,
+        header: &JournalHeader,
+        numbers: Numbers,
+        out: &'a mut dyn Write,
+    ) -> Result<Self, ReplayError> {
+        let kind = header.subject;
+        let config = header.manager_config()?;
+        let made = match language {
+            Language::Rust => templates::rust_pool(&config, kind, header.caching),
+            Language::Python => templates::python_pool(&config, kind, header.caching),
+        };
+        let (block_size, verify, lengths) = (config.block_size, config.verify.name(), HashMap::new());
+        let mut source = Self {
+            language,
+            kind,
+            num_blocks: config.num_blocks,
+            made,
+            arguments: Arguments { language, block_size, verify, numbers, lengths },
+            out,
+            operations: 0,
+            parts: 0,
+        };
+        match language {
+            Language::Rust => source.write(templates::rust(kind))?,
+            Language::Python => {
+                source.write(templates::python(kind))?;
+                let made = std::mem::take(&mut source.made);
+                source.line(&format!("{} = {made}", source.subject()))?;
+            }
+        }
+        Ok(source)
+    }
+
+    pub(super) fn finish(mut self) -> Result<(), ReplayError> {
+        if self.language == Language::Python {
+            return Ok(self.out.flush()?);
+        }
+        if self.parts > 0 {
+            self.write("}\n\n")?;
+        }
+        let (subject, made) = (self.subject(), std::mem::take(&mut self.made));
+        self.write("#[test]\nfn journal() {\n")?;
+        self.line(&format!("let mut {subject} = {made}.unwrap();"))?;
+        for part in 0..self.parts {
+            self.line(&format!("part_{part}(&mut {subject});"))?;
+        }
+        self.write("}\n")?;
+        Ok(self.out.flush()?)
+    }
+
+    pub(super) const fn subject(&self) -> &'static str {
+        if matches!(self.kind, Kind::Manager) { "manager" } else { "pool" }
+    }
+
+    pub(super) fn is_rust(&self) -> bool {
+        self.language == Language::Rust
+    }
+
+    pub(super) const fn num_blocks(&self) -> usize {
+        self.num_blocks
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), ReplayError> {
+        Ok(self.out.write_all(text.as_bytes())?)
+    }
+
+    pub(super) fn line(&mut self, text: &str) -> Result<(), ReplayError> {
+        Ok(writeln!(self.out, "    {text}")?)
+    }
+
+    pub(super) fn remark(&mut self, text: &str) -> Result<(), ReplayError> {
+        let mark = if self.is_rust() { "//" } else { "#" };
+        self.line(&format!("{mark} {}", text::remark(text)))
+    }
+
+    /// Begins an operation: says what it was answered.
+    pub(super) fn begin(&mut self, number: u64, answer: &Answer) -> Result<(), ReplayError> {
+        if self.is_rust() && self.operations.is_multiple_of(PART) {
+            if self.parts > 0 {
+                self.write("}\n\n")?;
+            }
+            let class = templates::class(self.kind);
+            self.write(&format!("fn part_{}({}: &mut {class}) {{\n", self.parts, self.subject()))?;
+            self.parts += 1;
+        }
+        self.operations += 1;
+        self.remark(&format!("{number}: {}", answer.told))
+    }
+
+    /// Expects an answer of an expression of Rust, and recounts.
+    pub(super) fn expect_rust(&mut self, expression: &str, check: u32) -> Result<(), ReplayError> {
+        self.line(&format!("same({expression}, 0x{check:08x});"))?;
+        self.recount()
+    }
+
+    /// Expects an answer of an expression of Python, and recounts.
+    pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
+        let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
+        self.line(&format!("assert {expression} {is} {}", text::value(value)))?;
+        self.recount()
+    }
+
+    fn recount(&mut self) -> Result<(), ReplayError> {
+        match (self.kind, self.language) {
+            (Kind::VllmPool, _) => Ok(()),
+            (_, Language::Rust) => self.line(&format!("{}.check_invariants().unwrap();", self.subject())),
+            (_, Language::Python) => self.line(&format!("{}.check_invariants()", self.subject())),
+        }
+    }
+
+    /// Begins to plan a step.
+    pub(super) fn begin_step(&mut self, stale: bool) -> Result<(), ReplayError> {
+        match self.language {
+            Language::Rust => self.line("let mut plan = manager.begin_step();")?,
+            Language::Python => self.line("plan = manager.begin_step()")?,
+        }
+        if stale {
+            self.remark("It changes nothing, but the plan is stale now.")?;
+            self.line(if self.is_rust() { "manager.evict(&[]).unwrap();" } else { "manager.evict([])" })?;
+        }
+        Ok(())
+    }
+
+    /// Plans an operation of a step.
+    pub(super) fn plan(&mut self, name: &str, arguments: &[Argument<'_>]) -> Result<(), ReplayError> {
+        let arguments = self.arguments.texts(arguments);
+        match self.language {
+            Language::Rust => self.line(&format!("let _ = manager.plan_{name}({arguments});")),
+            Language::Python => {
+                self.line(&format!("answer(plan.{}, {arguments})", name.trim_end_matches("_with")))
+            }
+        }
+    }
+
+    /// Writes a call and what it has to answer.
+    pub(super) fn call(
+        &mut self,
+        name: &str,
+        arguments: &[Argument<'_>],
+        answer: &Answer,
+        value: &Value,
+    ) -> Result<(), ReplayError> {
+        let subject = self.subject();
+        let arguments = self.arguments.texts(arguments);
+        match self.language {
+            Language::Rust => {
+                let expression = match name {
+                    "admit_with" => {
+                        format!("manager.admit_with({arguments}).map_err(|refused| refused.error)")
+                    }
+                    _ => format!("{subject}.{name}({arguments})"),
+                };
+                self.expect_rust(&expression, answer.check)
+            }
+            Language::Python => {
+                let (object, method) =
+                    if name == "commit_step" { ("plan", "commit") } else { (subject, name) };
+                let method = method.trim_end_matches("_with").trim_end_matches("_for");
+                let comma = if arguments.is_empty() { "" } else { ", " };
+                self.expect_python(&format!("answer({object}.{method}{comma}{arguments})"), value)
+            }
+        }
+    }
+
+    /// Takes the events: how many there are, since their digests are those of other tokens.
+    pub(super) fn take_events(&mut self, value: &Value) -> Result<(), ReplayError> {
+        let subject = self.subject();
+        match (self.language, value) {
+            (Language::Rust, &Value::Number(events)) => {
+                self.expect_rust(&format!("{subject}.take_events().events.len()"), Check::of(&events))
+            }
+            _ => self.expect_python(&format!("len({subject}.take_events()[0])"), value),
+        }
+    }
+}

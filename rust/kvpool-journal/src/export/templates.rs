@@ -1,0 +1,400 @@
+//! What exported tests begin with, and what makes their pools.
+
+use kvpool::ManagerConfig;
+use kvpool::journal::Subject;
+
+use super::text;
+
+/// The class of the pool, in Rust.
+pub(super) const fn class(kind: Subject) -> &'static str {
+    match kind {
+        Subject::Pool => "BlockPool",
+        Subject::Manager => "CacheManager",
+        Subject::VllmPool => "Pool",
+    }
+}
+
+/// vLLM's encodings need a seed; which one is in no journal, and no answer depends on it.
+fn seed(config: &ManagerConfig) -> Option<&'static str> {
+    config.algorithm.name().starts_with("vllm").then_some("0")
+}
+
+/// An expression of Rust that makes the pool, or says why there is none.
+pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) -> String {
+    if kind == Subject::VllmPool {
+        let (blocks, eviction) = (config.num_blocks, config.eviction.name());
+        return format!("Pool::with_policy({blocks}, {caching}, \"{eviction}\".parse().unwrap())");
+    }
+    let mut fields = vec![
+        format!("num_blocks: {}", config.num_blocks),
+        format!("block_size: {}", config.block_size),
+        format!("duplicates: {:?}.parse().unwrap()", config.duplicates.name()),
+        format!("eviction: {:?}.parse().unwrap()", config.eviction.name()),
+        format!("verify: {:?}.parse().unwrap()", config.verify.name()),
+        format!("event_capacity: {}", config.event_capacity),
+    ];
+    if let Some(retention) = &config.retention {
+        let tenants: Vec<String> = retention
+            .tenants
+            .iter()
+            .map(|limits| {
+                let (tenant, floor, ceiling) = (limits.tenant.0, limits.floor, limits.ceiling);
+                format!("TenantLimits {{ tenant: TenantId({tenant}), floor: {floor}, ceiling: {ceiling:?} }}")
+            })
+            .collect();
+        let (pins, tenants) = (retention.pin_budget, tenants.join(", "));
+        fields.push(format!(
+            "retention: Some(RetentionConfig {{ pin_budget: {pins}, tenants: vec![{tenants}] }})"
+        ));
+    }
+    let mut config_class = "PoolConfig";
+    if kind == Subject::Manager {
+        config_class = "ManagerConfig";
+        fields.push(format!("algorithm: {:?}.parse().unwrap()", config.algorithm.name()));
+        fields.extend(seed(config).map(|seed| format!("seed: Some({seed:?}.into())")));
+        fields.push(format!("watermark: {}", text::seconds(config.watermark, true)));
+        fields.push(format!("host_blocks: {}", config.host_blocks));
+    }
+    let fields: String = fields.iter().map(|field| format!("        {field},\n")).collect();
+    format!("{}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})", class(kind))
+}
+
+/// An expression of Python that makes the pool.
+pub(super) fn python_pool(config: &ManagerConfig, kind: Subject, caching: bool) -> String {
+    if kind == Subject::VllmPool {
+        let caching = if caching { "True" } else { "False" };
+        return format!("VllmPool({}, {caching}, {:?})", config.num_blocks, config.eviction.name());
+    }
+    let mut arguments = vec![
+        config.num_blocks.to_string(),
+        config.block_size.to_string(),
+        format!("duplicates={:?}", config.duplicates.name()),
+        format!("eviction={:?}", config.eviction.name()),
+        format!("verify={:?}", config.verify.name()),
+        format!("event_capacity={}", config.event_capacity),
+    ];
+    if let Some(retention) = &config.retention {
+        let tenants: Vec<String> = retention
+            .tenants
+            .iter()
+            .map(|limits| {
+                let ceiling = limits.ceiling.map_or_else(|| "None".into(), |ceiling| ceiling.to_string());
+                format!("kvpool.TenantLimits({}, floor={}, ceiling={ceiling})", limits.tenant.0, limits.floor)
+            })
+            .collect();
+        let (pins, tenants) = (retention.pin_budget, tenants.join(", "));
+        arguments.push(format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])"));
+    }
+    if kind == Subject::Manager {
+        arguments.push(format!("algorithm={:?}", config.algorithm.name()));
+        arguments.extend(seed(config).map(|seed| format!("seed={seed:?}")));
+        arguments.push(format!("watermark={}", text::seconds(config.watermark, false)));
+        arguments.push(format!("host_blocks={}", config.host_blocks));
+    }
+    let arguments: String = arguments.iter().map(|argument| format!("        {argument},\n")).collect();
+    format!("kvpool.{}(\n{arguments}    )\n", class(kind))
+}
+
+/// What a Rust test begins with.
+pub(super) const fn rust(kind: Subject) -> &'static str {
+    match kind {
+        Subject::Pool => RUST_POOL,
+        Subject::Manager => RUST_MANAGER,
+        Subject::VllmPool => RUST_VLLM,
+    }
+}
+
+/// What a Python test begins with.
+pub(super) const fn python(kind: Subject) -> &'static str {
+    match kind {
+        Subject::Pool => PYTHON_POOL,
+        Subject::Manager => PYTHON_MANAGER,
+        Subject::VllmPool => PYTHON_VLLM,
+    }
+}
+
+macro_rules! rust_test {
+    ($rest:literal) => {
+        concat!(
+            r#"//! A journal as a test: made by `kvpool journal export`.
+#![cfg_attr(rustfmt, rustfmt_skip)]
+#![allow(clippy::allow_attributes, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
+
+"#,
+            $rest,
+            r#"
+/// Compares an answer with the recorded one, by the check that journals have.
+#[track_caller]
+fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
+    assert_eq!(Check::of(&answer), check, "the answer is {answer:?}");
+}
+
+"#
+        )
+    };
+}
+
+const RUST_MANAGER: &str = rust_test!(
+    r#"use std::sync::Arc;
+
+use kvpool::journal::{Check, Outcome};
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{
+    BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
+    SwapId, Verify,
+};
+
+fn ids(ids: &[u32]) -> Vec<BlockId> {
+    ids.iter().copied().map(BlockId::new).collect()
+}
+
+/// Full blocks by the number of their content, and a tail of zeros.
+fn tokens(block_size: usize, contents: &[u32], tail: usize) -> Vec<u32> {
+    let block = |&content: &u32| std::iter::repeat_n(0, block_size - 1).chain([content]);
+    contents.iter().flat_map(block).chain(std::iter::repeat_n(0, tail)).collect()
+}
+
+/// A prompt that was hashed in an epoch.
+fn prompt(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) -> HashCursor {
+    let tokens = tokens(manager.pool().block_size(), contents, tail);
+    let mut cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+    cursor.rebase(epoch).unwrap();
+    cursor
+}
+
+/// A prompt that another hasher hashed.
+fn foreign(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) -> HashCursor {
+    let (algorithm, block_size) = (manager.hasher().algorithm(), manager.pool().block_size());
+    let verify = if manager.hasher().has_fingerprints() { Verify::Fingerprint } else { Verify::None };
+    let config = HasherConfig { algorithm, block_size, verify, seed: Some("foreign".into()), ..HasherConfig::default() };
+    let hasher = Arc::new(BlockHasher::new(config).unwrap());
+    let mut cursor = HashCursor::new(hasher, ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
+    cursor.append(&tokens(block_size, contents, tail));
+    cursor
+}
+"#
+);
+
+const RUST_POOL: &str = rust_test!(
+    r#"use std::sync::Arc;
+
+use kvpool::journal::{Check, Outcome};
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
+
+fn ids(ids: &[u32]) -> Vec<BlockId> {
+    ids.iter().copied().map(BlockId::new).collect()
+}
+
+fn hasher(algorithm: &str, verify: &str, block_size: usize) -> Arc<BlockHasher> {
+    let (seed, algorithm, verify) = (Some("0".into()), algorithm.parse().unwrap(), verify.parse().unwrap());
+    Arc::new(BlockHasher::new(HasherConfig { algorithm, block_size, verify, seed, ..HasherConfig::default() }).unwrap())
+}
+
+/// A block by the number of its content.
+fn block(block_size: usize, content: u32) -> Vec<u32> {
+    std::iter::repeat_n(0, block_size - 1).chain([content]).collect()
+}
+
+/// A chain of the blocks of a prompt.
+fn chain(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
+    let extra = ExtraKeys { epoch, ..ExtraKeys::default() };
+    let mut cursor = HashCursor::new(hasher(algorithm, verify, block_size), extra).unwrap();
+    for &content in contents {
+        cursor.append(&block(block_size, content));
+    }
+    cursor.chain().clone()
+}
+
+/// The same without its tokens, as digests that were computed elsewhere.
+fn digests(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> HashChain {
+    let whole = chain(algorithm, verify, block_size, contents, epoch);
+    HashChain::from_digests(algorithm.parse().unwrap(), block_size, epoch, whole.hashes().to_vec()).unwrap()
+}
+
+/// The last block of a prompt.
+fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoch: u64) -> ChainLink {
+    let (hasher, extra) = (hasher(algorithm, verify, block_size), ExtraKeys { epoch, ..ExtraKeys::default() });
+    let mut last = None;
+    for &content in contents {
+        last = Some(ChainLink::new(&hasher, last.as_ref(), &block(block_size, content), &extra).unwrap());
+    }
+    last.unwrap()
+}
+"#
+);
+
+const RUST_VLLM: &str = rust_test!(
+    r#"use kvpool::journal::{Check, Outcome};
+use kvpool_vllm::{Key, Pool, Start, VllmError};
+
+/// Blocks by id, as an answer.
+#[derive(Debug)]
+struct Ids(Vec<u32>);
+
+impl Outcome for Ids {
+    fn add_to(&self, check: &mut Check) {
+        self.0.iter().for_each(|&block| check.add(block.into()));
+    }
+}
+
+fn key(digits: &str) -> Key {
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    Key::from_bytes(&(0..digits.len()).step_by(2).map(byte).collect::<Vec<u8>>()).unwrap()
+}
+
+fn allocate(pool: &mut Pool, blocks: usize) -> Result<Ids, VllmError> {
+    let mut ids = Vec::new();
+    pool.allocate(blocks, &mut ids, None)?;
+    Ok(Ids(ids))
+}
+
+fn cache_full(
+    pool: &mut Pool, start: Start, blocks: &[u32], keys: &[Option<Key>], block_size: usize,
+) -> Result<(), VllmError> {
+    pool.cache_full(start, blocks, |at| keys.get(at).copied().flatten(), block_size, &mut Vec::new(), None)
+}
+"#
+);
+
+macro_rules! python_test {
+    ($imports:literal, $plain:literal, $rest:literal) => {
+        concat!(
+            r#""""A journal as a test: made by ``kvpool journal export``."""
+
+"#,
+            $imports,
+            r#"
+
+def plain(given):
+    """An answer as numbers, texts and lists."""
+"#,
+            $plain,
+            r#"    if isinstance(given, (list, tuple)):
+        return [plain(one) for one in given]
+    return given
+
+
+def answer(call, *arguments, **named):
+    """What a call answers; of a refusal, what it says."""
+    try:
+        return plain(call(*arguments, **named))
+    except kvpool.KvpoolError as error:
+        return str(error)
+
+
+"#,
+            $rest
+        )
+    };
+}
+
+const PYTHON_MANAGER: &str = python_test!(
+    "import kvpool\n",
+    r#"    if isinstance(given, kvpool.Admission):
+        return [given.cached_tokens, given.block_ids]
+    if isinstance(given, kvpool.HintReport):
+        return [given.accepted, given.clipped, given.ignored]
+    if isinstance(given, kvpool.TransferPlan):
+        return plain(given.transfers)
+    if isinstance(given, dict):
+        return plain(list(given.items()))
+"#,
+    r#"def test_journal():
+    def tokens(contents, tail):
+        """Full blocks by the number of their content, and a tail of zeros."""
+        blocks = [token for content in contents for token in [0] * (manager.block_size - 1) + [content]]
+        return blocks + [0] * tail
+
+    def prompt(contents, tail, epoch):
+        """A prompt that was hashed in an epoch."""
+        cursor = manager.prepare(tokens(contents, tail))
+        cursor.rebase(epoch)
+        return cursor
+
+    def foreign(contents, tail, epoch):
+        """A prompt that another hasher hashed."""
+        hasher = kvpool.BlockHasher(block_size=manager.block_size, seed="foreign")
+        return hasher.cursor(tokens(contents, tail), epoch=epoch)
+
+"#
+);
+
+const PYTHON_POOL: &str = python_test!(
+    "import kvpool\n",
+    r#"    if isinstance(given, kvpool.HintReport):
+        return [given.accepted, given.clipped, given.ignored]
+"#,
+    r#"def block(block_size, content):
+    """A block by the number of its content."""
+    return [0] * (block_size - 1) + [content]
+
+
+def chain(algorithm, verify, block_size, contents, epoch):
+    """A chain of the blocks of a prompt."""
+    hasher = kvpool.BlockHasher(algorithm, block_size, verify=verify, seed="0")
+    tokens = [token for content in contents for token in block(block_size, content)]
+    return hasher.cursor(tokens, epoch=epoch).chain()
+
+
+def digests(algorithm, verify, block_size, contents, epoch):
+    """The same without its tokens, as digests that were computed elsewhere."""
+    whole = chain(algorithm, verify, block_size, contents, epoch).digests()
+    return kvpool.HashChain.from_digests(algorithm, block_size, whole, epoch=epoch)
+
+
+def link(algorithm, verify, block_size, contents, epoch):
+    """The last block of a prompt."""
+    hasher = kvpool.BlockHasher(algorithm, block_size, verify=verify, seed="0")
+    last = None
+    for content in contents:
+        last = hasher.link(block(block_size, content), last, epoch=epoch)
+    return last
+
+
+def test_journal():
+"#
+);
+
+const PYTHON_VLLM: &str = python_test!(
+    "import kvpool\nfrom kvpool._core import VllmBlock, VllmPool\n",
+    r#"    if isinstance(given, VllmBlock):
+        return given.block_id
+"#,
+    r#"def table(pool, ids):
+    """Blocks by id."""
+    return [pool.blocks[block] for block in ids]
+
+
+def allocate(pool, blocks):
+    return pool.allocate(blocks)[0]
+
+
+def claim(pool, ids):
+    pool.claim(table(pool, ids))
+
+
+def cache_full(pool, first, before, ids, digests, block_size, group):
+    """Caches the blocks of a table from ``first`` on; what is before them matters only as the one before."""
+    blocks = [None] * first + table(pool, ids)
+    if first and before is not None:
+        blocks[first - 1] = pool.blocks[before]
+    hashes = [b""] * first + [digest or b"" for digest in digests]
+    mask = [digest is not None for digest in digests]
+    pool.cache_full(blocks, hashes, first, first + len(ids), block_size, group, mask)
+
+
+def set_ref_count(pool, block, count):
+    pool.blocks[block].ref_cnt = count
+
+
+def set_hash(pool, block, key, num_tokens):
+    if pool.blocks[block].block_hash is None:
+        pool.blocks[block].set_block_hash(key, num_tokens)
+    else:
+        pool.blocks[block]._block_hash = key
+
+
+def test_journal():
+"#
+);

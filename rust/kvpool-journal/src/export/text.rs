@@ -1,0 +1,83 @@
+//! Literals of two languages. Everything that is written is ASCII: what a terminal or a compiler would take otherwise is escaped.
+
+use std::fmt::Write as _;
+
+use crate::value::Value;
+
+/// A text as a literal of Rust.
+pub(super) fn rust(text: &str) -> String {
+    quoted(text, |letter| format!("\\u{{{:x}}}", u32::from(letter)))
+}
+
+/// A text as a literal of Python. The escapes have a fixed length, so that none takes in what follows it.
+pub(super) fn python(text: &str) -> String {
+    quoted(text, |letter| match u32::from(letter) {
+        number @ 0..0x100 => format!("\\x{number:02x}"),
+        number @ 0..0x1_0000 => format!("\\u{number:04x}"),
+        number => format!("\\U{number:08x}"),
+    })
+}
+
+fn quoted(text: &str, escape: impl Fn(char) -> String) -> String {
+    let mut literal = String::with_capacity(text.len() + 2);
+    literal.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => literal.extend(['\\', letter]),
+            ' '..='~' => literal.push(letter),
+            other => literal.push_str(&escape(other)),
+        }
+    }
+    literal.push('"');
+    literal
+}
+
+/// The start of a text as a comment.
+pub(super) fn remark(text: &str) -> String {
+    const LONGEST: usize = 160;
+    let mut remark = String::new();
+    for letter in text.chars().take(LONGEST) {
+        match letter {
+            ' '..='~' => remark.push(letter),
+            other => drop(write!(remark, "{}", other.escape_unicode())),
+        }
+    }
+    remark
+}
+
+/// A number of seconds; one that is no number, too.
+pub(super) fn seconds(seconds: f64, is_rust: bool) -> String {
+    let (name, sign) = if seconds.is_nan() {
+        ("nan", "")
+    } else if seconds.is_infinite() {
+        ("inf", if seconds < 0.0 { "-" } else { "" })
+    } else {
+        return format!("{seconds:?}");
+    };
+    match (is_rust, name) {
+        (true, "nan") => "f64::NAN".into(),
+        (true, _) => format!("{sign}f64::INFINITY"),
+        (false, name) => format!("float(\"{sign}{name}\")"),
+    }
+}
+
+/// Bytes, each as two digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A value as a literal of Python.
+pub(super) fn value(answer: &Value) -> String {
+    match answer {
+        Value::Nothing => "None".into(),
+        Value::Flag(true) => "True".into(),
+        Value::Flag(false) => "False".into(),
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => python(text),
+        Value::Bytes(bytes) => format!("bytes.fromhex(\"{}\")", hex(bytes)),
+        Value::List(values) => {
+            let texts: Vec<String> = values.iter().map(value).collect();
+            format!("[{}]", texts.join(", "))
+        }
+    }
+}

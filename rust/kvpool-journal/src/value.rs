@@ -1,0 +1,157 @@
+//! What an operation answers, as numbers, texts and lists: what an exported test compares.
+
+use kvpool::retention::HintReport;
+use kvpool::{
+    Admission, BlockId, NewBlock, Registered, StepOutcome, SwapId, TableChange, Transfer, TransferPlan,
+};
+use kvpool_vllm::Removed;
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Value {
+    /// There is none to give.
+    #[default]
+    Nothing,
+    /// Yes or no.
+    Flag(bool),
+    /// A count, a block, a swap.
+    Number(u64),
+    /// What a refusal says.
+    Text(String),
+    /// A key of vLLM's, or its digest.
+    Bytes(Vec<u8>),
+    /// Several, in order.
+    List(Vec<Self>),
+}
+
+/// What has such a value.
+pub(crate) trait ToValue {
+    fn value(&self) -> Value;
+}
+
+impl<T: ToValue, E: std::fmt::Display> ToValue for Result<T, E> {
+    fn value(&self) -> Value {
+        match self {
+            Ok(answer) => answer.value(),
+            Err(refusal) => Value::Text(refusal.to_string()),
+        }
+    }
+}
+
+impl<T: ToValue> ToValue for [T] {
+    fn value(&self) -> Value {
+        Value::List(self.iter().map(T::value).collect())
+    }
+}
+
+impl<T: ToValue> ToValue for Vec<T> {
+    fn value(&self) -> Value {
+        self.as_slice().value()
+    }
+}
+
+impl<T: ToValue> ToValue for Option<T> {
+    fn value(&self) -> Value {
+        self.as_ref().map_or(Value::Nothing, T::value)
+    }
+}
+
+impl<T: ToValue, U: ToValue> ToValue for (T, U) {
+    fn value(&self) -> Value {
+        Value::List(vec![self.0.value(), self.1.value()])
+    }
+}
+
+impl ToValue for () {
+    fn value(&self) -> Value {
+        Value::Nothing
+    }
+}
+
+impl ToValue for bool {
+    fn value(&self) -> Value {
+        Value::Flag(*self)
+    }
+}
+
+impl ToValue for usize {
+    fn value(&self) -> Value {
+        Value::Number(*self as u64)
+    }
+}
+
+impl ToValue for u64 {
+    fn value(&self) -> Value {
+        Value::Number(*self)
+    }
+}
+
+impl ToValue for BlockId {
+    fn value(&self) -> Value {
+        Value::Number(self.get().into())
+    }
+}
+
+impl ToValue for SwapId {
+    fn value(&self) -> Value {
+        Value::Number(self.get())
+    }
+}
+
+impl ToValue for Registered {
+    fn value(&self) -> Value {
+        self.blocks.value()
+    }
+}
+
+impl ToValue for HintReport {
+    fn value(&self) -> Value {
+        [self.accepted, self.clipped, self.ignored].as_slice().value()
+    }
+}
+
+impl ToValue for Admission {
+    fn value(&self) -> Value {
+        (self.cached_tokens, self.block_ids.clone()).value()
+    }
+}
+
+impl ToValue for NewBlock {
+    fn value(&self) -> Value {
+        Value::List(vec![self.row.value(), self.index.value(), self.block.value()])
+    }
+}
+
+impl ToValue for TableChange {
+    fn value(&self) -> Value {
+        (self.index, self.block).value()
+    }
+}
+
+impl ToValue for StepOutcome {
+    fn value(&self) -> Value {
+        match self {
+            Self::Admitted(admission) => admission.value(),
+            Self::Appended(changes) => changes.value(),
+            _ => Value::Nothing,
+        }
+    }
+}
+
+impl ToValue for Transfer {
+    fn value(&self) -> Value {
+        ((self.src.tier, self.src.block), (self.dst.tier, self.dst.block)).value()
+    }
+}
+
+impl ToValue for TransferPlan {
+    fn value(&self) -> Value {
+        self.transfers().value()
+    }
+}
+
+impl ToValue for Removed {
+    fn value(&self) -> Value {
+        Value::List(vec![Value::Bytes(self.key.as_bytes().to_vec()), Value::Flag(self.last_copy)])
+    }
+}

@@ -1,0 +1,267 @@
+//! Exported tests: they are those beside this one, they have every call, they are bounded, and they go out as they are made.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use kvpool::journal::{Entry, JournalReader, ManagerOperation, Planned, PoolOperation};
+use kvpool::{
+    BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, PoolConfig, RequestHints, SwapId,
+};
+use kvpool_journal::{EXPORT_LIMIT, Language, ReplayError, export};
+use kvpool_vllm::{Key, Pool, Start, VllmOperation};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::world::{calls, pool_settings, ring, run_manager, run_pool, settings};
+
+pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, ReplayError> {
+    let mut text = Vec::new();
+    export(image, language, EXPORT_LIMIT, &mut text, &mut |_| true)?;
+    Ok(String::from_utf8(text).unwrap())
+}
+
+/// The exported texts compile and run: `exported_manager.rs` and its like are tests beside this one. With `KVPOOL_BLESS=1` they
+/// are written anew.
+#[test]
+fn exported_tests_are_these() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let bless = std::env::var_os("KVPOOL_BLESS").is_some();
+    let images = [
+        ("exported_manager.rs", scripted_manager()),
+        ("exported_pool.rs", scripted_pool()),
+        ("exported_vllm.rs", scripted_vllm()),
+    ];
+    for (name, image) in images {
+        let text = exported(&image, Language::Rust).unwrap();
+        let path = folder.join(name);
+        if bless {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap();
+        assert!(committed == text, "{name} is made anew with KVPOOL_BLESS=1");
+    }
+}
+
+/// Kinds of operations, by their number in the format: all there are, and those that a journal has.
+fn kinds<O: Serialize + DeserializeOwned>(image: &[u8]) -> (BTreeSet<u8>, BTreeSet<u8>) {
+    let known = (0..u8::MAX)
+        .take_while(|&kind| postcard::take_from_bytes::<O>(&[&[kind][..], &[0; 64]].concat()).is_ok());
+    let reader = JournalReader::new(image).unwrap();
+    let found = reader.records::<O>().filter_map(|entry| match entry.unwrap().1 {
+        Entry::Operation(operation, _) => Some(postcard::to_stdvec(&operation).unwrap()[0]),
+        Entry::Digest(_) => None,
+    });
+    (known.collect(), found.collect())
+}
+
+#[test]
+fn the_exported_tests_have_every_call() {
+    for (all, found) in [
+        kinds::<ManagerOperation>(&scripted_manager()),
+        kinds::<PoolOperation>(&scripted_pool()),
+        kinds::<VllmOperation>(&scripted_vllm()),
+    ] {
+        assert!(all.len() > 19);
+        assert_eq!(found, all);
+    }
+    let image = scripted_manager();
+    let reader = JournalReader::new(&image).unwrap();
+    let mut planned = BTreeSet::new();
+    for entry in reader.records::<ManagerOperation>() {
+        if let Entry::Operation(ManagerOperation::CommitStep { planned: all, stale: false }, _) =
+            entry.unwrap().1
+        {
+            planned.extend(all.iter().map(|one: &Planned| postcard::to_stdvec(one).unwrap()[0]));
+        }
+    }
+    assert_eq!(planned, (0..5).collect());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a journal holds: every operation is in the test, and the text is plain.
+    #[test]
+    fn any_journal_is_exported(config in settings(), calls in calls(120), is_rust in any::<bool>()) {
+        let language = if is_rust { Language::Rust } else { Language::Python };
+        let mut manager = CacheManager::with_journal(config.clone(), ring(7)).unwrap();
+        run_manager(&mut manager, &calls);
+        let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
+        let mut pool = BlockPool::with_journal(pool_settings(&config), ring(7)).unwrap();
+        run_pool(&mut pool, &hashed_by, &calls);
+        for mut journal in [manager.take_journal().unwrap(), pool.take_journal().unwrap()] {
+            let text = exported(&journal.image().unwrap(), language).unwrap();
+            let recounts = text.lines().filter(|line| line.contains("check_invariants()")).count();
+            prop_assert_eq!(recounts as u64, journal.operations());
+            prop_assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)));
+        }
+    }
+}
+
+/// A pool's journal of so many operations.
+fn long(operations: usize) -> Vec<u8> {
+    let mut pool =
+        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0)).unwrap();
+    for _ in 0..operations / 2 {
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
+    }
+    pool.take_journal().unwrap().image().unwrap()
+}
+
+/// Notes what it is given, and refuses more bytes than it has room for.
+struct Narrow {
+    room: usize,
+    written: usize,
+    largest: usize,
+}
+
+impl Write for Narrow {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.largest = self.largest.max(bytes.len());
+        if self.written + bytes.len() > self.room {
+            return Err(std::io::Error::other("no space left"));
+        }
+        self.written += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_export_is_bounded() {
+    let image = long(20);
+    for language in [Language::Rust, Language::Python] {
+        let mut text = Vec::new();
+        let refused = export(&image, language, 19, &mut text, &mut |_| true).unwrap_err();
+        assert_eq!(refused, ReplayError::TooLong { operations: 20, limit: 19 });
+        assert!(refused.to_string().contains("bisect and shrink it first, or raise the limit"));
+        assert!(text.is_empty());
+        assert_eq!(export(&image, language, 20, &mut text, &mut |_| true), Ok(20));
+    }
+}
+
+/// Nothing of the text is kept: each piece is a few lines at most, and the first that is refused ends it.
+#[test]
+fn an_export_goes_out_as_it_is_made() {
+    for language in [Language::Rust, Language::Python] {
+        let mut seen = [0; 2];
+        for (operations, seen) in [100, 8000].into_iter().zip(&mut seen) {
+            let mut out = Narrow { room: usize::MAX, written: 0, largest: 0 };
+            export(&long(operations), language, EXPORT_LIMIT, &mut out, &mut |_| true).unwrap();
+            assert!(out.written > operations * 50);
+            *seen = out.largest;
+        }
+        assert_eq!(seen[0], seen[1]);
+        let mut out = Narrow { room: 30_000, written: 0, largest: 0 };
+        let refused = export(&long(8000), language, EXPORT_LIMIT, &mut out, &mut |_| true).unwrap_err();
+        assert_eq!(refused, ReplayError::Write("no space left".into()));
+        assert!(out.written > 25_000);
+    }
+}
+
+/// Rust can ask vLLM's pool for what Python has no call for.
+#[test]
+fn what_python_cannot_ask_is_refused_by_name() {
+    let mut pool = Pool::with_journal(9, true, EvictionPolicy::Lru, ring(0)).unwrap();
+    let mut held = Vec::new();
+    pool.allocate(2, &mut held, None).unwrap();
+    // Refused, so it is left out.
+    pool.touch(&[99]).unwrap_err();
+    let keys = |at: usize| Key::new(&[7; 32], at as u32).ok();
+    pool.cache_full(Start::at(0), &held, keys, 4, &mut Vec::new(), None).unwrap();
+    let image = pool.take_journal().unwrap().image().unwrap();
+    assert!(exported(&image, Language::Rust).is_ok());
+    let refused = exported(&image, Language::Python).unwrap_err();
+    assert!(matches!(refused, ReplayError::NoCall { operation: 2, .. }), "{refused}");
+    assert!(refused.to_string().contains("several groups"));
+}
+
+/// Every kind of call once or more, by numbers that are always the same.
+fn script(most: u32, seed: u32) -> Vec<super::world::Call> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8 ^ state >> 19
+    };
+    (0..most).map(|at| (at as u8, next(), next(), next())).collect()
+}
+
+fn scripted_settings() -> ManagerConfig {
+    ManagerConfig {
+        num_blocks: 64,
+        block_size: 2,
+        host_blocks: 32,
+        event_capacity: 8,
+        retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
+        ..ManagerConfig::default()
+    }
+}
+
+/// What is rarely accepted among calls at random.
+fn accepted(manager: &mut CacheManager) {
+    let prompt = |manager: &CacheManager, last: u32| {
+        manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
+    };
+    let hints = RequestHints::default();
+    for id in 90..94 {
+        manager.admit(id, prompt(manager, id as u32)).unwrap();
+    }
+    manager.append_tokens(90, &[7, 8, 9], 2).unwrap();
+    manager.commit_batch(&[90.into(), 91.into()], &[8, 5]).unwrap();
+    manager.trim_window(90, 2).unwrap();
+    manager.begin_swap_out(&[91.into()]).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(SwapId::from_number(0)).unwrap();
+    manager.begin_swap_in(&[91.into()]).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(SwapId::from_number(1)).unwrap();
+    manager.preempt(92, None).unwrap();
+    manager.fork(93, "fork").unwrap();
+    let mut plan = manager.begin_step();
+    let cursor = prompt(manager, 5);
+    manager.plan_admit_with(&mut plan, 95, cursor, &hints).unwrap();
+    manager.plan_resume(&mut plan, 92).unwrap();
+    manager.plan_append(&mut plan, 91, &[1, 2, 3]).unwrap();
+    manager.plan_preempt(&mut plan, 93, None).unwrap();
+    manager.plan_release(&mut plan, 90, Some(3)).unwrap();
+    manager.commit_step(&mut plan).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_step(3).unwrap();
+    // The same prompt, before and behind a bump, and by who was preempted before.
+    manager.preempt(92, None).unwrap();
+    manager.bump_epoch().unwrap();
+    manager.admit("again", prompt(manager, 6)).unwrap();
+    manager.commit("again", 5).unwrap();
+    assert_eq!(manager.resume(92).unwrap().cached_tokens, 4);
+    for id in [91, 92, 93, 95] {
+        manager.release(id, None).unwrap();
+    }
+    manager.release("fork", None).unwrap();
+    manager.release("again", None).unwrap();
+    manager.reset().unwrap();
+}
+
+fn scripted_manager() -> Vec<u8> {
+    let mut manager = CacheManager::with_journal(scripted_settings(), ring(1)).unwrap();
+    accepted(&mut manager);
+    run_manager(&mut manager, &script(256, 1));
+    manager.take_journal().unwrap().image().unwrap()
+}
+
+fn scripted_pool() -> Vec<u8> {
+    let hashed_by = CacheManager::new(scripted_settings()).unwrap();
+    let mut pool = BlockPool::with_journal(pool_settings(&scripted_settings()), ring(1)).unwrap();
+    run_pool(&mut pool, &hashed_by, &script(250, 1));
+    pool.take_journal().unwrap().image().unwrap()
+}
+
+fn scripted_vllm() -> Vec<u8> {
+    let mut pool = Pool::with_journal(14, true, EvictionPolicy::S3Fifo, ring(0)).unwrap();
+    super::vllm::run(&mut pool, &script(174, 1));
+    pool.take_journal().unwrap().image().unwrap()
+}
