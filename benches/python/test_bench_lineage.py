@@ -11,7 +11,7 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -25,7 +25,7 @@ from kvpool.lineage.errors import StaleBlockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_aphrodite.py"
 Allocator = NaiveBlockAllocator | PrefixCachingBlockAllocator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.lineage.v0.block_table import BlockTable
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
-from kvpool.lineage.v0.interfaces import Device
+from kvpool.lineage.v0.block.block_table import BlockTable
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

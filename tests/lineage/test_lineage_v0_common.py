@@ -11,8 +11,9 @@ import pytest
 
 import kvpool
 from kvpool.lineage import errors
-from kvpool.lineage.v0 import interfaces
-from kvpool.lineage.v0.common import (
+from kvpool.lineage.v0.block import interfaces
+from kvpool.lineage.v0.interfaces import AllocStatus
+from kvpool.lineage.v0.block.common import (
     BlockList,
     BlockPool,
     CacheMetricData,
@@ -21,7 +22,7 @@ from kvpool.lineage.v0.common import (
     RefCounter,
     get_all_blocks_recursively,
 )
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,7 +215,7 @@ def test_defect_03_a_chain_of_any_length_is_walked() -> None:
 @pytest.mark.lineage(ancestor="004", item="interfaces: Device, AllocStatus, NoFreeBlocksError")
 def test_interfaces() -> None:
     assert [device.name for device in interfaces.Device] == ["GPU", "CPU"]
-    assert [status.name for status in interfaces.AllocStatus] == ["OK", "LATER", "NEVER"]
+    assert [status.name for status in AllocStatus] == ["OK", "LATER", "NEVER"]
     for allocator in (interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator):
         assert issubclass(allocator.NoFreeBlocksError, ValueError)
         assert issubclass(allocator.NoFreeBlocksError, kvpool.OutOfBlocksError)

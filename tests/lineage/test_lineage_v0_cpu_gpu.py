@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
-from kvpool.lineage.v0.interfaces import Device, DeviceAwareBlockAllocator
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
+from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 GPU, CPU = Device.GPU, Device.CPU
 B = 4

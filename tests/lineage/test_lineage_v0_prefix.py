@@ -10,8 +10,8 @@ import pytest
 import kvpool
 from kvpool.lineage.errors import BlockStateError, NoFreeBlocksError, UnknownBlockError
 from kvpool.lineage.v0.evictor import EvictionPolicy
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.prefix_caching_block import (
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import (
     BlockTracker,
     PrefixCachingBlock,
     PrefixCachingBlockAllocator,
@@ -21,7 +21,7 @@ from kvpool.lineage.v0.prefix_caching_block import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool.lineage.v0.interfaces import Block, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, ExtraHash
 
 PROMPT = [[1, 2], [3, 4], [5, 6]]
 

@@ -3,7 +3,7 @@
 The classes are those of ``kvpool.lineage.v0`` under the older names; the newer ones are there, too. What the ancestor
 took from several modules is found here together.
 
-Differences from the ancestor, beside those of ``kvpool.lineage.v0.naive_block`` and ``prefix_caching_block``:
+Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and ``prefix_caching_block``:
 
 - ``is_block_cached`` says True for a block that is cached; the ancestor's said the opposite.
 - 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls once a step has run. ``[]`` will do.
@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from kvpool.lineage.v0 import common, naive_block, prefix_caching_block
-from kvpool.lineage.v0._allocator import PoolAllocator
-from kvpool.lineage.v0.common import ReadOnlyRefCounter, RefCounter, get_all_blocks_recursively
-from kvpool.lineage.v0.interfaces import Block, BlockAllocator, BlockId, Device
+from kvpool.lineage.v0.block import common, naive_block, prefix_caching_block
+from kvpool.lineage.v0.block._allocator import PoolAllocator
+from kvpool.lineage.v0.block.common import ReadOnlyRefCounter, RefCounter, get_all_blocks_recursively
+from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator, BlockId, Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that were decided and not executed yet; see ``kvpool.lineage.v0.common.CopyOnWriteTracker``.
+    """Copies that were decided and not executed yet; see ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
         refcounter: Says which blocks are shared.
@@ -140,7 +140,7 @@ class _OlderNames(PoolAllocator):
 
 
 class NaiveBlock(naive_block.NaiveBlock):
-    """A block that is told apart by its id alone: see ``kvpool.lineage.v0.naive_block.NaiveBlock``."""
+    """A block that is told apart by its id alone: see ``kvpool.lineage.v0.block.naive_block.NaiveBlock``."""
 
 
 class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
@@ -163,7 +163,7 @@ class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
 
 
 class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
-    """A block that is found by its content: see ``kvpool.lineage.v0.prefix_caching_block.PrefixCachingBlock``.
+    """A block that is found by its content: see ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
         prev_block: The block before it in the sequence.

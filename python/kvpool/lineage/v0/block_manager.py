@@ -16,14 +16,18 @@ Differences from the ancestor:
   swap of the same step, which workers execute before copies, writes to its source.
 - 19: the ids of a swap are translated in O(1) each.
 - 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them all.
-- 22: a sequence that was never looked up can be removed from the tracker.
+- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes from both trackers whatever
+  they know, also of a sequence without a table: one that was aborted while it waited.
 - ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it would wait for
   good.
 - What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were allocated.
 - ``fork`` onto a sequence that has a table already is an error: the ancestor lost the old table's blocks.
 - Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a parent, which
   may have been freed before its output was processed.
-- The state of a sequence is compared by name: the engine's own enum will do.
+- The state of a sequence is compared by name: the engine's own enum will do. So will its ``Device``, and its
+  ``AllocStatus`` equals the one that is returned here.
+- With a window the null block is taken when the first block is dropped, not at the first append.
+- Tokens are from 0 to 2**32 - 1 where they are hashed; the ancestor took any int.
 - Assertions are typed errors that derive from ``AssertionError``.
 
 A step is over, and with it the reason to keep the blocks of its copies, when ``mark_blocks_as_computed`` is called (as
@@ -38,17 +42,19 @@ from typing import TYPE_CHECKING
 from kvpool.errors import UnknownRequestError
 from kvpool.lineage.errors import BlockStateError, ContractError
 from kvpool.lineage.v0 import block_manager_util as util
-from kvpool.lineage.v0.block_manager_util import SequenceStatus, check_no_caching_or_swa_for_encdec, seqs_in
-from kvpool.lineage.v0.block_table import BlockTable
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from kvpool.lineage.v0.interfaces import AllocStatus, Device
-from kvpool.lineage.v0.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block_manager_util import SequenceStatus, seqs_in
+from kvpool.lineage.v0.block.block_table import BlockTable
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from kvpool.lineage.v0.block.interfaces import Device
+from kvpool.lineage.v0.block.prefix_caching_block import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block.utils import check_no_caching_or_swa_for_blockmgr_encdec
+from kvpool.lineage.v0.interfaces import AllocStatus, BlockSpaceManager
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
     from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
-    from kvpool.lineage.v0.interfaces import Block, EncoderSeqId, SeqId
+    from kvpool.lineage.v0.block.interfaces import Block, EncoderSeqId, SeqId
 
 __all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
 
@@ -57,7 +63,7 @@ class UnknownTableError(UnknownRequestError, AssertionError):
     """The sequence or group has no block table."""
 
 
-class SelfAttnBlockSpaceManager:
+class SelfAttnBlockSpaceManager(BlockSpaceManager):
     """Block tables of sequences.
 
     Args:
@@ -120,17 +126,21 @@ class SelfAttnBlockSpaceManager:
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
         """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not considered.
 
+        Of a group that never can the hashes are dropped: an engine ignores it, and does not say so.
+
         Raises:
             ContractError: No sequence of the group is waiting.
             NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
         """
-        check_no_caching_or_swa_for_encdec(self, seq_group)
+        check_no_caching_or_swa_for_blockmgr_encdec(self, seq_group)
         tokens = util.first_waiting(seq_group).get_token_ids()
         required = BlockTable.get_num_required_blocks(tokens, self.block_size, num_lookahead_slots)
         encoder = util.encoder_seq_of(seq_group)
         if encoder is not None:
             required += BlockTable.get_num_required_blocks(encoder.get_token_ids(), self.block_size)
         if self.block_allocator.get_num_total_blocks(Device.GPU) - required < self.watermark_blocks:
+            for seq in seq_group.get_seqs():
+                self._computed_blocks_tracker.remove_seq(seq.seq_id)
             return AllocStatus.NEVER
         fits = self.get_num_free_gpu_blocks() - required >= self.watermark_blocks
         return AllocStatus.OK if fits else AllocStatus.LATER
@@ -138,14 +148,18 @@ class SelfAttnBlockSpaceManager:
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
 
+        An encoder prompt may be empty, as that of a request without images is: its table then has no blocks.
+
         Raises:
             NoFreeBlocksError: Too few blocks are free.
             BlockStateError: A sequence or the group has a table already.
             ContractError: No sequence of the group is waiting, or one has no tokens.
             NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
         """
-        check_no_caching_or_swa_for_encdec(self, seq_group)
+        check_no_caching_or_swa_for_blockmgr_encdec(self, seq_group)
         first, encoder = util.first_waiting(seq_group), util.encoder_seq_of(seq_group)
+        if not first.get_token_ids():
+            raise ContractError(f"sequence {first.seq_id} has no tokens to allocate blocks for")
         waiting = seqs_in(seq_group, SequenceStatus.WAITING)
         taken = [seq.seq_id for seq in waiting if seq.seq_id in self.block_tables]
         if taken or (encoder is not None and seq_group.request_id in self.cross_block_tables):
@@ -168,7 +182,9 @@ class SelfAttnBlockSpaceManager:
     def _allocate_sequence(self, seq: Sequence) -> BlockTable:
         window = self.max_block_sliding_window
         table = BlockTable(self.block_size, self.block_allocator, max_block_sliding_window=window)
-        table.allocate(seq.get_token_ids(), extra_hash=util.extra_hash_of(seq))
+        tokens = seq.get_token_ids()
+        if tokens:
+            table.allocate(tokens, extra_hash=util.extra_hash_of(seq))
         return table
 
     def _num_leading_computed(self, blocks: Items[Block]) -> int:
@@ -214,13 +230,13 @@ class SelfAttnBlockSpaceManager:
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
-        """Gives up the blocks of a sequence; of one without a table nothing. O(blocks)."""
+        """Gives up the blocks of a sequence, and all that is known of it; one without a table is fine. O(blocks)."""
+        self._computed_blocks_tracker.remove_seq(seq.seq_id)
         table = self.block_tables.get(seq.seq_id)
         if table is None:
             return
         self._last_access_blocks_tracker.update_seq_blocks_last_access(seq.seq_id, table.physical_block_ids)
         self._last_access_blocks_tracker.remove_seq(seq.seq_id)
-        self._computed_blocks_tracker.forget(seq.seq_id)
         table.free()
         del self.block_tables[seq.seq_id], self._num_computed[seq.seq_id]
         self._end_step_if_empty()
@@ -238,7 +254,7 @@ class SelfAttnBlockSpaceManager:
             self._end_step_if_empty()
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
-        """Forgets the hashes of a sequence; of one that was never looked up nothing."""
+        """Forgets the hashes of a sequence; of one that was never looked up nothing. ``free`` does so, too."""
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_block_table(self, seq: Sequence) -> list[int]:

@@ -15,7 +15,7 @@ from kvpool.lineage.errors import ContractError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0.interfaces import ExtraHash
+    from kvpool.lineage.v0.block.interfaces import ExtraHash
 
 __all__ = ["ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 

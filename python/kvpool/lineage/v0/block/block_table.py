@@ -20,15 +20,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpool.lineage.errors import BlockStateError, ContractError, NoFreeBlocksError
-from kvpool.lineage.v0.common import BlockList
-from kvpool.lineage.v0.cpu_gpu_block_allocator import NullBlock
-from kvpool.lineage.v0.interfaces import Device
+from kvpool.lineage.v0.block.common import BlockList
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-    from kvpool.lineage.v0.interfaces import Block, BlockId, ExtraHash
+    from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
 
 __all__ = ["BlockTable"]
 
@@ -49,7 +49,7 @@ class BlockTable:
     Raises:
         ContractError: The block size, the window or a block is none that a table can have.
 
-    >>> from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+    >>> from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
     >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=8, num_cpu_blocks=0, block_size=4)
     >>> table = BlockTable(block_size=4, block_allocator=allocator)
     >>> table.allocate([1, 2, 3, 4, 5])
@@ -159,6 +159,8 @@ class BlockTable:
             ContractError: There is a window, and ``num_computed_slots`` is missing.
             TokenError: A token is out of range, and the allocator caches.
         """
+        if self._append_in_place(token_ids, num_lookahead_slots):
+            return
         self._check_allocated()
         self._allocator._check_tokens(token_ids)
         num_blocks = self._num_new_blocks(len(token_ids) + num_lookahead_slots)
@@ -183,6 +185,28 @@ class BlockTable:
             else:
                 self._blocks.append_token_ids(at, chunk)
             self._num_full_slots += len(chunk)
+
+    def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
+        """The usual append of a decode step: to one block, that is there and on the GPU. False if it is not that.
+
+        What a block appends is all or nothing by itself.
+        """
+        before, num_tokens = self._num_full_slots, len(token_ids)
+        at, used = divmod(before, self._block_size)
+        blocks = self._blocks.list()
+        if (
+            not 0 < num_tokens <= self._block_size - used
+            or before + num_tokens + num_lookahead_slots > len(blocks) * self._block_size
+            or self._max_block_sliding_window is not None
+            or getattr(blocks[at], "_allocator", None) is not self._allocator._gpu
+        ):
+            return False
+        if used + num_tokens < self._block_size:
+            self._blocks.append_token_ids(at, token_ids)
+        else:
+            self._allocator._append(self._blocks, at, token_ids)
+        self._num_full_slots = before + num_tokens
+        return True
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: ExtraHash = None) -> None:
         """Adds GPU blocks until so many slots are empty. All or nothing.

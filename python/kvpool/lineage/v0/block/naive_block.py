@@ -22,18 +22,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpool.lineage.errors import ContractError, NotSupportedError
-from kvpool.lineage.v0._allocator import PoolAllocator
-from kvpool.lineage.v0._handle import TokenBlock, check_live
-from kvpool.lineage.v0.common import BlockPool
+from kvpool.lineage.v0.block._allocator import PoolAllocator
+from kvpool.lineage.v0.block._handle import TokenBlock, check_live
+from kvpool.lineage.v0.block.common import BlockPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
     import kvpool
-    from kvpool.lineage.v0.interfaces import Block, BlockAllocator, BlockId, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator, BlockId, ExtraHash
 
-__all__ = ["NaiveBlock", "NaiveBlockAllocator"]
+__all__ = ["BlockPool", "NaiveBlock", "NaiveBlockAllocator"]
 
 
 class NaiveBlockAllocator(PoolAllocator):
@@ -221,9 +221,10 @@ class NaiveBlock(TokenBlock):
             BlockStateError: The tokens do not fit.
             StaleBlockError: The block was freed.
         """
-        self._check_live()
-        self._check_fits(token_ids)
-        token_ids = list(token_ids)
+        if not self._live or len(token_ids) > self._block_size - len(self._token_ids):
+            self._refuse(token_ids)
+        if type(token_ids) is not list:  # what cannot be read fails before anything has changed
+            token_ids = list(token_ids)
         if self._block_id is not None:
             self._block_id = self._allocator.cow_block_if_not_appendable(self._cow_target)
         self._token_ids.extend(token_ids)

@@ -7,9 +7,8 @@ Differences from the ancestor:
 
 - 4: a prefix ends at its first hole.
 - 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
-- ``settle`` and ``forget`` are new. What was looked up may be evicted before it is allocated, and a preempted sequence
-  may find less than the first time: the ancestor repeated its first answer, and the engine skipped computing what was
-  gone. Once a prompt has blocks the answer is how many of them were computed.
+- ``settle`` is new. What was looked up may be evicted before it is allocated: the ancestor repeated its first answer,
+  and the engine skipped computing what was gone. Once a prompt has blocks the answer is how many of them were computed.
 - After a change of the allocator's epoch a sequence is hashed again.
 - Assertions are typed errors that derive from ``AssertionError``.
 """
@@ -20,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvpool.lineage.errors import ContractError
-from kvpool.lineage.v0._hashing import hash_block_tokens
+from kvpool.lineage.v0.block._hashing import hash_block_tokens
 from kvpool.lineage.v0.block_manager_util import extra_hash_of, is_prefill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
     from kvpool.lineage.v0.block_manager_util import Sequence
-    from kvpool.lineage.v0.interfaces import BlockId, DeviceAwareBlockAllocator, SeqId
+    from kvpool.lineage.v0.block.interfaces import BlockId, DeviceAwareBlockAllocator, SeqId
 
 __all__ = ["ComputedBlocksTracker", "LastAccessBlocksTracker"]
 
@@ -93,11 +92,6 @@ class ComputedBlocksTracker:
         """Says how many tokens of a prompt were computed already in the blocks that it has got."""
         if self._enable_caching:
             self._update(seq).cached_tokens = num_cached_tokens
-
-    def forget(self, seq_id: SeqId) -> None:
-        """Says that a sequence has lost its blocks: the next answer is a new one. An unknown sequence is fine."""
-        if seq_id in self._tracked:
-            self._tracked[seq_id].cached_tokens = None
 
     def remove_seq(self, seq_id: SeqId) -> None:
         """Stops tracking a sequence; one that was never looked up is fine."""

@@ -33,20 +33,34 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kvpool.errors import InvalidBlockError
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError
-from kvpool.lineage.v0._handle import check_live
-from kvpool.lineage.v0._hashing import ChainedHash, digest_of, hash_block_tokens, hash_chain
-from kvpool.lineage.v0._prefix_block import BlockTracker, CachingAllocator, PrefixCachingBlock, parent_hash
-from kvpool.lineage.v0._views import PoolEvictor
-from kvpool.lineage.v0.common import BlockPool, CacheMetricData
+from kvpool.lineage.v0.block._handle import check_live
+from kvpool.lineage.v0.block._hashing import ChainedHash, digest_of, hash_block_tokens, hash_chain
+from kvpool.lineage.v0.block._prefix_block import (
+    BlockTracker,
+    CachingAllocator,
+    PrefixCachingBlock,
+    check_predecessor,
+    parent_hash,
+)
+from kvpool.lineage.v0.block._trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block._views import PoolEvictor
+from kvpool.lineage.v0.block.common import BlockPool, CacheMetricData
 from kvpool.lineage.v0.evictor import EvictionPolicy, Evictor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import kvpool
-    from kvpool.lineage.v0.interfaces import Block, BlockId, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
 
-__all__ = ["BlockTracker", "PrefixCachingBlock", "PrefixCachingBlockAllocator", "hash_block_tokens"]
+__all__ = [
+    "BlockTracker",
+    "ComputedBlocksTracker",
+    "LastAccessBlocksTracker",
+    "PrefixCachingBlock",
+    "PrefixCachingBlockAllocator",
+    "hash_block_tokens",
+]
 
 
 class PrefixCachingBlockAllocator(CachingAllocator):
@@ -154,9 +168,8 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return blocks
 
     def _check_prev(self, prev_block: Block | None) -> None:
+        check_predecessor(prev_block)
         if prev_block is not None:
-            if not isinstance(prev_block, PrefixCachingBlock):
-                raise ContractError(f"a prefix-caching block behind a {type(prev_block).__name__}")
             check_live(prev_block)
 
     def _make_blocks(

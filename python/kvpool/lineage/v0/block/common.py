@@ -9,7 +9,7 @@ Differences from the ancestor:
 - 11, 14: ``BlockPool`` makes a new handle each time and reuses numbers only, so a handle that was freed stays invalid
   and can never turn into another block. The tokens of a freed handle are dropped.
 - Assertions are typed errors that derive from ``AssertionError``.
-- ``RefCounter`` has no state in Python; ``CacheMetricData`` keeps two counts, the same figure as the mean of windows.
+- ``RefCounter`` has no state in Python; ``CacheMetricData`` counts hits, which sum up exactly.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError
-from kvpool.lineage.v0._handle import check_live, retire
+from kvpool.lineage.v0.block._handle import check_live, retire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvpool.lineage.v0.interfaces import Block, BlockAllocator, BlockId, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator, BlockId, ExtraHash
 
 __all__ = [
     "BlockList",
@@ -308,7 +308,7 @@ class BlockList:
         """
         block = self._blocks[block_index]
         block.append_token_ids(token_ids)
-        self._block_ids[block_index] = self._id_of(block)
+        self._block_ids[block_index] = block.block_id or self._id_of(block)
 
     def append(self, new_block: Block) -> None:
         """Adds a block at the end.
@@ -345,29 +345,59 @@ class BlockList:
 
 
 class CacheMetricData:
-    """Hits per query, over all time.
+    """Hits per query, over all time, counted in windows of ``block_size`` queries.
 
     Args:
-        block_size: Queries per window; kept for callers, the figure does not depend on it.
+        num_completed_blocks: Windows that are full.
+        completed_block_cache_hit_rate: Hits per query of those.
+        num_incompleted_block_queries: Queries of the window that is not full.
+        num_incompleted_block_hit: Its hits.
+        block_size: Queries per window.
+
+    Raises:
+        ContractError: ``block_size`` is less than 1.
 
     >>> metrics = CacheMetricData()
     >>> metrics.query(hit=True), metrics.query(hit=False), metrics.get_hit_rate()
     (None, None, 0.5)
     """
 
-    def __init__(self, block_size: int = 1000) -> None:
+    def __init__(
+        self,
+        num_completed_blocks: int = 0,
+        completed_block_cache_hit_rate: float = 0.0,
+        num_incompleted_block_queries: int = 0,
+        num_incompleted_block_hit: int = 0,
+        block_size: int = 1000,
+    ) -> None:
+        if block_size < 1:
+            raise ContractError(f"windows of {block_size} queries")
         self.block_size = block_size
-        self._queries = 0
-        self._hits = 0
+        self.num_completed_blocks = num_completed_blocks
+        self.num_incompleted_block_queries = num_incompleted_block_queries
+        self.num_incompleted_block_hit = num_incompleted_block_hit
+        # A count, so that no rounding adds up.
+        self._completed_hits = round(completed_block_cache_hit_rate * num_completed_blocks * block_size)
+
+    @property
+    def completed_block_cache_hit_rate(self) -> float:
+        """Hits per query of the windows that are full; 0.0 before the first."""
+        queries = self.num_completed_blocks * self.block_size
+        return self._completed_hits / queries if queries else 0.0
 
     def query(self, hit: bool) -> None:
         """Counts one query."""
-        self._queries += 1
-        self._hits += hit
+        self.num_incompleted_block_queries += 1
+        self.num_incompleted_block_hit += hit
+        if self.num_incompleted_block_queries == self.block_size:
+            self._completed_hits += self.num_incompleted_block_hit
+            self.num_completed_blocks += 1
+            self.num_incompleted_block_queries = self.num_incompleted_block_hit = 0
 
     def get_hit_rate(self) -> float:
         """Returns hits per query; 0.0 before the first."""
-        return self._hits / self._queries if self._queries else 0.0
+        queries = self.num_completed_blocks * self.block_size + self.num_incompleted_block_queries
+        return (self._completed_hits + self.num_incompleted_block_hit) / queries if queries else 0.0
 
 
 def get_all_blocks_recursively(last_block: Block) -> list[Block]:

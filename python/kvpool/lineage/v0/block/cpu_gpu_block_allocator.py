@@ -34,17 +34,17 @@ from typing import TYPE_CHECKING
 
 import kvpool
 from kvpool.lineage.errors import ContractError
-from kvpool.lineage.v0._two_devices import TIERS, TwoDevices
-from kvpool.lineage.v0.interfaces import Device, DeviceAwareBlockAllocator
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.null_block import NullBlock
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator
+from kvpool.lineage.v0.block._two_devices import TIERS, TwoDevices
+from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block._null_block import NullBlock
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0._allocator import PoolAllocator
-    from kvpool.lineage.v0.interfaces import Block, BlockId, ExtraHash
+    from kvpool.lineage.v0.block._allocator import PoolAllocator
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
 
 __all__ = ["CpuGpuBlockAllocator", "NullBlock"]
 
