@@ -12,7 +12,6 @@ import pytest
 import kvpool
 from kvpool.lineage import errors
 from kvpool.lineage.v0.block import interfaces
-from kvpool.lineage.v0.interfaces import AllocStatus
 from kvpool.lineage.v0.block.common import (
     BlockList,
     BlockPool,
@@ -23,6 +22,7 @@ from kvpool.lineage.v0.block.common import (
     get_all_blocks_recursively,
 )
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.interfaces import AllocStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ import pytest
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, NoFreeBlocksError, UnknownBlockError
-from kvpool.lineage.v0.evictor import EvictionPolicy
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 from kvpool.lineage.v0.block.prefix_caching_block import (
     BlockTracker,
@@ -17,6 +16,7 @@ from kvpool.lineage.v0.block.prefix_caching_block import (
     PrefixCachingBlockAllocator,
     hash_block_tokens,
 )
+from kvpool.lineage.v0.evictor import EvictionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 import kvpool
 from kvpool.lineage.errors import NoFreeBlocksError, StaleBlockError, UnknownBlockError
-from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator, hash_block_tokens
+from kvpool.lineage.v0.block.prefix_caching_block import (
+    PrefixCachingBlock,
+    PrefixCachingBlockAllocator,
+    hash_block_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -10,8 +10,11 @@ import kvpool
 from kvpool.lineage.v0.block import _trackers as trackers
 from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from kvpool.lineage.v0.block.interfaces import Device
-from kvpool.lineage.v0.block.prefix_caching_block import hash_block_tokens
-from kvpool.lineage.v0.block.prefix_caching_block import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block.prefix_caching_block import (
+    ComputedBlocksTracker,
+    LastAccessBlocksTracker,
+    hash_block_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

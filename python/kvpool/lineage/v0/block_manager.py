@@ -42,19 +42,19 @@ from typing import TYPE_CHECKING
 from kvpool.errors import UnknownRequestError
 from kvpool.lineage.errors import BlockStateError, ContractError
 from kvpool.lineage.v0 import block_manager_util as util
-from kvpool.lineage.v0.block_manager_util import SequenceStatus, seqs_in
 from kvpool.lineage.v0.block.block_table import BlockTable
 from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from kvpool.lineage.v0.block.interfaces import Device
 from kvpool.lineage.v0.block.prefix_caching_block import ComputedBlocksTracker, LastAccessBlocksTracker
 from kvpool.lineage.v0.block.utils import check_no_caching_or_swa_for_blockmgr_encdec
+from kvpool.lineage.v0.block_manager_util import SequenceStatus, seqs_in
 from kvpool.lineage.v0.interfaces import AllocStatus, BlockSpaceManager
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
-    from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
     from kvpool.lineage.v0.block.interfaces import Block, EncoderSeqId, SeqId
+    from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
 
 __all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
 

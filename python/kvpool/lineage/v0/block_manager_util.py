@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sequence", "SequenceGroup", "SequenceStatus"]
 
+
 class SequenceStatus(enum.IntEnum):
     """Where a sequence is in its life."""
 

@@ -1,4 +1,4 @@
-"""What vLLM v0's scheduler asks of a block manager.
+"""What vLLM v0's scheduler asks of a block manager; and the names of ``block.interfaces``, which were here before.
 
 Owns names and signatures. Sequences and groups are the engine's, and so may its enums be: ``AllocStatus`` compares by
 name with ``==``, and where a ``Device`` is taken a member of the engine's own will do. ``is`` tells two enums apart.
@@ -11,15 +11,38 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from kvpool.errors import InvalidArgumentError
-from kvpool.lineage._enums import Device, NamedEnum
+from kvpool.lineage._enums import NamedEnum
 from kvpool.lineage.errors import NotSupportedError
+from kvpool.lineage.v0.block.interfaces import (
+    Block,
+    BlockAllocator,
+    BlockId,
+    Device,
+    DeviceAwareBlockAllocator,
+    EncoderSeqId,
+    ExtraHash,
+    PrefixHash,
+    SeqId,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
     from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
 
-__all__ = ["AllocStatus", "BlockSpaceManager", "Device"]
+__all__ = [
+    "AllocStatus",
+    "Block",
+    "BlockAllocator",
+    "BlockId",
+    "BlockSpaceManager",
+    "Device",
+    "DeviceAwareBlockAllocator",
+    "EncoderSeqId",
+    "ExtraHash",
+    "PrefixHash",
+    "SeqId",
+]
 
 
 class AllocStatus(NamedEnum):
@@ -46,7 +69,9 @@ class BlockSpaceManager(ABC):
 
             return SelfAttnBlockSpaceManager
         if version.lower() == "placeholder":
-            raise NotSupportedError("a model without KV needs no block manager of kvpool: keep the engine's placeholder")
+            raise NotSupportedError(
+                "a model without KV needs no block manager of kvpool: keep the engine's placeholder"
+            )
         raise InvalidArgumentError(f"Unknown version {version!r}: 'selfattn' is known")
 
     @abstractmethod

@@ -164,8 +164,13 @@ class PoolAllocator(BlockAllocator):
         """Returns how many blocks there are."""
         return self._num_blocks
 
-    def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds."""
+    def get_num_free_blocks(self, device: object = None) -> int:
+        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds.
+
+        Raises:
+            ContractError: A device is given.
+        """
+        self._check_device(device)
         return self._pool.num_available
 
     def get_physical_block_id(self, absolute_id: int) -> int:

@@ -7,13 +7,13 @@ block is computed is asked of the pool.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kvpool.errors import TokenError
 from kvpool.lineage.errors import BlockStateError, ContractError
 from kvpool.lineage.v0.block._allocator import PoolAllocator
 from kvpool.lineage.v0.block._handle import TokenBlock
-from kvpool.lineage.v0.block._hashing import ChainedHash, extra_keys, hash_block_tokens, hash_chain
+from kvpool.lineage.v0.block._hashing import NONE_HASH, ChainedHash, extra_keys, hash_block_tokens, hash_chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +78,8 @@ class PrefixCachingBlock(TokenBlock):
         BlockStateError: The tokens do not fit, or ``computed`` is said of a block that is not cached.
     """
 
+    _none_hash: ClassVar[int] = NONE_HASH
+
     def __init__(
         self,
         prev_block: Block | None,
@@ -88,11 +90,11 @@ class PrefixCachingBlock(TokenBlock):
         computed: bool = False,
         extra_hash: ExtraHash = None,
     ) -> None:
-        self._caching = isinstance(allocator, CachingAllocator)
-        if not self._caching:
+        if not isinstance(allocator, CachingAllocator):
             raise ContractError(f"the block of a {type(allocator).__name__} cannot cache prefixes")
         check_predecessor(prev_block)
         extra_keys(extra_hash)  # refuses what is no extra hash
+        self._caching = True
         self._extra_hash = extra_hash
         self._last_accessed = _NEVER_ACCESSED
         self._hash: ChainedHash | None = None

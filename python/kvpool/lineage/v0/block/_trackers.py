@@ -25,8 +25,8 @@ from kvpool.lineage.v0.block_manager_util import extra_hash_of, is_prefill
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
-    from kvpool.lineage.v0.block_manager_util import Sequence
     from kvpool.lineage.v0.block.interfaces import BlockId, DeviceAwareBlockAllocator, SeqId
+    from kvpool.lineage.v0.block_manager_util import Sequence
 
 __all__ = ["ComputedBlocksTracker", "LastAccessBlocksTracker"]
 

@@ -13,8 +13,8 @@ from kvpool.errors import OutOfBlocksError
 from kvpool.lineage._enums import member
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError, no_free_blocks
 from kvpool.lineage.v0.block._hashing import ChainedHash, hash_chain
-from kvpool.lineage.v0.block.interfaces import Device
 from kvpool.lineage.v0.block._null_block import NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
 from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TwoDevices:
 
     def __init__(self, allocators: Mapping[Device, PoolAllocator], tiers: kvpool.TieredPool) -> None:
         self._allocators = allocators
-        self._gpu = allocators[Device.GPU]
+        self._gpu: PoolAllocator = allocators[Device.GPU]
         self._tiers = tiers
         self._null_block: NullBlock | None = None
         # Handed over by the core, not fetched yet.
@@ -55,8 +55,8 @@ class TwoDevices:
 
     def _of(self, block: Block) -> PoolAllocator:
         block_id = block.block_id
-        if block_id is not None and getattr(block, "_allocator", None) is self._gpu:
-            return self._gpu
+        if getattr(block, "_allocator", None) is self._gpu and block_id is not None:
+            return self._on(Device.GPU)
         if block_id is None:
             if not getattr(block, "_live", True):
                 self._on(Device.GPU)._core_of(block)  # says that the handle is stale
@@ -162,20 +162,28 @@ class TwoDevices:
             raise no_free_blocks(error) from None
         self._fence_copies()
         swaps = self._take_plan()
+        # Given up in order, by the references that this takes: the block that is freed last is reused first.
+        src._pool.acquire(cores)
         moved = swap.complete()
+        src._pool.release(cores)
+        to_copy = {core for core, _ in swap.copies}
         for block, core in zip(live, cores, strict=True):
             src._released(core)
             dst._adopt(block, moved[core])
             if isinstance(dst, PrefixCachingBlockAllocator):
-                self._register(block, moved[core], dst)
+                self._register(block, moved[core], dst, hit=core not in to_copy)
+                to_copy.discard(core)  # a further handle on it finds what the first has brought
         return {src._to_face(old): dst._to_face(new) for old, new in moved.items()}, swaps
 
     @staticmethod
-    def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator) -> None:
+    def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator, *, hit: bool) -> None:
         # What was computed has moved with its registration. What was not is registered anew, unless another block is:
         # this one is the destination of a copy, and cannot be exchanged.
         hashed = block.content_hash
-        if isinstance(hashed, ChainedHash) and allocator._registered(hashed) is None:
+        if not isinstance(hashed, ChainedHash):
+            return
+        allocator.metric_data.query(hit)
+        if allocator._registered(hashed) is None:
             allocator._promote(core, hashed)
 
     def _fit(self, blocks: Sequence[Block], src_device: Device, dst_device: Device, reserve: int) -> str:

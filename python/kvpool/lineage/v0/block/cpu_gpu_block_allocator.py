@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING
 
 import kvpool
 from kvpool.lineage.errors import ContractError
+from kvpool.lineage.v0.block._null_block import NullBlock
 from kvpool.lineage.v0.block._two_devices import TIERS, TwoDevices
 from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.block._null_block import NullBlock
 from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:

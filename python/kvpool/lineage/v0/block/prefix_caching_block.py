@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kvpool.errors import InvalidBlockError
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError
 from kvpool.lineage.v0.block._handle import check_live
-from kvpool.lineage.v0.block._hashing import ChainedHash, digest_of, hash_block_tokens, hash_chain
+from kvpool.lineage.v0.block._hashing import NONE_HASH, ChainedHash, digest_of, hash_block_tokens, hash_chain
 from kvpool.lineage.v0.block._prefix_block import (
     BlockTracker,
     CachingAllocator,
@@ -63,6 +63,12 @@ __all__ = [
 ]
 
 
+def common_prefix(lists: Sequence[list[int]]) -> list[int]:
+    """Returns what all lists begin with; of none nothing."""
+    columns = zip(*lists, strict=False)
+    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+
+
 class PrefixCachingBlockAllocator(CachingAllocator):
     """Allocates blocks and shares full ones by their content.
 
@@ -87,6 +93,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
     (0, True, 0.5)
     """
 
+    _none_hash: ClassVar[int] = NONE_HASH
     _block_type: ClassVar[type[PrefixCachingBlock]] = PrefixCachingBlock
 
     def __init__(
@@ -98,7 +105,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         *,
         _tier: tuple[kvpool.TieredPool, int] | None = None,
     ) -> None:
-        if eviction_policy is not EvictionPolicy.LRU:
+        if eviction_policy != EvictionPolicy.LRU:
             raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")
         super().__init__(num_blocks, block_size, block_ids, _tier)
         self._block_pool = BlockPool(block_size, self._block_type, self, 4 * max(num_blocks, 1))
@@ -106,6 +113,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         # cannot list them; an entry that it contradicts is ignored.
         self._touched: dict[int, bytes] = {}
         self.metric_data = CacheMetricData()
+        self.eviction_policy = eviction_policy
 
     @property
     def evictor(self) -> Evictor:
@@ -270,8 +278,13 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return copied
 
     def _place(self, blocks: Sequence[Block]) -> list[int]:
-        hashes = [block.content_hash for block in blocks]
-        return self._take([hashed if isinstance(hashed, ChainedHash) else None for hashed in hashes])[0]
+        contents = [block.content_hash for block in blocks]
+        hashes = [hashed if isinstance(hashed, ChainedHash) else None for hashed in contents]
+        cores, hits = self._take(hashes)
+        for hashed, hit in zip(hashes, hits, strict=True):
+            if hashed is not None:
+                self.metric_data.query(hit)
+        return cores
 
     def is_block_cached(self, block: Block) -> bool:
         """Says whether a block is registered with this block's content, computed or not.
@@ -332,8 +345,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         """Returns the common prefix of these lists; empty ones do not count. One list is returned as it is."""
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
-        columns = zip(*(ids for ids in computed_seq_block_ids if ids), strict=False)
-        return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+        return common_prefix([ids for ids in computed_seq_block_ids if ids])
 
     def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
         """Returns how many blocks the full ones among these would take from the free ones: one per physical block.
@@ -364,7 +376,10 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return block_hashes[:]
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Returns hits per immutable block asked for; 0.0 before the first."""
+        """Returns hits per full block that was allocated or swapped in; 0.0 before the first.
+
+        What failed is not counted: it changes nothing.
+        """
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
