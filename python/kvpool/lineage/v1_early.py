@@ -69,9 +69,9 @@ class BlockHashType(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class KVCacheBlock:
-    """Metadata of one block."""
+    """Metadata of one block. An engine may set further attributes; ``reset`` leaves those alone."""
 
     #: Number of the block.
     block_id: int
@@ -131,6 +131,20 @@ class FreeKVCacheBlockQueue:
     def num_free_blocks(self) -> int:
         """Blocks in the queue."""
         return len(self._free)
+
+    @property
+    def free_list_head(self) -> KVCacheBlock | None:
+        """The block that is taken next, or None. O(free blocks), for tests and tools."""
+        return self._at(0)
+
+    @property
+    def free_list_tail(self) -> KVCacheBlock | None:
+        """The block that is taken last, or None. O(free blocks), for tests and tools."""
+        return self._at(-1)
+
+    def _at(self, position: int) -> KVCacheBlock | None:
+        order = self._free.order()
+        return self._blocks[order[position] - 1] if order else None
 
     def popleft(self) -> KVCacheBlock:
         """Takes the first block.

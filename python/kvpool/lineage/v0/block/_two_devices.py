@@ -164,8 +164,10 @@ class TwoDevices:
         swaps = self._take_plan()
         # Given up in order, by the references that this takes: the block that is freed last is reused first.
         src._pool.acquire(cores)
-        moved = swap.complete()
-        src._pool.release(cores)
+        try:
+            moved = swap.complete()
+        finally:
+            src._pool.release(cores)
         to_copy = {core for core, _ in swap.copies}
         for block, core in zip(live, cores, strict=True):
             src._released(core)
