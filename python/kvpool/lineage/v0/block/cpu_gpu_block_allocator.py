@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import kvpool
-from kvpool.lineage.errors import ContractError
+from kvpool.lineage.errors import BlockStateError, ContractError
 from kvpool.lineage.v0.block._null_block import NullBlock
 from kvpool.lineage.v0.block._two_devices import TIERS, TwoDevices
 from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
@@ -115,7 +115,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             for device, allocator in allocators.items():
                 allocator._bind(tiers, TIERS[device])
         super().__init__(allocators, gpu_block_allocator._tiers)
-        self._swaps: list[tuple[BlockId, BlockId]] = []  # not fetched yet
+        # Not fetched yet; None if more were made than one step can have, because nobody fetches them.
+        self._swaps: list[tuple[BlockId, BlockId]] | None = []
+        self._most_swaps = 2 * sum(allocator.get_num_total_blocks() for allocator in allocators.values())
 
     def allocate_or_get_null_block(self) -> Block:
         """Returns the null block: what stands in a block table where a sequence has dropped a block.
@@ -278,15 +280,24 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             ContractError: There is no such device, or both are the same.
         """
         mapping, swaps = self._move(blocks, src_device, dst_device)
-        self._swaps += swaps
+        if self._swaps is not None:
+            self._swaps += swaps
+            if len(self._swaps) > self._most_swaps:
+                self._swaps = None
         return mapping
 
     def get_and_reset_swaps(self) -> list[tuple[BlockId, BlockId]]:
         """Returns the copies that ``swap`` made necessary, (source, destination) in order, and forgets them.
 
-        Ids tell the direction: GPU and CPU have none in common.
+        Ids tell the direction: GPU and CPU have none in common. For engines that do not take them from what ``swap``
+        returns; to be called every step.
+
+        Raises:
+            BlockStateError: So many were made since the last call that they were not kept; those of this step are lost.
         """
         swaps, self._swaps = self._swaps, []
+        if swaps is None:
+            raise BlockStateError(f"more than {self._most_swaps} copies of swaps were not fetched: fetch them every step")
         return swaps
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
