@@ -302,3 +302,23 @@ def test_no_free_blocks_error_says_how_many() -> None:
 def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "copies to make: [(2, 3)]" in capsys.readouterr().out
+
+
+@pytest.mark.lineage(ancestor="004", item="CacheMetricData: its fields")
+def test_fields_of_cache_metric_data() -> None:
+    metrics = CacheMetricData(block_size=10)
+    for n in range(25):
+        metrics.query(hit=n % 5 == 0)
+    assert (metrics.num_completed_blocks, metrics.completed_block_cache_hit_rate) == (2, 0.2)
+    assert (metrics.num_incompleted_block_queries, metrics.num_incompleted_block_hit) == (5, 1)
+    again = CacheMetricData(
+        num_completed_blocks=metrics.num_completed_blocks,
+        completed_block_cache_hit_rate=metrics.completed_block_cache_hit_rate,
+        num_incompleted_block_queries=metrics.num_incompleted_block_queries,
+        num_incompleted_block_hit=metrics.num_incompleted_block_hit,
+        block_size=10,
+    )
+    assert again.get_hit_rate() == metrics.get_hit_rate() == 0.2
+    assert CacheMetricData().completed_block_cache_hit_rate == 0.0
+    with pytest.raises(AssertionError):
+        CacheMetricData(block_size=0)

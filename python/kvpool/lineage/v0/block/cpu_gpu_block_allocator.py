@@ -297,7 +297,9 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """
         swaps, self._swaps = self._swaps, []
         if swaps is None:
-            raise BlockStateError(f"more than {self._most_swaps} copies of swaps were not fetched: fetch them every step")
+            raise BlockStateError(
+                f"more than {self._most_swaps} copies of swaps were not fetched: fetch them every step"
+            )
         return swaps
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
