@@ -1,7 +1,7 @@
 """The face of vLLM v0, per block: the same work as the ancestor's published costs.
 
-The decode append of a block table runs beside the ancestor's own where that is importable: vLLM 0.8.5 or another version
-that still has ``vllm.core``. Compare the medians of one run.
+The decode append of a block table runs beside the ancestor's own where that is importable: vLLM 0.8.5 or another
+version that still has ``vllm.core``. Compare the medians of one run.
 
 20,000 blocks of 16 tokens, 512 at a time. The original, in ns per block: cold allocate with hash 10,384, hit of blocks
 in use 3,435, hit of freed blocks 4,137, free 2,605, cold under eviction 14,775; in ns per call: decode append 4,114,
@@ -151,7 +151,7 @@ def test_v0_block_table_decode(benchmark: BenchmarkFixture, kind: str, whose: st
     table_of, allocators = block_modules(whose)
 
     def start() -> tuple[tuple[Any, ...], dict[str, Any]]:
-        allocator = allocators.create(kind, num_gpu_blocks=POOL, num_cpu_blocks=16, block_size=SIZE)
+        allocator = allocators.create(kind, num_gpu_blocks=16 * SEQUENCES, num_cpu_blocks=16, block_size=SIZE)
         tables = [table_of(block_size=SIZE, block_allocator=allocator) for _ in range(SEQUENCES)]
         for table in tables:
             table.allocate([RANDOM.randrange(50_000) for _ in range(100)])
