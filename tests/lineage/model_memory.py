@@ -1,11 +1,12 @@
-"""The memory of a model engine: KV bytes per token, in physical blocks of two devices.
+"""The memory of a model engine: KV bytes per token, in physical blocks of two devices; and enums of its own.
 
 The KV of a token is a function of everything before it, so a block of another prefix is noticed as soon as it is read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import enum
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,3 +63,9 @@ class Memory:
             where = at % self.block_size * SLOT
             seen = bytes(self.gpu[table[at // self.block_size]][where : where + SLOT])
             assert seen == tokens.kv[at], f"{who}, token {at}, block {table[at // self.block_size]}: wrong KV"
+
+
+def own_enum(name: str, members: str) -> Any:
+    """An enum of an engine's own: not kvpool's, with its names."""
+    kind: Any = enum.Enum
+    return kind(name, members)

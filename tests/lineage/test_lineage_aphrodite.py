@@ -288,7 +288,7 @@ def test_trackers() -> None:
 @both
 def test_a_tracker_of_an_allocator(make: Callable[..., Allocator]) -> None:
     allocator = make()
-    tracker = CopyOnWriteTracker(refcounter=allocator.refcounter, allocator=allocator)  # type: ignore[arg-type]
+    tracker = CopyOnWriteTracker(refcounter=allocator.refcounter, allocator=allocator)
     block = allocator.allocate_mutable(None)
     assert tracker.cow_block_if_not_appendable(block) == 0
     (twin,) = allocator.fork(block)

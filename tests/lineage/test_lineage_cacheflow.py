@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import random
 import runpy
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from kvpool.lineage.errors import (
     StaleBlockError,
     UnknownBlockError,
 )
+from tests.lineage.model_memory import own_enum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -647,10 +647,9 @@ def test_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.lineage(ancestor="003", item="an engine's own Device, AllocStatus and SequenceStatus")
 def test_the_engine_s_own_enums() -> None:
-    device, status, state = (
-        enum.Enum(name, names)  # type: ignore[misc]
-        for name, names in (("Device", "GPU CPU"), ("AllocStatus", "OK LATER NEVER"), ("SequenceStatus", "SERVING"))
-    )
+    device = own_enum("Device", "GPU CPU")
+    status = own_enum("AllocStatus", "OK LATER NEVER")
+    state = own_enum("SequenceStatus", "SERVING")
     manager, group = allocated(1, 2)
     (block, _) = manager.block_tables[0]
     assert block.device == device["GPU"]

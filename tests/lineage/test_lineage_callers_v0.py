@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvpool.lineage.v0.interfaces import BlockSpaceManager
-from tests.lineage.model_memory import Memory, Tokens
+from tests.lineage.model_memory import Memory, Tokens, own_enum
 
 if TYPE_CHECKING:
     from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
@@ -159,11 +159,11 @@ class Scheduler:
     def end(self, group: Group, seq: Seq, status: SequenceStatus) -> None:
         """What the ancestor does with a sequence that is over, whatever it was doing: ``free``, no other call."""
         seq.status = status
-        self.manager.free(seq)  # type: ignore[arg-type]
+        self.manager.free(seq)
         group.seqs.remove(seq)
         self.ended += 1
         if not group.seqs and group.is_encoder_decoder():
-            self.manager.free_cross(group)  # type: ignore[arg-type]
+            self.manager.free_cross(group)
 
     def abort(self, group: Group) -> None:
         for queue in (self.waiting, self.running, self.swapped):
@@ -295,7 +295,7 @@ class Scheduler:
                 if self.one_in(8) and len(group.seqs) < 3 and not group.is_encdec:
                     child = self.new_seq(list(seq.tokens.ids), seq.extra)
                     child.status, child.prompt, child.data.computed = seq.status, seq.prompt, seq.data.computed
-                    self.manager.fork(seq, child)  # type: ignore[arg-type]
+                    self.manager.fork(seq, child)
                     group.seqs.append(child)
                     child.tokens.append(self.random.randrange(2))
                 seq.tokens.append(self.random.randrange(2))
@@ -421,5 +421,6 @@ def test_the_engine_s_own_enums() -> None:
         GPU = enum.auto()
 
     assert manager.can_allocate(large) != Other.GPU
+    disk = own_enum("Device", "DISK")
     with pytest.raises(AssertionError, match="GPU, CPU are known"):
-        allocator.get_num_free_blocks(enum.Enum("Device", "DISK").DISK)  # type: ignore[attr-defined]
+        allocator.get_num_free_blocks(disk["DISK"])

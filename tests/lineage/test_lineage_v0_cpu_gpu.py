@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
+from tests.lineage.model_memory import own_enum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -546,23 +546,26 @@ def test_hit_rate_of_swaps_and_failures() -> None:
 @lineage("3.5: the engine's own Device is taken everywhere")
 @BOTH
 def test_the_engine_s_own_device(kind: str) -> None:
-    own: Any = enum.Enum("Device", "GPU CPU")  # type: ignore[misc]
+    device = own_enum("Device", "GPU CPU")
+    gpu, cpu = device["GPU"], device["CPU"]
     allocator = create(kind)
-    (block,) = allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], own.GPU)
-    tail = allocator.allocate_mutable_block(block, device=own.GPU)
-    assert allocator.get_num_free_blocks(own.GPU) == 6
+    (block,) = allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], gpu)
+    tail = allocator.allocate_mutable_block(block, device=gpu)
+    assert allocator.get_num_free_blocks(gpu) == 6
     null_block = allocator.allocate_or_get_null_block()
-    assert allocator.get_num_total_blocks(own.GPU) == 7
-    assert allocator.get_num_full_blocks_touched([block, null_block], own.CPU) == 1
-    mapping = allocator.swap(blocks=[block, tail], src_device=own.GPU, dst_device=own.CPU)
+    assert allocator.get_num_total_blocks(gpu) == 7
+    assert allocator.get_num_full_blocks_touched([block, null_block], cpu) == 1
+    mapping = allocator.swap(blocks=[block, tail], src_device=gpu, dst_device=cpu)
     places = {
-        allocator.get_physical_block_id(own.GPU, src): allocator.get_physical_block_id(own.CPU, dst)
+        allocator.get_physical_block_id(gpu, src): allocator.get_physical_block_id(cpu, dst)
         for src, dst in mapping.items()
     }
     assert places == {0: 0, 1: 1}
-    assert allocator.find_cached_blocks_prefix([7], own.CPU) == []
-    assert allocator.reset_prefix_cache(own.GPU) is True
-    for wrong in (None, "GPU", enum.Enum("Device", "DISK").DISK):  # type: ignore[attr-defined]
+    assert allocator.find_cached_blocks_prefix([7], cpu) == []
+    assert allocator.reset_prefix_cache(gpu) is True
+    wrong: Any
+    disk = own_enum("Device", "DISK")
+    for wrong in (None, "GPU", disk["DISK"]):
         with pytest.raises(AssertionError, match="there is no device"):
             allocator.get_num_free_blocks(wrong)
 

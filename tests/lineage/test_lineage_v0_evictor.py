@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import kvpool
 from kvpool.lineage.v0.evictor import BlockMetaData, EvictionPolicy, Evictor, LRUEvictor, make_evictor
+from tests.lineage.model_memory import own_enum
 
 
 def drain(evictor: Evictor) -> list[tuple[int, int]]:
@@ -143,8 +143,8 @@ def test_against_a_sorted_list(calls: list[tuple[str, int, int, int]]) -> None:
 
 @pytest.mark.lineage(ancestor="004", item="LRUEvictor.free_table, BlockMetaData; an engine's own EvictionPolicy")
 def test_free_table() -> None:
-    own = enum.Enum("EvictionPolicy", "LRU")  # type: ignore[misc]
-    evictor = make_evictor(own.LRU)  # type: ignore[attr-defined]
+    own = own_enum("EvictionPolicy", "LRU")
+    evictor = make_evictor(own["LRU"])
     assert isinstance(evictor, LRUEvictor)
     evictor.add(4, content_hash=44, num_hashed_tokens=16, last_accessed=1.0)
     evictor.add(5, content_hash=55, num_hashed_tokens=32, last_accessed=2.0)

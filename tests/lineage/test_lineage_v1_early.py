@@ -324,7 +324,8 @@ def test_ends_of_the_queue_and_further_attributes() -> None:
     queue.popleft()
     assert queue.free_list_head is queue.free_list_tail is blocks[1]
     queue.popleft()
-    assert (queue.free_list_head, queue.free_list_tail) == (None, None)
+    ends: Any = (queue.free_list_head, queue.free_list_tail)
+    assert ends == (None, None)
     block: Any = blocks[0]
     block.engine_note = "mine"
     block.reset()

@@ -415,9 +415,10 @@ fn what_is_hashed_behind_a_link_from_a_digest_is_what_its_chain_says() {
 #[test]
 fn a_link_from_a_digest_has_tokens_and_no_padding() {
     let hash = BlockHash::from_digest(HashAlgorithm::Sha256, &[7; 32]).unwrap();
+    let zero = BlockHash::from_digest(HashAlgorithm::Sha256, &[0; 32]).unwrap();
     let none = ChainLink::from_digest(HashAlgorithm::Sha256, 0, hash, None, &[]);
     assert!(matches!(none, Err(HashError::NotOneBlock { tokens: 0, .. })));
-    for (hash, parent) in [(hash, None), (BlockHash::default(), Some((hash, 0)))] {
+    for (hash, parent) in [(hash, None), (zero, Some((hash, 0)))] {
         let padded = ChainLink::from_digest(HashAlgorithm::Xxh3, 0, hash, parent, &[1]);
         assert!(matches!(padded, Err(HashError::DigestPadding { .. })));
     }
