@@ -129,6 +129,8 @@ class Scheduler:
             block_size=SIZE, num_gpu_blocks=gpu, num_cpu_blocks=cpu, sliding_window=window, enable_caching=caching
         )
         self.caching = caching
+        # Copies before swaps in, prompts without chunks: what other managers may need.
+        self.copies_first = self.whole_prompts = False
         self.memory = Memory(SIZE, gpu, cpu)
         self.waiting: list[Group] = []
         self.running: list[Group] = []
@@ -142,6 +144,11 @@ class Scheduler:
     def new_seq(self, tokens: list[int], extra: int | None) -> Seq:
         self.ids += 1
         return Seq(self.ids, tokens, extra)
+
+    def group_of(self, tokens: list[int]) -> Group:
+        seq = self.new_seq(tokens, None)
+        seq.status = SequenceStatus.RUNNING
+        return Group(f"r{seq.seq_id}", [seq])
 
     def add(self) -> None:
         tokens = [self.random.randrange(2) for _ in range(self.random.randint(1, 7))]
@@ -195,7 +202,7 @@ class Scheduler:
             (seq,) = group.seqs
             cached = self.manager.get_num_cached_tokens(seq)
             left = seq.prompt - seq.data.computed
-            chunk = left if self.one_in(2) else self.random.randint(1, left)
+            chunk = left if self.whole_prompts or self.one_in(2) else self.random.randint(1, left)
             if seq.data.computed < cached:  # what is cached takes no budget
                 chunk = min(left, max(chunk, cached - seq.data.computed))
             step.scheduled.append((group, chunk))
@@ -268,9 +275,12 @@ class Scheduler:
                 work.append((group, seq, table, max(seq.data.computed, skip), seq.data.computed + chunk))
         for group, chunk in step.scheduled:
             manager.mark_blocks_as_computed(group, chunk)
-        self.memory.swap_in(step.swap_in)
+        if not self.copies_first:
+            self.memory.swap_in(step.swap_in)
         self.memory.swap_out(step.swap_out)
         self.memory.copy(step.copies)
+        if self.copies_first:
+            self.memory.swap_in(step.swap_in)
         cross: list[tuple[list[int], Seq]] = []
         for group, seq, table, start, end in work:
             self.memory.write(table, seq.tokens, start, end)

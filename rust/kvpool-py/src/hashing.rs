@@ -421,7 +421,7 @@ impl PyChainLink {
         digest: &[u8],
         tokens: &Bound<'_, PyAny>,
         parent: Option<&[u8]>,
-        depth: Int,
+        depth: i128,
         epoch: i128,
     ) -> PyResult<Self> {
         let (algorithm, epoch) = (named::<HashAlgorithm>(py, algorithm)?, self::epoch(py, epoch)?);

@@ -7,8 +7,9 @@ Differences from the ancestor:
 
 - 4: a prefix ends at its first hole.
 - 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
-- ``settle`` is new. What was looked up may be evicted before it is allocated: the ancestor repeated its first answer,
-  and the engine skipped computing what was gone. Once a prompt has blocks the answer is how many of them were computed.
+- What was looked up may be evicted before it is allocated: the ancestor repeated its first answer, and the engine
+  skipped computing what was gone. Here the answer of a prompt may shrink. ``settle`` is new: it says how many of the
+  blocks that a prompt has got were computed.
 - After a change of the allocator's epoch a sequence is hashed again.
 - Assertions are typed errors that derive from ``AssertionError``.
 """
@@ -56,8 +57,9 @@ class ComputedBlocksTracker:
     def get_num_cached_tokens(self, seq: Sequence) -> int:
         """Returns how many tokens from the start of the sequence are in blocks that are cached and computed.
 
-        While the sequence computes its prompt the answer stays the first one, or that of ``settle``: blocks that the
-        prompt itself has filled meanwhile do not count. O(tokens added + blocks cached); without caching always 0.
+        While the sequence computes its prompt the answer is at most the first one, or that of ``settle``: blocks that
+        the prompt itself has filled meanwhile do not count, nor do any that were evicted since. O(tokens added + blocks
+        cached); without caching always 0.
 
         Raises:
             ContractError: The sequence has become shorter.
@@ -68,7 +70,9 @@ class ComputedBlocksTracker:
         if tracked.cached_tokens is None or not is_prefill(seq):
             found = self._allocator.find_cached_blocks_prefix(tracked.hashes)
             tracked.cached_tokens = len(found) * self._block_size
-        return tracked.cached_tokens
+            return tracked.cached_tokens
+        known = tracked.hashes[: tracked.cached_tokens // self._block_size]
+        return len(self._allocator.find_cached_blocks_prefix(known)) * self._block_size
 
     def _update(self, seq: Sequence) -> _Tracked:
         """Hashes the full blocks that are new."""
