@@ -188,7 +188,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
             UnknownBlockError: A block is none of this allocator's.
         """
         computed = [list(takewhile(self._is_computed, ids[:-1])) for ids in seq_block_ids]
-        return prefix_caching_block.common_prefix(computed)
+        return common.common_prefix(computed)
 
     def _is_computed(self, block_id: BlockId) -> bool:
         return self._pool.is_computed(self._to_core(block_id))

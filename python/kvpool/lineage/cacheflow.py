@@ -112,7 +112,7 @@ class GroupSwap:
         if self._swap:
             manager._tiers.take_plan()
             # Given up in order, by references that this takes: the block that is freed last is reused first.
-            pool = manager._tiers.pools[manager._tier_of(source)]
+            pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
             pool.acquire(list(self._swap.mapping))
             try:
                 moved = self._swap.complete()
@@ -361,9 +361,6 @@ class BlockSpaceManager:
 
     def _allocator_of(self, block: PhysicalTokenBlock) -> BlockAllocator:
         return self.gpu_allocator if block.device == Device.GPU else self.cpu_allocator
-
-    def _tier_of(self, allocator: BlockAllocator) -> int:
-        return _GPU if allocator is self.gpu_allocator else _CPU
 
     def _free_block_table(self, table: BlockTable) -> None:
         for block in table[:1]:

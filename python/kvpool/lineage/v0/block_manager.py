@@ -39,8 +39,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvpool.errors import UnknownRequestError
-from kvpool.lineage.errors import BlockStateError, ContractError
+from kvpool.lineage.errors import BlockStateError, ContractError, UnknownTableError
 from kvpool.lineage.v0 import block_manager_util as util
 from kvpool.lineage.v0.block.block_table import BlockTable
 from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
@@ -57,10 +56,6 @@ if TYPE_CHECKING:
     from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
 
 __all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
-
-
-class UnknownTableError(UnknownRequestError, AssertionError):
-    """The sequence or group has no block table."""
 
 
 class SelfAttnBlockSpaceManager(BlockSpaceManager):
@@ -126,7 +121,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
         """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not considered.
 
-        Of a group that never can the hashes are dropped: an engine ignores it, and does not say so.
+        Hashes of a group that never can are dropped: an engine ignores it without a word.
 
         Raises:
             ContractError: No sequence of the group is waiting.
@@ -135,15 +130,15 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         check_no_caching_or_swa_for_blockmgr_encdec(self, seq_group)
         tokens = util.first_waiting(seq_group).get_token_ids()
         required = BlockTable.get_num_required_blocks(tokens, self.block_size, num_lookahead_slots)
-        encoder = util.encoder_seq_of(seq_group)
-        if encoder is not None:
+        if (encoder := util.encoder_seq_of(seq_group)) is not None:
             required += BlockTable.get_num_required_blocks(encoder.get_token_ids(), self.block_size)
         if self.block_allocator.get_num_total_blocks(Device.GPU) - required < self.watermark_blocks:
             for seq in seq_group.get_seqs():
                 self._computed_blocks_tracker.remove_seq(seq.seq_id)
             return AllocStatus.NEVER
-        fits = self.get_num_free_gpu_blocks() - required >= self.watermark_blocks
-        return AllocStatus.OK if fits else AllocStatus.LATER
+        return (
+            AllocStatus.OK if self.get_num_free_gpu_blocks() - required >= self.watermark_blocks else AllocStatus.LATER
+        )
 
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
@@ -170,7 +165,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             needed = sum(BlockTable.get_num_required_blocks(one, self.block_size) for one in tokens)
             BlockTable._check_free(needed, self.get_num_free_gpu_blocks())
         table = self._allocate_sequence(first)
-        num_cached = self._num_leading_computed(table.blocks) * self.block_size
+        num_cached = self._num_leading_computed(table.blocks) * self.block_size if self.enable_caching else 0
         for seq in waiting:
             self.block_tables[seq.seq_id] = table if seq is first else table.fork()
             self._last_access_blocks_tracker.add_seq(seq.seq_id)
@@ -187,9 +182,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             table.allocate(tokens, extra_hash=util.extra_hash_of(seq))
         return table
 
-    def _num_leading_computed(self, blocks: Items[Block]) -> int:
-        if not self.enable_caching:
-            return 0
+    @staticmethod
+    def _num_leading_computed(blocks: Items[Block]) -> int:
         return next((at for at, block in enumerate(blocks) if not block.computed), len(blocks))
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
@@ -266,8 +260,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         return self._table(seq).physical_block_ids
 
     def _table(self, seq: Sequence) -> BlockTable:
-        table = self.block_tables.get(seq.seq_id)
-        if table is None:
+        if (table := self.block_tables.get(seq.seq_id)) is None:
             raise UnknownTableError(f"sequence {seq.seq_id} has no block table")
         return table
 
@@ -277,8 +270,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         Raises:
             UnknownTableError: The group has none; an ``AssertionError``.
         """
-        table = self.cross_block_tables.get(seq_group.request_id)
-        if table is None:
+        if (table := self.cross_block_tables.get(seq_group.request_id)) is None:
             raise UnknownTableError(f"group {seq_group.request_id!r} has no cross block table")
         return table.physical_block_ids
 
@@ -341,14 +333,9 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
         # What is swapped in is counted by the core; here what is appended right after it: blocks for new tokens, and a
         # copy of the last block of each sequence that shares it.
-        appended = sum(self._num_appended(self._table(seq), seq, num_lookahead_slots) for seq in seqs)
+        appended = sum(self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs)
         fit = self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended)
         return {"ok": AllocStatus.OK, "later": AllocStatus.LATER, "never": AllocStatus.NEVER}[fit]
-
-    @staticmethod
-    def _num_appended(table: BlockTable, seq: Sequence, num_lookahead_slots: int) -> int:
-        unseen = table.get_unseen_token_ids(seq.get_token_ids())
-        return table._num_new_blocks(len(unseen) + num_lookahead_slots) + table._num_copies(len(unseen))
 
     def _fit(self, seqs: Items[Sequence], src: Device, dst: Device, reserve: int) -> str:
         blocks = [block for seq in seqs for block in self._table(seq).blocks]

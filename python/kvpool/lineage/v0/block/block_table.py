@@ -306,6 +306,11 @@ class BlockTable:
         end = _ceil_div(self._num_full_slots + num_tokens, self._block_size)
         return self._allocator._num_to_copy(self._blocks.list()[self._num_full_slots // self._block_size : end])
 
+    def _num_appended(self, sequence_token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+        """How many blocks it takes to append what a sequence has more than the table, copies included."""
+        unseen = max(len(sequence_token_ids) - self._num_full_slots, 0)
+        return self._num_new_blocks(unseen + num_lookahead_slots) + self._num_copies(unseen)
+
     def _add_blocks(self, num_blocks: int, extra_hash: ExtraHash) -> None:
         for _ in range(num_blocks):
             last = self._blocks[len(self._blocks) - 1]

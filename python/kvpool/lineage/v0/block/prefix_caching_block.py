@@ -28,7 +28,6 @@ Differences from the ancestor:
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
 from kvpool.errors import InvalidBlockError
@@ -44,7 +43,7 @@ from kvpool.lineage.v0.block._prefix_block import (
 )
 from kvpool.lineage.v0.block._trackers import ComputedBlocksTracker, LastAccessBlocksTracker
 from kvpool.lineage.v0.block._views import PoolEvictor
-from kvpool.lineage.v0.block.common import BlockPool, CacheMetricData
+from kvpool.lineage.v0.block.common import BlockPool, CacheMetricData, common_prefix
 from kvpool.lineage.v0.evictor import EvictionPolicy, Evictor
 
 if TYPE_CHECKING:
@@ -61,12 +60,6 @@ __all__ = [
     "PrefixCachingBlockAllocator",
     "hash_block_tokens",
 ]
-
-
-def common_prefix(lists: Sequence[list[int]]) -> list[int]:
-    """Returns what all lists begin with; of none nothing."""
-    columns = zip(*lists, strict=False)
-    return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
 
 
 class PrefixCachingBlockAllocator(CachingAllocator):
