@@ -136,9 +136,8 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
             for seq in seq_group.get_seqs():
                 self._computed_blocks_tracker.remove_seq(seq.seq_id)
             return AllocStatus.NEVER
-        return (
-            AllocStatus.OK if self.get_num_free_gpu_blocks() - required >= self.watermark_blocks else AllocStatus.LATER
-        )
+        fits = self.get_num_free_gpu_blocks() - required >= self.watermark_blocks
+        return AllocStatus.OK if fits else AllocStatus.LATER
 
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
@@ -236,8 +235,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         self._end_step_if_empty()
 
     def _end_step_if_empty(self) -> None:
-        # Nobody is left whose blocks a late copy could overwrite.
-        if not self.block_tables and not self.cross_block_tables:
+        if not self.block_tables and not self.cross_block_tables:  # nobody has blocks that a late copy could overwrite
             self.end_step()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
@@ -334,8 +332,7 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         # What is swapped in is counted by the core; here what is appended right after it: blocks for new tokens, and a
         # copy of the last block of each sequence that shares it.
         appended = sum(self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs)
-        fit = self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended)
-        return {"ok": AllocStatus.OK, "later": AllocStatus.LATER, "never": AllocStatus.NEVER}[fit]
+        return AllocStatus[self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended).upper()]
 
     def _fit(self, seqs: Items[Sequence], src: Device, dst: Device, reserve: int) -> str:
         blocks = [block for seq in seqs for block in self._table(seq).blocks]
