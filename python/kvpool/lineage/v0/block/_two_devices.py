@@ -118,6 +118,8 @@ class TwoDevices:
             blocks[at] = block
             return
         own = gpu._core_of(block)
+        if gpu._pool.num_holders(own) > 1 and not gpu._pool.num_available:
+            gpu._allocate(1)  # raises, with the right figures, before anything is fenced
         written = shared in self._targets or any(dst == (0, shared) for _, dst in self._tiers.pending_copies())
         self._fence([(own, shared)])
         block._append(token_ids, hashed)
