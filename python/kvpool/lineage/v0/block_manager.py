@@ -26,8 +26,6 @@ Differences from the ancestor:
   may have been freed before its output was processed.
 - The state of a sequence is compared by name: the engine's own enum will do. So will its ``Device``, and its
   ``AllocStatus`` equals the one that is returned here.
-- With a window the null block is taken when the first block is dropped, not at the first append.
-- Tokens are from 0 to 2**32 - 1 where they are hashed; the ancestor took any int.
 - Assertions are typed errors that derive from ``AssertionError``.
 
 A step is over, and with it the reason to keep the blocks of its copies, when ``mark_blocks_as_computed`` is called (as
@@ -290,14 +288,18 @@ class SelfAttnBlockSpaceManager(BlockSpaceManager):
         """
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
-            if table is None or util.status_name(seq) == SequenceStatus.SWAPPED.name:
+            if table is None or util.status_name(seq) == "SWAPPED":
                 continue
-            before = self._num_computed[seq.seq_id]
-            end = min(before + token_chunk_size, table.num_full_slots) if util.is_prefill(seq) else table.num_full_slots
-            self._num_computed[seq.seq_id] = max(before, end)
-            filled = table.blocks[before // self.block_size : end // self.block_size]
-            self.block_allocator._mark_filled(filled)
-        self.end_step()
+            before, end = self._num_computed[seq.seq_id], table.num_full_slots
+            if before + token_chunk_size < end and util.is_prefill(seq):
+                end = before + token_chunk_size
+            if end > before:
+                self._num_computed[seq.seq_id] = end
+                first, last = before // self.block_size, end // self.block_size
+                if first < last and self.enable_caching:
+                    self.block_allocator._mark_filled(table.blocks[first:last])
+        if self._appended or self.block_allocator._targets:
+            self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
         """Returns the computed blocks that all these sequences begin with; sequences without any do not count.

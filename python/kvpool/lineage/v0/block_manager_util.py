@@ -64,13 +64,16 @@ Status: TypeAlias = Any
 
 def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
     """Returns the sequences of a group that are in a state."""
-    return [seq for seq in group.get_seqs() if status_name(seq) == status.name]
+    name = status._name_
+    return [seq for seq in group.get_seqs() if status_name(seq) == name]
 
 
 def status_name(seq: Sequence) -> str:
     """Returns the name of a sequence's state; that of ``RUNNING`` if it has none."""
     status: Status = getattr(seq, "status", SequenceStatus.RUNNING)
-    return str(getattr(status, "name", status))
+    # What is behind an enum's ``name``, which takes a call.
+    name = getattr(status, "_name_", None)
+    return name if name is not None else str(getattr(status, "name", status))
 
 
 def first_waiting(group: SequenceGroup) -> Sequence:

@@ -10,6 +10,7 @@ Differences from the ancestor:
 - A block that becomes full is given up for one that has its content, also if that one is still being computed. If the
   prompt that computes it does so in chunks, its KV is not there in this step: what the own block has is copied to it.
 - 17: ``free`` sets ``num_full_slots`` back to 0.
+- With a window the null block is taken when the first block is dropped, not at the first append.
 - If a window could drop blocks, but others hold them all and there is no null block yet, they are kept until one of
   them becomes free, of which it can be made: to drop blocks never takes any.
 - ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from ``AssertionError``.
@@ -258,7 +259,8 @@ class BlockTable:
 
     def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
         """Returns the tokens of a sequence that are not in the table yet. O(those tokens)."""
-        return list(sequence_token_ids[self._num_full_slots :])
+        unseen = sequence_token_ids[self._num_full_slots :]
+        return unseen if type(unseen) is list else list(unseen)
 
     def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
         """Returns how many blocks an append of these tokens writes to: the last one, if it is not full, and new ones.

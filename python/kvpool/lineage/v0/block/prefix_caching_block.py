@@ -20,6 +20,8 @@ Differences from the ancestor:
 - 20: immutable blocks are full blocks.
 - 23: an access is never moved back in time, and an unknown or free block is one error, ``UnknownBlockError``.
 - 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or ``kvpool.ExtraKeys``.
+- Tokens are from 0 to 2**32 - 1; the ancestor hashed any int.
+- The hit rate counts no allocation that failed.
 - A block is registered once it is full, and shared with other holders from then on, computed or not, as in the
   ancestor: within a step they all compute it. Lookups (``find_cached_blocks_prefix``) see computed ones alone.
 - ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are typed errors.
