@@ -3371,7 +3371,8 @@ class ChainLink:
             epoch: The pool's epoch.
 
         Raises:
-            InvalidArgumentError: No algorithm has this name, a number is negative, or ``depth`` does not fit ``parent``.
+            InvalidArgumentError: No algorithm has this name, a number is negative, or only one of ``parent`` and
+                ``depth`` says that the block is the first.
             HashingError: A digest has another length, or there are no tokens.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.

@@ -310,7 +310,7 @@ def test_a_plain_tuple_is_a_parent() -> None:
     assert hash_block_tokens((first.hash_value, (0, 1)), (2, 3)) == second
     assert hash_block_tokens((123, (0, 1)), (2, 3)) == hash_block_tokens(123, (2, 3))
     wrong: Any
-    for wrong in ("key", (1, 2, 3), 1.5, ((1,), 2)):
+    for wrong in ("key", (1, 2, 3), 1.5, ((1,), 2), (None, (0, 1))):
         with pytest.raises(AssertionError, match="a parent is"):
             hash_block_tokens(wrong, (2, 3))
 

@@ -273,7 +273,7 @@ def hash_block_tokens(
     if not tokens:
         raise HashingError("only full blocks are hashed: this one has no token")
     hasher, parent = _hasher(len(tokens)), parent_block_hash
-    if isinstance(parent, tuple) and len(parent) == 2:
+    if isinstance(parent, tuple) and len(parent) == 2 and isinstance(parent[0], int):
         parent = parent[0]
     if parent is None:
         return BlockHashType(HashValue.of(hasher.link(tokens, None, extra), extra, tokens, None), tokens)
