@@ -12,7 +12,8 @@ def main() -> None:
     first = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
     twin = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])
     print("equal content:", first.block_id, twin.block_id)
-    allocator.mark_blocks_as_computed([])  # the step has run
+    allocator.mark_blocks_as_computed()  # the step is sure to run
+    print("a prefill can skip:", allocator.get_common_computed_block_ids([[100, 105]]))
     allocator.free(twin)
 
     typed = allocator.allocate_mutable(prev_block=None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import kvpool
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 PROMPT = [[1, 2, 3, 4], [5, 6, 7, 8]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
@@ -356,3 +357,54 @@ def test_a_pool_that_verifies_refuses_chains_without_fingerprints() -> None:
     unverified = kvpool.BlockPool(8, 4)
     with pytest.raises(kvpool.InvalidArgumentError, match="xxh3"):
         unverified.probe(kvpool.BlockHasher("xxh3", 4).cursor(range(4)).chain())
+
+
+@pytest.mark.parametrize("algorithm", NATIVE)
+def test_links_from_digests(algorithm: str) -> None:
+    hasher = kvpool.BlockHasher(algorithm, 2)
+    extra = kvpool.ExtraKeys(salt="s", multimodal=[("image", 3, 2)])
+    parent, links = None, []
+    for at in range(3):
+        parent = hasher.link([2 * at, 2 * at + 1], parent, extra, epoch=5)
+        links.append(parent)
+    for at, link in enumerate(links):
+        before = links[at - 1].digest if at else None
+        made = kvpool.ChainLink.from_digest(
+            algorithm, link.digest, [2 * at, 2 * at + 1], parent=before, depth=at, epoch=5
+        )
+        assert made == link
+        assert (made.depth, made.num_tokens, made.epoch) == (at, 2 * at + 2, 5)
+        assert hasher.link([9, 9], made, extra, epoch=5) == hasher.link([9, 9], link, extra, epoch=5)
+
+
+def test_links_from_digests_that_are_none() -> None:
+    digest = bytes(32)
+    for wrong, error in (
+        ({"depth": 1}, kvpool.InvalidArgumentError),
+        ({"parent": digest}, kvpool.InvalidArgumentError),
+        ({"depth": -1}, kvpool.InvalidArgumentError),
+        ({"epoch": -1}, kvpool.InvalidArgumentError),
+        ({"algorithm": "md5"}, kvpool.InvalidArgumentError),
+        ({"digest": bytes(31)}, kvpool.HashingError),
+        ({"parent": bytes(16), "depth": 1}, kvpool.HashingError),
+        ({"tokens": []}, kvpool.HashingError),
+        ({"tokens": [-1]}, kvpool.TokenError),
+    ):
+        asked: dict[str, Any] = {"algorithm": "sha256", "digest": digest, "tokens": [1, 2], **wrong}
+        with pytest.raises(error):
+            kvpool.ChainLink.from_digest(**asked)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_extra_keys_can_be_pickled(protocol: int) -> None:
+    for extra in (
+        kvpool.ExtraKeys(),
+        kvpool.ExtraKeys(adapter="a"),
+        kvpool.ExtraKeys(
+            adapter=b"\xff", adapter_path="/a", salt="s", tenant="t", user="u", multimodal=[("i", 3, 2), ("j", 9, 1)]
+        ),
+    ):
+        again = pickle.loads(pickle.dumps(extra, protocol))
+        assert again == extra
+        assert again is not extra
+        assert copy.deepcopy(extra) == extra

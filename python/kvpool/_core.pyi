@@ -3379,6 +3379,36 @@ class ChainLink:
     True
     """
 
+    @staticmethod
+    def from_digest(
+        algorithm: str,
+        digest: bytes,
+        tokens: Tokens,
+        *,
+        parent: bytes | None = None,
+        depth: int = 0,
+        epoch: int = 0,
+    ) -> ChainLink:
+        """Makes a link whose digest was computed elsewhere.
+
+        What is hashed behind it is what would be hashed behind the link that has this digest. It has no fingerprint: a
+        pool that verifies hits by one refuses it. O(block size).
+
+        Args:
+            algorithm: One of ``hash_algorithms()``.
+            digest: The digest of the block and everything before it, as long as the algorithm's.
+            tokens: The block's tokens.
+            parent: The digest of the block before it; None for the first of a chain.
+            depth: Position of the block in its chain, 0 first.
+            epoch: The pool's epoch.
+
+        Raises:
+            InvalidArgumentError: No algorithm has this name, a number is negative, or only one of ``parent`` and
+                ``depth`` says that the block is the first.
+            HashingError: A digest has another length, or there are no tokens.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+        """
     @property
     def digest(self) -> bytes:
         """The digest of the block and everything before it."""
@@ -3434,6 +3464,8 @@ class ExtraKeys:
         user: str | bytes | None = None,
         multimodal: Iterable[tuple[str | bytes, int, int]] | None = None,
     ) -> Self: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        """Pickled and copied by the constructor's arguments."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from kvpool.lineage.errors import StaleBlockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_aphrodite.py"
 Allocator = NaiveBlockAllocator | PrefixCachingBlockAllocator
@@ -281,6 +282,62 @@ def test_trackers() -> None:
         tracker.record_cow(None, 1)
     assert tracker.clear_cows() == {0: [3, 1], 1: [2]}
     assert tracker.clear_cows() == {}
+
+
+@pytest.mark.lineage(ancestor="002", item="CopyOnWriteTracker(refcounter, allocator): cow_block_if_not_appendable")
+@both
+def test_a_tracker_of_an_allocator(make: Callable[..., Allocator]) -> None:
+    allocator = make()
+    tracker = CopyOnWriteTracker(refcounter=allocator.refcounter, allocator=allocator)
+    block = allocator.allocate_mutable(None)
+    assert tracker.cow_block_if_not_appendable(block) == 0
+    (twin,) = allocator.fork(block)
+    assert tracker.cow_block_if_not_appendable(twin) == twin.block_id == 1
+    assert tracker.clear_cows() == {0: [1]}
+    assert tracker.clear_cows() == {}
+    assert tracker.cow_block_if_not_appendable(NaiveBlock(None, [], 2, naive())) is None
+    with pytest.raises(AssertionError, match="without an allocator"):
+        CopyOnWriteTracker(RefCounter([0])).cow_block_if_not_appendable(block)
+    allocator.free(twin)
+    with pytest.raises(StaleBlockError):
+        tracker.cow_block_if_not_appendable(twin)
+
+
+@pytest.mark.lineage(ancestor="002", item="append_token_ids([]) of a prefix-caching block is refused")
+def test_no_tokens_are_refused() -> None:
+    block = prefix().allocate_mutable(None)
+    with pytest.raises(AssertionError, match="no tokens"):
+        block.append_token_ids([])
+    naive().allocate_mutable(None).append_token_ids([])
+
+
+@pytest.mark.lineage(ancestor="002", item="interfaces to derive from, assert_prefix_caching_block_or_none, PrefixHash")
+def test_interfaces() -> None:
+    class Allocator(aphrodite.DeviceAwareBlockAllocator):
+        """An engine's own, with the ancestor's methods."""
+
+        def allocate_mutable(self, prev_block: Any, device: Any) -> Any:
+            return prefix().allocate_mutable(prev_block)
+
+        def allocate_immutable(self, prev_block: Any, token_ids: Any, device: Any) -> Any:
+            return prefix().allocate_immutable(prev_block, token_ids)
+
+        def get_num_free_blocks(self, device: Any) -> int:
+            return {aphrodite.Device.GPU: 3}[device]
+
+    class Device(enum.Enum):
+        GPU = enum.auto()
+
+    engine_s: Any = Device.GPU
+    assert Allocator().get_num_free_blocks(engine_s) == 3
+    assert issubclass(Allocator.NoFreeBlocksError, ValueError)
+    for allocator in (naive(), prefix()):
+        assert isinstance(allocator, aphrodite.BlockAllocator)
+    aphrodite.assert_prefix_caching_block_or_none(None)
+    aphrodite.assert_prefix_caching_block_or_none(prefix().allocate_mutable(None))
+    with pytest.raises(AssertionError):
+        aphrodite.assert_prefix_caching_block_or_none(naive().allocate_mutable(None))
+    assert isinstance(hash_block_tokens(True, None, [1]), aphrodite.PrefixHash)
 
 
 @pytest.mark.lineage(ancestor="002", item="swap_out and swap_in of a forked group keep sharing (9)")

@@ -26,6 +26,7 @@ from kvpool.lineage.errors import (
     StaleBlockError,
     UnknownBlockError,
 )
+from tests.lineage.model_memory import own_enum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -642,3 +643,60 @@ def test_random_walk(seed: int) -> None:
 def test_example(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "copy before writing: (6, 5)" in capsys.readouterr().out
+
+
+@pytest.mark.lineage(ancestor="003", item="an engine's own Device, AllocStatus and SequenceStatus")
+def test_the_engine_s_own_enums() -> None:
+    device = own_enum("Device", "GPU CPU")
+    status = own_enum("AllocStatus", "OK LATER NEVER")
+    state = own_enum("SequenceStatus", "SERVING")
+    manager, group = allocated(1, 2)
+    (block, _) = manager.block_tables[0]
+    assert block.device == device["GPU"]
+    assert device["GPU"] == block.device
+    assert block.device != device["CPU"]
+    assert manager.can_allocate(group) == status["OK"]
+    assert manager.can_allocate(group_of(1, 9)) == status["NEVER"]
+    assert manager.can_allocate(group) != device["GPU"]
+    assert state["SERVING"] == SequenceStatus.SERVING
+    allocator = BlockAllocator(device["CPU"], 16, 2)
+    assert allocator.allocate().device == Device.CPU
+    manager.free(group.seqs[0])
+
+
+@pytest.mark.lineage(ancestor="003", item="BlockAllocator.free_blocks: the free blocks, the last allocated next")
+def test_free_blocks() -> None:
+    allocator = BlockAllocator(Device.GPU, 16, 4)
+    assert [block.block_number for block in allocator.free_blocks] == [0, 1, 2, 3]
+    held = [allocator.allocate() for _ in range(3)]
+    allocator.free(held[1])
+    free = allocator.free_blocks
+    assert [(block.block_number, block.ref_count, block.device) for block in free] == [
+        (0, 0, Device.GPU),
+        (2, 0, Device.GPU),
+    ]
+    free.clear()
+    assert len(allocator.free_blocks) == allocator.get_num_free_blocks() == 2
+    assert allocator.allocate().block_number == 2
+    assert BlockAllocator(Device.CPU, 16, 0).free_blocks == []
+
+
+@pytest.mark.lineage(ancestor="003", item="append takes all blocks that the table lacks")
+def test_append_takes_all_missing_blocks() -> None:
+    manager, group = allocated(1, 1)
+    (seq,) = group.seqs
+    seq.num_blocks = 4
+    assert manager.append(seq) is None
+    assert len(manager.get_block_table(seq)) == 4
+
+
+@pytest.mark.lineage(ancestor="003", item="ids that a swap has freed are reused last freed first")
+def test_ids_freed_by_a_swap_are_reused_last_freed_first() -> None:
+    manager, group = allocated(2, 3)
+    table = manager.get_block_table(group.seqs[0])
+    manager.swap_out(group)
+    assert [manager.gpu_allocator.allocate().block_number for _ in range(3)] == table[::-1]
+    host = manager.get_block_table(group.seqs[0])
+    manager.swap_in(group)
+    assert [manager.cpu_allocator.allocate().block_number for _ in range(3)] == host[::-1]
+    manager.check_invariants()

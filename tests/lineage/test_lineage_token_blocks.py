@@ -22,6 +22,7 @@ from kvpool.lineage.token_blocks import (
     BlockTable,
     LogicalTokenBlock,
     PhysicalTokenBlock,
+    TokensBlock,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_token_blocks.py"
@@ -111,7 +112,32 @@ def test_buffers_are_reused_by_size() -> None:
     assert (pool.pool, pool.num_idle_tokens) == ({}, 0)
 
 
-@pytest.mark.lineage(ancestor="000", item="BlockPool: a buffer is returned once, sizes are at least 1")
+@pytest.mark.lineage(ancestor="000", item="TokensBlock, del_block(block=), alloc_block(0), num_tokens can be lowered")
+def test_names_and_shapes_of_the_ancestor() -> None:
+    pool = BlockPool()
+    tokens: TokensBlock = pool.alloc_block(2)
+    pool.del_block(block=tokens)
+    assert pool.alloc_block(2) is tokens
+    empty = pool.alloc_block(0)
+    assert empty == []
+    pool.del_block(empty)
+    pool.del_block(empty)
+    assert pool.alloc_block(0) is not empty
+    assert pool.num_idle_tokens == 0
+    block = LogicalTokenBlock(0, 4, pool=pool)
+    block.append_tokens([1, 2, 3])
+    block.num_tokens = 1
+    assert (block.num_tokens, block.get_token_ids(), block.token_ids) == (1, [1], [1, -1, -1, -1])
+    for wrong in (-1, 2):
+        with pytest.raises(AssertionError, match="from 0 to 1"):
+            block.num_tokens = wrong
+    block.append_tokens([4, 5, 6])
+    assert block.token_ids == [1, 4, 5, 6]
+    with pytest.raises(kvpool.InvalidArgumentError):
+        LogicalTokenBlock(0, 0)
+
+
+@pytest.mark.lineage(ancestor="000", item="BlockPool: a buffer is returned once, sizes are not negative")
 def test_returning_a_buffer_twice_is_an_error() -> None:
     pool = BlockPool()
     tokens = pool.alloc_block(2)
@@ -120,7 +146,7 @@ def test_returning_a_buffer_twice_is_an_error() -> None:
         pool.del_block(tokens)
     assert pool.alloc_block(2) is tokens
     assert pool.alloc_block(2) is not tokens
-    for call in (lambda: pool.alloc_block(0), lambda: pool.del_block([]), lambda: BlockPool(max_idle_tokens=-1)):
+    for call in (lambda: pool.alloc_block(-1), lambda: BlockPool(max_idle_tokens=-1)):
         with pytest.raises(kvpool.InvalidArgumentError):
             call()
 

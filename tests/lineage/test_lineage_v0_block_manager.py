@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import kvpool
+from kvpool.lineage.v0.block.interfaces import BlockAllocator, Device
 from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
 from kvpool.lineage.v0.block_manager_util import SequenceStatus
-from kvpool.lineage.v0.interfaces import AllocStatus, BlockAllocator, Device
+from kvpool.lineage.v0.interfaces import AllocStatus
 
 GPU, CPU = Device.GPU, Device.CPU
 OK, LATER, NEVER = AllocStatus.OK, AllocStatus.LATER, AllocStatus.NEVER

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.lineage.v0.block_table import BlockTable
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
-from kvpool.lineage.v0.interfaces import Device
+from kvpool.lineage.v0.block.block_table import BlockTable
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -473,3 +473,51 @@ def test_extra_hash() -> None:
         assert one.physical_block_ids == two.physical_block_ids
         allocator.clear_copy_on_writes()
     assert allocator.get_num_free_blocks(GPU) == 16 - 2 * len(extras)
+
+
+@lineage("8: an append in place that finds no block for its copy changes nothing")
+@BOTH
+@pytest.mark.parametrize("token", [3, 9])
+def test_defect_08_an_append_in_place_that_fails_changes_nothing(kind: str, token: int) -> None:
+    allocator = create(kind, gpu=3)
+    table = table_of(allocator, 3)
+    child = table.fork()
+    other = table_of(allocator, 4)  # what the child would become, and is not computed yet
+    filler = table_of(allocator, 4, first=50)
+    before = observe(allocator, table, child, other)
+    for _ in range(2):
+        with pytest.raises(NoFreeBlocksError):
+            child.append_token_ids([token])
+        assert observe(allocator, table, child, other) == before
+    filler.free()
+    child.append_token_ids([token])
+    assert tokens_of(child) == [0, 1, 2, token]
+    assert tokens_of(table) == [0, 1, 2]
+
+
+@lineage("3.6: an append in place is what the general one is")
+@BOTH
+@pytest.mark.parametrize("extra", [None, 3])
+def test_an_append_in_place_is_what_the_general_one_is(
+    kind: str, extra: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    for general in (False, True):
+        allocator = create(kind, gpu=24)
+        tables = [BlockTable(B, allocator) for _ in range(2)]
+        if general:
+            monkeypatch.setattr(BlockTable, "_append_in_place", lambda *_: False)
+        for table in tables:
+            table.allocate([1, 2], extra_hash=extra)
+        tables += [tables[0].fork()]
+        seen = []
+        for step in range(11):
+            for at, table in enumerate(tables):
+                more = [step % 3 if at < 2 else step, 7][: 1 + step % 2]
+                table.append_token_ids(more, num_lookahead_slots=step % 3, extra_hash=extra)
+            seen.append((allocator.clear_copy_on_writes(), observe(allocator, *tables)))
+            if step % 2:
+                allocator.mark_blocks_as_computed([])
+        hashes = [[block.content_hash for block in table.blocks] for table in tables]
+        shown.append((seen, hashes))
+    assert shown[0] == shown[1]

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from kvpool.lineage.v0.block.interfaces import Device
 from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
 from kvpool.lineage.v0.block_manager_util import SequenceStatus
-from kvpool.lineage.v0.interfaces import AllocStatus, Device
+from kvpool.lineage.v0.interfaces import AllocStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

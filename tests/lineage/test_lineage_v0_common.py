@@ -11,8 +11,8 @@ import pytest
 
 import kvpool
 from kvpool.lineage import errors
-from kvpool.lineage.v0 import interfaces
-from kvpool.lineage.v0.common import (
+from kvpool.lineage.v0.block import interfaces
+from kvpool.lineage.v0.block.common import (
     BlockList,
     BlockPool,
     CacheMetricData,
@@ -21,7 +21,8 @@ from kvpool.lineage.v0.common import (
     RefCounter,
     get_all_blocks_recursively,
 )
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.interfaces import AllocStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,7 +215,7 @@ def test_defect_03_a_chain_of_any_length_is_walked() -> None:
 @pytest.mark.lineage(ancestor="004", item="interfaces: Device, AllocStatus, NoFreeBlocksError")
 def test_interfaces() -> None:
     assert [device.name for device in interfaces.Device] == ["GPU", "CPU"]
-    assert [status.name for status in interfaces.AllocStatus] == ["OK", "LATER", "NEVER"]
+    assert [status.name for status in AllocStatus] == ["OK", "LATER", "NEVER"]
     for allocator in (interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator):
         assert issubclass(allocator.NoFreeBlocksError, ValueError)
         assert issubclass(allocator.NoFreeBlocksError, kvpool.OutOfBlocksError)
@@ -301,3 +302,23 @@ def test_no_free_blocks_error_says_how_many() -> None:
 def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "copies to make: [(2, 3)]" in capsys.readouterr().out
+
+
+@pytest.mark.lineage(ancestor="004", item="CacheMetricData: its fields")
+def test_fields_of_cache_metric_data() -> None:
+    metrics = CacheMetricData(block_size=10)
+    for n in range(25):
+        metrics.query(hit=n % 5 == 0)
+    assert (metrics.num_completed_blocks, metrics.completed_block_cache_hit_rate) == (2, 0.2)
+    assert (metrics.num_incompleted_block_queries, metrics.num_incompleted_block_hit) == (5, 1)
+    again = CacheMetricData(
+        num_completed_blocks=metrics.num_completed_blocks,
+        completed_block_cache_hit_rate=metrics.completed_block_cache_hit_rate,
+        num_incompleted_block_queries=metrics.num_incompleted_block_queries,
+        num_incompleted_block_hit=metrics.num_incompleted_block_hit,
+        block_size=10,
+    )
+    assert again.get_hit_rate() == metrics.get_hit_rate() == 0.2
+    assert CacheMetricData().completed_block_cache_hit_rate == 0.0
+    with pytest.raises(AssertionError):
+        CacheMetricData(block_size=0)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
-from kvpool.lineage.v0.interfaces import Device, DeviceAwareBlockAllocator
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
+from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
+from tests.lineage.model_memory import own_enum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 GPU, CPU = Device.GPU, Device.CPU
 B = 4
@@ -510,3 +511,75 @@ def test_extra_keys(device: Device) -> None:
     many = [allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], device, extra)[0] for extra in extras]
     assert ids(many) == ids(blocks)[::2]
     assert isinstance(allocator._on(device), PrefixCachingBlockAllocator)
+
+
+@lineage("3.5: ids that a swap has freed are reused last freed first")
+@BOTH
+def test_ids_freed_by_a_swap_are_reused_last_freed_first(kind: str) -> None:
+    allocator = create(kind)
+    blocks = chain(allocator, 2)
+    blocks.append(allocator.allocate_mutable_block(blocks[-1], GPU))
+    before = ids(blocks)
+    allocator.swap(blocks, GPU, CPU)
+    assert ids([allocator.allocate_mutable_block(None, GPU) for _ in range(3)]) == before[::-1]
+    before = ids(blocks)
+    allocator.swap(blocks, CPU, GPU)
+    assert ids([allocator.allocate_mutable_block(None, CPU) for _ in range(3)]) == before[::-1]
+
+
+@lineage("3.5: the hit rate counts what is swapped in, and no allocation that failed")
+def test_hit_rate_of_swaps_and_failures() -> None:
+    allocator = create("prefix_caching", gpu=4, cpu=4)
+    blocks = chain(allocator, 2)
+    twin = allocator.fork(blocks[-1])
+    assert [allocator.get_prefix_cache_hit_rate(device) for device in (GPU, CPU)] == [0.0, 0.0]
+    allocator.mark_blocks_as_computed([])
+    allocator.swap([*blocks, *twin], GPU, CPU)
+    assert allocator.get_prefix_cache_hit_rate(CPU) == 2 / 4  # what the first handle has brought, the second finds
+    allocator.swap([*blocks, *twin], CPU, GPU)
+    assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6  # still cached there
+    with pytest.raises(allocator.NoFreeBlocksError):
+        chain(allocator, 5, first=100)
+    assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6
+
+
+@lineage("3.5: the engine's own Device is taken everywhere")
+@BOTH
+def test_the_engine_s_own_device(kind: str) -> None:
+    device = own_enum("Device", "GPU CPU")
+    gpu, cpu = device["GPU"], device["CPU"]
+    allocator = create(kind)
+    (block,) = allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], gpu)
+    tail = allocator.allocate_mutable_block(block, device=gpu)
+    assert allocator.get_num_free_blocks(gpu) == 6
+    null_block = allocator.allocate_or_get_null_block()
+    assert allocator.get_num_total_blocks(gpu) == 7
+    assert allocator.get_num_full_blocks_touched([block, null_block], cpu) == 1
+    mapping = allocator.swap(blocks=[block, tail], src_device=gpu, dst_device=cpu)
+    places = {
+        allocator.get_physical_block_id(gpu, src): allocator.get_physical_block_id(cpu, dst)
+        for src, dst in mapping.items()
+    }
+    assert places == {0: 0, 1: 1}
+    assert allocator.find_cached_blocks_prefix([7], cpu) == []
+    assert allocator.reset_prefix_cache(gpu) is True
+    wrong: Any
+    disk = own_enum("Device", "DISK")
+    for wrong in (None, "GPU", disk["DISK"]):
+        with pytest.raises(AssertionError, match="there is no device"):
+            allocator.get_num_free_blocks(wrong)
+
+
+@lineage("3.5: swaps that nobody fetches are not kept for ever")
+def test_swaps_that_nobody_fetches() -> None:
+    allocator = create("naive", gpu=2, cpu=2)
+    blocks = chain(allocator, 2)
+    for _ in range(50):
+        allocator.swap(blocks, GPU, CPU)
+        allocator.swap(blocks, CPU, GPU)
+        assert len(allocator._swaps or []) <= 8
+    with pytest.raises(AssertionError, match="fetch them every step"):
+        allocator.get_and_reset_swaps()
+    assert allocator.get_and_reset_swaps() == []
+    allocator.swap(blocks, GPU, CPU)
+    assert len(allocator.get_and_reset_swaps()) == 2

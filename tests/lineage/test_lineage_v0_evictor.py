@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
-from kvpool.lineage.v0.evictor import EvictionPolicy, Evictor, LRUEvictor, make_evictor
+from kvpool.lineage.v0.evictor import BlockMetaData, EvictionPolicy, Evictor, LRUEvictor, make_evictor
+from tests.lineage.model_memory import own_enum
 
 
 def drain(evictor: Evictor) -> list[tuple[int, int]]:
@@ -138,3 +139,19 @@ def test_against_a_sorted_list(calls: list[tuple[str, int, int, int]]) -> None:
         assert evictor.num_blocks == len(model)
         assert all((b in evictor) == (b in model) for b in range(5))
     assert [block for block, _ in drain(evictor)] == sorted(model, key=lambda b: (*model[b][:2], b))
+
+
+@pytest.mark.lineage(ancestor="004", item="LRUEvictor.free_table, BlockMetaData; an engine's own EvictionPolicy")
+def test_free_table() -> None:
+    own = own_enum("EvictionPolicy", "LRU")
+    evictor = make_evictor(own["LRU"])
+    assert isinstance(evictor, LRUEvictor)
+    evictor.add(4, content_hash=44, num_hashed_tokens=16, last_accessed=1.0)
+    evictor.add(5, content_hash=55, num_hashed_tokens=32, last_accessed=2.0)
+    evictor.update(4, 3.0)
+    assert list(evictor.free_table) == [4, 5]
+    assert evictor.free_table[4] == BlockMetaData(content_hash=44, num_hashed_tokens=16, last_accessed=3.0)
+    assert evictor.evict() == (5, 55)
+    assert list(evictor.free_table) == [4]
+    evictor.remove(4)
+    assert evictor.free_table == {}

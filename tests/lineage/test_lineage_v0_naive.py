@@ -8,14 +8,14 @@ import pytest
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, ContractError, StaleBlockError
-from kvpool.lineage.v0.common import BlockPool
-from kvpool.lineage.v0.interfaces import BlockAllocator
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.common import BlockPool
+from kvpool.lineage.v0.block.interfaces import BlockAllocator
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 

@@ -9,19 +9,19 @@ import pytest
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, NoFreeBlocksError, UnknownBlockError
-from kvpool.lineage.v0.evictor import EvictionPolicy
-from kvpool.lineage.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.prefix_caching_block import (
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import (
     BlockTracker,
     PrefixCachingBlock,
     PrefixCachingBlockAllocator,
     hash_block_tokens,
 )
+from kvpool.lineage.v0.evictor import EvictionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool.lineage.v0.interfaces import Block, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, ExtraHash
 
 PROMPT = [[1, 2], [3, 4], [5, 6]]
 
@@ -498,3 +498,43 @@ def test_epochs() -> None:
     assert fresh.computed
     assert not grown.computed
     allocator._tiers.check_invariants()
+
+
+@pytest.mark.lineage(ancestor="004", item="prefix: eviction_policy, _none_hash, get_num_free_blocks(device=None)")
+def test_attributes_that_callers_read() -> None:
+    allocator = make(4)
+    assert allocator.eviction_policy is EvictionPolicy.LRU
+    assert allocator.get_num_free_blocks(device=None) == 4
+    with pytest.raises(AssertionError):
+        allocator.get_num_free_blocks(device="cuda")
+    none_hash = allocator._none_hash
+    assert none_hash == PrefixCachingBlock._none_hash
+    assert hash_block_tokens(True, none_hash, [1, 2]) == hash_block_tokens(True, None, [1, 2])
+    with pytest.raises(AssertionError):
+        hash_block_tokens(False, none_hash, [1, 2])
+    assert allocator.allocate_immutable_block(None, [1, 2]).content_hash != none_hash
+
+
+@pytest.mark.lineage(ancestor="004", item="prefix: the hit rate counts what is swapped in")
+def test_hit_rate_of_swap_in() -> None:
+    allocator = make(8)
+    blocks = allocator.allocate_immutable_blocks(None, PROMPT)
+    allocator.mark_blocks_as_computed([])
+    allocator.swap_out(blocks)
+    allocator.swap_in(blocks)
+    assert allocator.get_prefix_cache_hit_rate() == 3 / 6
+
+
+@pytest.mark.lineage(ancestor="004", item="prefix: tokens that are hashed are from 0 to 2**32 - 1")
+@pytest.mark.parametrize("token", [-1, 2**32])
+def test_tokens_out_of_range(token: int) -> None:
+    allocator = make(2)
+    tail = allocator.allocate_mutable_block(None)
+    for call in (
+        lambda: tail.append_token_ids([token]),
+        lambda: allocator.allocate_immutable_block(None, [1, token]),
+        lambda: hash_block_tokens(True, None, [token]),
+    ):
+        with pytest.raises(kvpool.TokenError):
+            call()
+    assert (tail.token_ids, allocator.get_num_free_blocks()) == ([], 1)

@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 import kvpool
 from kvpool.lineage.errors import NoFreeBlocksError, StaleBlockError, UnknownBlockError
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator, hash_block_tokens
+from kvpool.lineage.v0.block.prefix_caching_block import (
+    PrefixCachingBlock,
+    PrefixCachingBlockAllocator,
+    hash_block_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool.lineage.v0.interfaces import Block
+    from kvpool.lineage.v0.block.interfaces import Block
 
 PROMPT = [[1, 2], [3, 4], [5, 6], [7, 8]]
 
@@ -407,7 +411,7 @@ def test_defect_23_one_mistake_is_one_error() -> None:
 @pytest.mark.lineage(ancestor="004", item="24: hashes are cryptographic, equal everywhere, and of full width")
 def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
     code = (
-        "from kvpool.lineage.v0.prefix_caching_block import hash_block_tokens as h;"
+        "from kvpool.lineage.v0.block.prefix_caching_block import hash_block_tokens as h;"
         "a = h(True, None, [1, 2], 5); print(a, h(False, a, [3, 4], 5))"
     )
     runs = {

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.lineage.v0 import trackers
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from kvpool.lineage.v0.interfaces import Device
-from kvpool.lineage.v0.prefix_caching_block import hash_block_tokens
-from kvpool.lineage.v0.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block import _trackers as trackers
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from kvpool.lineage.v0.block.interfaces import Device
+from kvpool.lineage.v0.block.prefix_caching_block import (
+    ComputedBlocksTracker,
+    LastAccessBlocksTracker,
+    hash_block_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +136,6 @@ def test_defect_22_a_sequence_that_was_never_looked_up() -> None:
     allocator = create()
     tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
     tracker.remove_seq(1)
-    tracker.forget(1)
     seq = Seq(1, 8)
     assert tracker.get_num_cached_tokens(seq) == 0
     cache(allocator, 2)
@@ -160,8 +162,8 @@ def test_defect_05_aborted_blocks_are_not_cached() -> None:
     assert seen(allocator, Seq(1, 8)) == 0
 
 
-@lineage("3.7: settle and forget, what a prompt really got")
-def test_settle_and_forget() -> None:
+@lineage("3.7: settle, what a prompt really got")
+def test_settle_until_removed() -> None:
     allocator = create()
     cache(allocator, 3)
     tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
@@ -169,7 +171,7 @@ def test_settle_and_forget() -> None:
     assert tracker.get_num_cached_tokens(seq) == 12
     tracker.settle(seq, 4)  # two blocks were evicted between lookup and allocation
     assert tracker.get_num_cached_tokens(seq) == 4
-    tracker.forget(1)
+    tracker.remove_seq(1)
     assert tracker.get_num_cached_tokens(seq) == 12
 
 

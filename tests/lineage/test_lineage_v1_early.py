@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +22,9 @@ from kvpool.lineage.v1_early import (
     hash_block_tokens,
     hash_request_tokens,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_v1_early.py"
 
@@ -268,6 +272,64 @@ def test_keys_can_be_pickled() -> None:
     keys = hash_request_tokens(2, range(4))
     assert pickle.loads(pickle.dumps(keys)) == keys
     assert copy.deepcopy(keys) == keys
+
+
+@pytest.mark.lineage(ancestor="001", item="a key that was copied or pickled is the same parent")
+@pytest.mark.parametrize(
+    "again",
+    [copy.copy, copy.deepcopy, *(lambda key, n=n: pickle.loads(pickle.dumps(key, n)) for n in range(2, 6))],
+    ids=["copy", "deepcopy", *(f"pickle {n}" for n in range(2, 6))],
+)
+def test_a_copied_key_has_the_same_children(again: Callable[[BlockHashType], BlockHashType]) -> None:
+    image = kvpool.ExtraKeys(adapter="a", adapter_path="/a", salt="s", multimodal=[("image", 3, 2)])
+    for extra in (None, image):
+        keys = hash_request_tokens(2, range(8), extra)
+        for at, key in enumerate(keys[:-1]):
+            for parent in (again(key), again(key).hash_value, again(again(key))):
+                assert hash_block_tokens(parent, (2 * at + 2, 2 * at + 3)) == keys[at + 1]
+        with pytest.raises(kvpool.HashingError, match="those of its parent"):
+            hash_block_tokens(again(keys[0]), (2, 3), kvpool.ExtraKeys(salt="other"))
+    foreign = hash_block_tokens(2**70, (1, 2))
+    assert hash_block_tokens(again(foreign), (3, 4)) == hash_block_tokens(foreign, (3, 4))
+
+
+@pytest.mark.lineage(ancestor="001", item="a key that was pickled is a parent in another process")
+def test_a_pickled_key_is_a_parent_in_another_process() -> None:
+    first, second = hash_request_tokens(2, range(4), kvpool.ExtraKeys(tenant="t"))
+    code = (
+        "import pickle, sys\nfrom kvpool.lineage.v1_early import hash_block_tokens\n"
+        f"print(int(hash_block_tokens(pickle.loads({pickle.dumps(first)!r}), (2, 3)).hash_value))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(other.stdout) == second.hash_value
+
+
+@pytest.mark.lineage(ancestor="001", item="a parent may be any pair of hash value and tokens")
+def test_a_plain_tuple_is_a_parent() -> None:
+    first, second = hash_request_tokens(2, range(4))
+    assert hash_block_tokens((first.hash_value, (0, 1)), (2, 3)) == second
+    assert hash_block_tokens((123, (0, 1)), (2, 3)) == hash_block_tokens(123, (2, 3))
+    wrong: Any
+    for wrong in ("key", (1, 2, 3), 1.5, ((1,), 2), (None, (0, 1))):
+        with pytest.raises(AssertionError, match="a parent is"):
+            hash_block_tokens(wrong, (2, 3))
+
+
+@pytest.mark.lineage(ancestor="001", item="free_list_head, free_list_tail; blocks take further attributes")
+def test_ends_of_the_queue_and_further_attributes() -> None:
+    blocks = blocks_of(3)
+    queue = FreeKVCacheBlockQueue(blocks)
+    assert (queue.free_list_head, queue.free_list_tail) == (blocks[0], blocks[2])
+    queue.remove(blocks[2])
+    queue.popleft()
+    assert queue.free_list_head is queue.free_list_tail is blocks[1]
+    queue.popleft()
+    ends: Any = (queue.free_list_head, queue.free_list_tail)
+    assert ends == (None, None)
+    block: Any = blocks[0]
+    block.engine_note = "mine"
+    block.reset()
+    assert block.engine_note == "mine"
 
 
 @pytest.mark.lineage(ancestor="001", item="long prompts: no recursion")

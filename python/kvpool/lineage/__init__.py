@@ -12,7 +12,8 @@ A face adds names, return shapes, maps of ids, and handles. Nothing is imported 
 | ``kvpool.lineage.cacheflow`` | 003 | CacheFlow's ``BlockSpaceManager`` |
 | ``kvpool.lineage.v0`` | 004 | vLLM v0 in its last form |
 
-What the ancestors did wrong is not repeated: each module lists its intended differences by the number of the defect.
+docs/lineage.md has a recipe for each of the ancestors' callers. What the ancestors did wrong is not repeated: each
+module lists its intended differences by the number of the defect.
 What they share: a failed call changes nothing; a handle used after its block was freed is an error, never another
 block; errors are those of ``kvpool.errors`` and also the builtins that the ancestors raised: ``kvpool.lineage.errors``.
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import kvpool
 from kvpool.errors import InvalidArgumentError, OutOfBlocksError
+from kvpool.lineage._enums import Device, NamedEnum
 from kvpool.lineage.errors import (
     BlockStateError,
     ContractError,
@@ -40,14 +41,7 @@ __all__ = [
 ]
 
 
-class Device(enum.Enum):
-    """Where blocks live."""
-
-    GPU = enum.auto()
-    CPU = enum.auto()
-
-
-class SequenceStatus(enum.Enum):
+class SequenceStatus(NamedEnum):
     """What a sequence does; an engine's own enum with these names serves as well."""
 
     PENDING = enum.auto()
@@ -192,6 +186,14 @@ class BlockAllocator:
             UnknownBlockError: The block is of another allocator.
         """
         self._release([block])
+
+    @property
+    def free_blocks(self) -> BlockTable:
+        """The free blocks, the last of them allocated next. A list of its own, to be looked at. O(blocks)."""
+        order = self._pool.free_order() if self._pool else []
+        return [
+            PhysicalTokenBlock(self.device, self._number(block_id), self.block_size) for block_id in reversed(order)
+        ]
 
     def get_num_free_blocks(self) -> int:
         """Returns how many blocks are free."""

@@ -3,27 +3,34 @@
 The classes are those of ``kvpool.lineage.v0`` under the older names; the newer ones are there, too. What the ancestor
 took from several modules is found here together.
 
-Differences from the ancestor, beside those of ``kvpool.lineage.v0.naive_block`` and ``prefix_caching_block``:
+Differences from the ancestor, beside those of ``kvpool.lineage.v0.block.naive_block`` and ``prefix_caching_block``:
 
 - ``is_block_cached`` says True for a block that is cached; the ancestor's said the opposite.
-- 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls once a step has run. ``[]`` will do.
+- 5: a block is cached from ``mark_blocks_as_computed`` on, which an engine calls, without an argument, once what is
+  planned is sure to run. ``get_common_computed_block_ids`` is given the ids of whole tables, and finds these blocks.
 - 7, 24: hashes are SHA-256 chains, and a full block behind an unhashed one has none.
 - 20: ``allocate_immutable`` takes full blocks alone.
 - ``allocate_immutable`` and ``allocate_mutable`` take an optional ``extra``: what identifies the prompt beside its
   tokens, which the ancestor's hash left out.
 - ``block_size`` is an attribute of both kinds of blocks.
+- Tokens are from 0 to 2**32 - 1 where they are hashed; the ancestor took any int.
 - Cached blocks are evicted in the order in which they were given up, as there; of blocks that ``swap_out`` gives up
   together the deepest goes first.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
-from kvpool.lineage.v0 import common, naive_block, prefix_caching_block
-from kvpool.lineage.v0._allocator import PoolAllocator
-from kvpool.lineage.v0.common import ReadOnlyRefCounter, RefCounter, get_all_blocks_recursively
-from kvpool.lineage.v0.interfaces import Block, BlockAllocator, BlockId, Device
+from kvpool.lineage._aphrodite_interfaces import BlockAllocator, DeviceAwareBlockAllocator
+from kvpool.lineage.errors import ContractError
+from kvpool.lineage.v0.block import common, naive_block, prefix_caching_block
+from kvpool.lineage.v0.block._allocator import PoolAllocator
+from kvpool.lineage.v0.block._handle import check_live
+from kvpool.lineage.v0.block._prefix_block import check_predecessor as assert_prefix_caching_block_or_none
+from kvpool.lineage.v0.block.common import ReadOnlyRefCounter, RefCounter, get_all_blocks_recursively
+from kvpool.lineage.v0.block.interfaces import Block, BlockId, Device, PrefixHash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,12 +43,15 @@ __all__ = [
     "BlockId",
     "CopyOnWriteTracker",
     "Device",
+    "DeviceAwareBlockAllocator",
     "NaiveBlock",
     "NaiveBlockAllocator",
     "PrefixCachingBlock",
     "PrefixCachingBlockAllocator",
+    "PrefixHash",
     "ReadOnlyRefCounter",
     "RefCounter",
+    "assert_prefix_caching_block_or_none",
     "get_all_blocks_recursively",
     "hash_block_tokens",
 ]
@@ -56,14 +66,16 @@ def _by_source(copies: Iterable[tuple[BlockId, BlockId]]) -> dict[BlockId, list[
 
 
 class CopyOnWriteTracker:
-    """Copies that were decided and not executed yet; see ``kvpool.lineage.v0.common.CopyOnWriteTracker``.
+    """Copies that were decided and not executed yet; see ``kvpool.lineage.v0.block.common.CopyOnWriteTracker``.
 
     Args:
         refcounter: Says which blocks are shared.
+        allocator: Whose blocks are copied by ``cow_block_if_not_appendable``: those copies are the allocator's own.
     """
 
-    def __init__(self, refcounter: common.RefCounterProtocol) -> None:
+    def __init__(self, refcounter: common.RefCounterProtocol, allocator: PoolAllocator | None = None) -> None:
         self._tracker = common.CopyOnWriteTracker(refcounter)
+        self._allocator = allocator
 
     def is_appendable(self, block: Block) -> bool:
         """Says whether a block may be written to: it has no memory yet, or one holder at most.
@@ -72,6 +84,19 @@ class CopyOnWriteTracker:
             StaleBlockError: The handle was freed.
         """
         return self._tracker.is_appendable(block)
+
+    def cow_block_if_not_appendable(self, block: Block) -> BlockId | None:
+        """Returns the id of a block that may be written to, and points the handle to it; None if it has no memory.
+
+        Raises:
+            NoFreeBlocksError: No block is free for a copy; nothing has changed.
+            StaleBlockError: The handle was freed.
+            ContractError: The tracker was made without an allocator.
+        """
+        if self._allocator is None:
+            raise ContractError("a tracker without an allocator copies no block: give it one")
+        check_live(block)
+        return None if block.block_id is None else self._allocator.cow_block_if_not_appendable(block)
 
     def record_cow(self, src_block_id: BlockId | None, trg_block_id: BlockId | None) -> None:
         """Notes a copy.
@@ -82,11 +107,12 @@ class CopyOnWriteTracker:
         self._tracker.record_cow(src_block_id, trg_block_id)
 
     def clear_cows(self) -> dict[BlockId, list[BlockId]]:
-        """Returns the destinations of each source, and forgets them."""
-        return _by_source(self._tracker.clear_cows())
+        """Returns the destinations of each source, those of the allocator first, and forgets them."""
+        planned = [] if self._allocator is None else PoolAllocator.clear_copy_on_writes(self._allocator)
+        return _by_source([*planned, *self._tracker.clear_cows()])
 
 
-class _OlderNames(PoolAllocator):
+class _OlderNames(PoolAllocator, BlockAllocator):
     """The older names of what an allocator does."""
 
     #: Insertion order of what is given up, without access times.
@@ -138,9 +164,38 @@ class _OlderNames(PoolAllocator):
         """Returns the destinations of each planned copy's source, and ends the copies' pins."""
         return _by_source(super().clear_copy_on_writes())
 
+    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId] = ()) -> None:
+        """Says that the KV of blocks is written: they stay cached when they are freed.
+
+        Args:
+            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and are still held.
+
+        Raises:
+            UnknownBlockError: A block is none of this allocator's.
+            BlockStateError: A block is not full and hashed.
+        """
+        super().mark_blocks_as_computed(block_ids)  # type: ignore[safe-super]  # that of the allocator it is mixed into
+
+    def get_common_computed_block_ids(self, seq_block_ids: Sequence[list[BlockId]]) -> list[BlockId]:
+        """Returns the blocks that all these tables begin with and that are computed: what a prefill can skip.
+
+        The last block of a table is never among them: a step of no token computes nothing, not even the next token.
+
+        Args:
+            seq_block_ids: All ids of each table. One with nothing computed leaves nothing in common.
+
+        Raises:
+            UnknownBlockError: A block is none of this allocator's.
+        """
+        computed = [list(takewhile(self._is_computed, ids[:-1])) for ids in seq_block_ids]
+        return common.common_prefix(computed)
+
+    def _is_computed(self, block_id: BlockId) -> bool:
+        return self._pool.is_computed(self._to_core(block_id))
+
 
 class NaiveBlock(naive_block.NaiveBlock):
-    """A block that is told apart by its id alone: see ``kvpool.lineage.v0.naive_block.NaiveBlock``."""
+    """A block that is told apart by its id alone: see ``kvpool.lineage.v0.block.naive_block.NaiveBlock``."""
 
 
 class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
@@ -163,7 +218,7 @@ class NaiveBlockAllocator(_OlderNames, naive_block.NaiveBlockAllocator):
 
 
 class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
-    """A block that is found by its content: see ``kvpool.lineage.v0.prefix_caching_block.PrefixCachingBlock``.
+    """A block that is found by its content: see ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
 
     Args:
         prev_block: The block before it in the sequence.
@@ -183,12 +238,22 @@ class PrefixCachingBlock(prefix_caching_block.PrefixCachingBlock):
         prev_block: Block | None,
         token_ids: Sequence[int],
         block_size: int,
-        prefix_caching_allocator: BlockAllocator,
+        prefix_caching_allocator: PoolAllocator,
         block_id: int | None = None,
         *,
         extra_hash: int | kvpool.ExtraKeys | None = None,
     ) -> None:
         super().__init__(prev_block, token_ids, block_size, prefix_caching_allocator, block_id, False, extra_hash)
+
+    def append_token_ids(self, token_ids: Sequence[int]) -> None:
+        """Appends at least one token: see ``kvpool.lineage.v0.block.prefix_caching_block.PrefixCachingBlock``.
+
+        Raises:
+            ContractError: There are none. The others are those of the base.
+        """
+        if not token_ids:
+            raise ContractError("no tokens to append")
+        super().append_token_ids(token_ids)
 
     @classmethod
     def hash_block_tokens(  # type: ignore[override]  # the ancestor has no extra_hash

@@ -21,13 +21,14 @@ Intended differences from the original:
 - C7: ``free`` of a sequence without a block table does nothing: it was freed, or never allocated.
 - C8: swaps skip sequences without a block table.
 - C9: ``can_append`` asks for the blocks that ``append`` will take, and no more.
+- ``append`` takes all blocks that the table lacks; the original took one per call, so that a table could stay short.
+- ``free_blocks`` is a list of its own: to change it changes nothing.
 - A block that was freed is refused for good, even when its number is in use again. Allocating or forking onto a
   sequence that has a table is ``DuplicateRequestError`` (the original leaked that table).
 """
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,6 @@ from kvpool.errors import (
 from kvpool.lineage._cacheflow_blocks import (
     BlockAllocator,
     BlockTable,
-    Device,
     PhysicalTokenBlock,
     SequenceStatus,
     check_block_size,
@@ -50,6 +50,7 @@ from kvpool.lineage._cacheflow_blocks import (
     prompt_of,
     status_of,
 )
+from kvpool.lineage._enums import Device, NamedEnum
 from kvpool.lineage.errors import ContractError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ __all__ = [
 _GPU, _CPU = 0, 1
 
 
-class AllocStatus(enum.Enum):
+class AllocStatus(NamedEnum):
     """Whether blocks can be had; true only if now."""
 
     OK = "ok"
@@ -110,7 +111,14 @@ class GroupSwap:
         manager, (source, target) = self._manager, self._route
         if self._swap:
             manager._tiers.take_plan()
-            blocks = {src: target._handle(dst) for src, dst in self._swap.complete().items()}
+            # Given up in order, by references that this takes: the block that is freed last is reused first.
+            pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
+            pool.acquire(list(self._swap.mapping))
+            try:
+                moved = self._swap.complete()
+            finally:
+                pool.release(list(self._swap.mapping))
+            blocks = {src: target._handle(dst) for src, dst in moved.items()}
             for seq_id in self._seq_ids:
                 table = manager.block_tables[seq_id]
                 old, table[:] = list(table), [blocks[block._id] for block in table]
@@ -352,7 +360,7 @@ class BlockSpaceManager:
         return self._known_table(seq)
 
     def _allocator_of(self, block: PhysicalTokenBlock) -> BlockAllocator:
-        return self.gpu_allocator if block.device is Device.GPU else self.cpu_allocator
+        return self.gpu_allocator if block.device == Device.GPU else self.cpu_allocator
 
     def _free_block_table(self, table: BlockTable) -> None:
         for block in table[:1]:

@@ -7,7 +7,7 @@ written for the ancestor still catches it. Where an ancestor asserted, the error
 
 from __future__ import annotations
 
-from kvpool.errors import InvalidArgumentError, InvalidBlockError, KvpoolError, OutOfBlocksError
+from kvpool.errors import InvalidArgumentError, InvalidBlockError, KvpoolError, OutOfBlocksError, UnknownRequestError
 
 __all__ = [
     "BlockStateError",
@@ -16,6 +16,7 @@ __all__ = [
     "NotSupportedError",
     "StaleBlockError",
     "UnknownBlockError",
+    "UnknownTableError",
     "no_free_blocks",
 ]
 
@@ -38,6 +39,10 @@ class UnknownBlockError(BlockStateError, KeyError):
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, quotes and all.
         return str(self.args[0]) if self.args else ""
+
+
+class UnknownTableError(UnknownRequestError, AssertionError):
+    """A sequence or group that has no block table."""
 
 
 class ContractError(InvalidArgumentError, AssertionError):

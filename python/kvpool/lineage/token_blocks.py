@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockPool",
     "BlockTable",
-    "BlockTokens",
     "DEFAULT_LAST_ACCESSED_TIME",
     "LogicalTokenBlock",
     "PhysicalTokenBlock",
+    "TokensBlock",
 ]
 
 #: What an empty slot of a token buffer holds.
@@ -45,7 +45,7 @@ _BLANK_TOKEN_ID: Final = -1
 DEFAULT_LAST_ACCESSED_TIME: Final = -1
 
 #: A token buffer: as long as a block, blank behind its tokens.
-BlockTokens: TypeAlias = list[int]
+TokensBlock: TypeAlias = list[int]
 
 
 class BlockPool:
@@ -67,7 +67,7 @@ class BlockPool:
     def _forget(self) -> None:
         self._lock = threading.Lock()
         #: Idle buffers by size; the last returned is handed out first.
-        self.pool: dict[int, list[BlockTokens]] = {}
+        self.pool: dict[int, list[TokensBlock]] = {}
         self._idle: set[int] = set()
         self._idle_tokens = 0
 
@@ -76,13 +76,14 @@ class BlockPool:
         """Token slots of the idle buffers."""
         return self._idle_tokens
 
-    def alloc_block(self, block_size: int) -> BlockTokens:
-        """Returns a blank buffer: an idle one of this size, or a new one.
+    def alloc_block(self, block_size: int) -> TokensBlock:
+        """Returns a blank buffer: an idle one of this size, or a new one; for size 0 a new empty list.
 
         Raises:
-            InvalidArgumentError: ``block_size`` is less than 1.
+            InvalidArgumentError: ``block_size`` is negative.
         """
-        _check_block_size(block_size)
+        if block_size < 0:
+            raise InvalidArgumentError(f"block_size is {block_size}: must not be negative")
         with self._lock:
             idle = self.pool.get(block_size)
             if not idle:
@@ -96,22 +97,20 @@ class BlockPool:
         tokens[:] = [_BLANK_TOKEN_ID] * block_size
         return tokens
 
-    def del_block(self, tokens: BlockTokens) -> None:
-        """Takes a buffer back and blanks it; it must not be used by the caller any more.
+    def del_block(self, block: TokensBlock) -> None:
+        """Takes a buffer back and blanks it; it must not be used by the caller any more. An empty one is let pass.
 
         Raises:
             StaleBlockError: The buffer is idle already.
-            InvalidArgumentError: The buffer is empty.
         """
         with self._lock:
-            if id(tokens) in self._idle:
-                raise StaleBlockError(f"a buffer of {len(tokens)} tokens is returned twice")
-            size = len(tokens)
-            _check_block_size(size)
-            tokens[:] = [_BLANK_TOKEN_ID] * size
-            if self._idle_tokens + size <= self.max_idle_tokens:
-                self.pool.setdefault(size, []).append(tokens)
-                self._idle.add(id(tokens))
+            if id(block) in self._idle:
+                raise StaleBlockError(f"a buffer of {len(block)} tokens is returned twice")
+            size = len(block)
+            block[:] = [_BLANK_TOKEN_ID] * size
+            if size and self._idle_tokens + size <= self.max_idle_tokens:
+                self.pool.setdefault(size, []).append(block)
+                self._idle.add(id(block))
                 self._idle_tokens += size
 
 
@@ -119,11 +118,6 @@ class BlockPool:
 _BLOCK_POOL: Final = BlockPool()
 # Another thread may have held the lock when the process forked.
 os.register_at_fork(after_in_child=_BLOCK_POOL._forget)
-
-
-def _check_block_size(block_size: int) -> None:
-    if block_size < 1:
-        raise InvalidArgumentError(f"block_size is {block_size}: must be at least 1")
 
 
 @functools.lru_cache(maxsize=64)
@@ -146,26 +140,37 @@ class LogicalTokenBlock:
     """
 
     def __init__(self, block_number: int, block_size: int, *, pool: BlockPool | None = None) -> None:
+        if block_size < 1:
+            raise InvalidArgumentError(f"block_size is {block_size}: must be at least 1")
         self.block_number = block_number
         self.block_size = block_size
         self._pool = _BLOCK_POOL if pool is None else pool
-        self._tokens: BlockTokens | None = self._pool.alloc_block(block_size)
+        self._tokens: TokensBlock | None = self._pool.alloc_block(block_size)
         self._num_tokens = 0
 
-    def _buffer(self) -> BlockTokens:
+    def _buffer(self) -> TokensBlock:
         if self._tokens is None:
             raise StaleBlockError(f"logical block {self.block_number} was released")
         return self._tokens
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the block.
+        """Tokens in the block. A smaller number may be assigned: the tokens behind it are gone.
 
         Raises:
             StaleBlockError: The block was released. So do all members below.
+            ContractError: A number is assigned that is negative, or greater than the tokens that there are.
         """
         self._buffer()
         return self._num_tokens
+
+    @num_tokens.setter
+    def num_tokens(self, num_tokens: int) -> None:
+        before = self.num_tokens
+        if not 0 <= num_tokens <= before:
+            raise ContractError(f"num_tokens set to {num_tokens}: must be from 0 to {before}, append_tokens adds more")
+        self._buffer()[num_tokens:before] = [_BLANK_TOKEN_ID] * (before - num_tokens)
+        self._num_tokens = num_tokens
 
     @property
     def token_ids(self) -> list[int]:

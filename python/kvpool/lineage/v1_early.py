@@ -15,6 +15,9 @@ Intended differences from the original:
   are part of the key, so a hit is verified. A parent that is a bare int, not a value that these functions returned,
   starts a chain of its own, which shares no hash with any prompt.
 - Extra keys (adapter, salt, multimodal items) reach every hash: ``extra``. A child inherits its parent's.
+- A key takes its extra keys, salts included, along when it is pickled.
+- Tokens are from 0 to 2**32 - 1; the original took any hashable object.
+- ``free_list_head`` and ``free_list_tail`` are to be looked at: the queue's methods change them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import kvpool
 from kvpool.errors import HashingError, InvalidArgumentError, InvalidBlockError, OutOfBlocksError
-from kvpool.lineage.errors import NoFreeBlocksError, no_free_blocks
+from kvpool.lineage.errors import ContractError, NoFreeBlocksError, no_free_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,22 +47,49 @@ __all__ = [
 class HashValue(int):
     """The digest of a block and of everything before it, as a number; knows its place in its chain.
 
-    Pickled it is the number alone: it can be compared, and has lost its place.
+    Copied and pickled with its place, its tokens and its extra keys, so that it is a parent in any process.
     """
 
     link: kvpool.ChainLink
     extra: kvpool.ExtraKeys | None
-    epoch: int
+    tokens: tuple[int, ...]
+    parent: bytes | None
 
     @classmethod
-    def of(cls, link: kvpool.ChainLink, extra: kvpool.ExtraKeys | None, epoch: int) -> HashValue:
-        """Returns the value of a link, hashed with these extra keys in this epoch."""
+    def of(
+        cls, link: kvpool.ChainLink, extra: kvpool.ExtraKeys | None, tokens: tuple[int, ...], parent: bytes | None
+    ) -> HashValue:
+        """Returns the value of a link, hashed with these extra keys, and the digest of the block before it."""
         value = cls.from_bytes(link.digest, "big")
-        value.link, value.extra, value.epoch = link, extra, epoch
+        value.link, value.extra, value.tokens, value.parent = link, extra, tokens, parent
         return value
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was hashed in."""
+        return self.link.epoch
+
+    def __copy__(self) -> HashValue:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, object]) -> HashValue:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        link = self.link
+        return _restore, (link.digest, self.tokens, self.parent, link.depth, link.epoch, self.extra)
+
+
+def _restore(
+    digest: bytes,
+    tokens: tuple[int, ...],
+    parent: bytes | None,
+    depth: int,
+    epoch: int,
+    extra: kvpool.ExtraKeys | None,
+) -> HashValue:
+    link = kvpool.ChainLink.from_digest("sha256", digest, tokens, parent=parent, depth=depth, epoch=epoch)
+    return HashValue.of(link, extra, tokens, parent)
 
 
 class BlockHashType(NamedTuple):
@@ -69,9 +99,9 @@ class BlockHashType(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class KVCacheBlock:
-    """Metadata of one block."""
+    """Metadata of one block. An engine may set further attributes; ``reset`` leaves those alone."""
 
     #: Number of the block.
     block_id: int
@@ -131,6 +161,20 @@ class FreeKVCacheBlockQueue:
     def num_free_blocks(self) -> int:
         """Blocks in the queue."""
         return len(self._free)
+
+    @property
+    def free_list_head(self) -> KVCacheBlock | None:
+        """The block that is taken next, or None. O(free blocks), for tests and tools."""
+        return self._at(0)
+
+    @property
+    def free_list_tail(self) -> KVCacheBlock | None:
+        """The block that is taken last, or None. O(free blocks), for tests and tools."""
+        return self._at(-1)
+
+    def _at(self, position: int) -> KVCacheBlock | None:
+        order = self._free.order()
+        return self._blocks[order[position] - 1] if order else None
 
     def popleft(self) -> KVCacheBlock:
         """Takes the first block.
@@ -200,7 +244,7 @@ class FreeKVCacheBlockQueue:
         return [self._blocks[number - 1] for number in self._free.order()]
 
 
-ParentHash: TypeAlias = "BlockHashType | int | None"
+ParentHash: TypeAlias = "tuple[int, Sequence[int]] | int | None"
 
 
 @functools.lru_cache(maxsize=64)
@@ -214,13 +258,14 @@ def hash_block_tokens(
     """Returns the key of a full block.
 
     Args:
-        parent_block_hash: The key of the block before it, or its ``hash_value``; None for the first block. Any other
-            int starts a chain of its own.
+        parent_block_hash: The key of the block before it, as any pair of hash value and tokens, or its ``hash_value``;
+            None for the first block. Any other int starts a chain of its own.
         curr_block_token_ids: The block's tokens. Their number is the block size.
         extra: What identifies the prompt beside its tokens; the parent's by default.
 
     Raises:
         HashingError: The parent has another block size or other extra keys, or there is no token.
+        ContractError: The parent is none of these.
         TokenError: A token is out of range.
         TokenTypeError: The tokens are no ints.
     """
@@ -228,10 +273,12 @@ def hash_block_tokens(
     if not tokens:
         raise HashingError("only full blocks are hashed: this one has no token")
     hasher, parent = _hasher(len(tokens)), parent_block_hash
-    if isinstance(parent, BlockHashType):
-        parent = parent.hash_value
+    if isinstance(parent, tuple) and len(parent) == 2 and isinstance(parent[0], int):
+        parent = parent[0]
     if parent is None:
-        return BlockHashType(HashValue.of(hasher.link(tokens, None, extra), extra, 0), tokens)
+        return BlockHashType(HashValue.of(hasher.link(tokens, None, extra), extra, tokens, None), tokens)
+    if not isinstance(parent, int):
+        raise ContractError(f"a parent is a block's key, its hash value, or None: not {type(parent).__name__}")
     if not isinstance(parent, HashValue):
         parent = _foreign_root(parent, hasher, extra)
     block_size = parent.link.num_tokens // (parent.link.depth + 1)
@@ -240,7 +287,7 @@ def hash_block_tokens(
     if extra is not None and (parent.extra is None or extra != parent.extra):
         raise HashingError("the extra keys of a block are those of its parent")
     link = hasher.link(tokens, parent.link, parent.extra, epoch=parent.epoch)
-    return BlockHashType(HashValue.of(link, parent.extra, parent.epoch), tokens)
+    return BlockHashType(HashValue.of(link, parent.extra, tokens, parent.link.digest), tokens)
 
 
 #: The epoch of chains that start at a bare int: no pool ever gets there, so they share no digest with a prompt.
@@ -252,11 +299,11 @@ def _foreign_root(value: int, hasher: kvpool.BlockHasher, extra: kvpool.ExtraKey
     size = (value.bit_length() + 31) // 32
     words = [int(value < 0), size, *((abs(value) >> 32 * at) & 0xFFFF_FFFF for at in range(size))]
     words += [0] * (-len(words) % hasher.block_size)
-    first, *more = (words[start : start + hasher.block_size] for start in range(0, len(words), hasher.block_size))
-    link = hasher.link(first, None, extra, epoch=_FOREIGN_EPOCH)
-    for block in more:
-        link = hasher.link(block, link, extra, epoch=_FOREIGN_EPOCH)
-    return HashValue.of(link, extra, _FOREIGN_EPOCH)
+    blocks = [tuple(words[at : at + hasher.block_size]) for at in range(0, len(words), hasher.block_size)]
+    link, before = hasher.link(blocks[0], None, extra, epoch=_FOREIGN_EPOCH), None
+    for block in blocks[1:]:
+        before, link = link.digest, hasher.link(block, link, extra, epoch=_FOREIGN_EPOCH)
+    return HashValue.of(link, extra, blocks[-1], before)
 
 
 def hash_request_tokens(

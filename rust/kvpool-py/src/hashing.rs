@@ -10,7 +10,7 @@ use kvpool::{
     HasherConfig, MultimodalItem, Verify, shorten,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{Int, Text, bytes, count, int, tokens};
 use crate::enter::{Door, LONG, enter, enter_sized};
@@ -93,6 +93,25 @@ impl PyExtraKeys {
             multimodal: items,
             epoch: 0,
         }))
+    }
+
+    /// Pickled and copied by the constructor's arguments.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        let ExtraKeys { adapter, salt, tenant, user, multimodal, .. } = &self.0;
+        let keys = PyDict::new(py);
+        if let Some(Adapter { id, path }) = adapter {
+            keys.set_item("adapter", PyBytes::new(py, id))?;
+            keys.set_item("adapter_path", path.as_deref())?;
+        }
+        for (name, key) in [("salt", salt), ("tenant", tenant), ("user", user)] {
+            if let Some(key) = key {
+                keys.set_item(name, PyBytes::new(py, key))?;
+            }
+        }
+        let items = multimodal.iter();
+        let items = items.map(|item| (PyBytes::new(py, &item.identifier), item.offset, item.length));
+        keys.set_item("multimodal", items.collect::<Vec<_>>())?;
+        Ok((PyTuple::empty(py), keys))
     }
 
     /// Which keys are set, not what they are: salts and tenants do not belong in logs.
@@ -401,6 +420,33 @@ impl Hash for PyChainLink {
 
 #[pymethods]
 impl PyChainLink {
+    /// Makes a link whose digest was computed elsewhere.
+    #[staticmethod]
+    #[pyo3(signature = (algorithm, digest, tokens, *, parent=None, depth=0, epoch=0))]
+    fn from_digest(
+        py: Python<'_>,
+        algorithm: &str,
+        digest: &[u8],
+        tokens: &Bound<'_, PyAny>,
+        parent: Option<&[u8]>,
+        depth: i128,
+        epoch: i128,
+    ) -> PyResult<Self> {
+        let (algorithm, epoch) = (named::<HashAlgorithm>(py, algorithm)?, self::epoch(py, epoch)?);
+        let depth = u32::try_from(count(py, "depth", depth)?).unwrap_or(u32::MAX);
+        let hash = |digest| BlockHash::from_digest(algorithm, digest).or_raise(py);
+        let parent = match (parent, depth.checked_sub(1)) {
+            (None, None) => None,
+            (Some(parent), Some(above)) => Some((hash(parent)?, above)),
+            _ => {
+                let message = format!("depth is {depth}: 0 without a parent, at least 1 behind one");
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+        };
+        let tokens = self::tokens(tokens)?;
+        Ok(Self(ChainLink::from_digest(algorithm, epoch, hash(digest)?, parent, &tokens).or_raise(py)?))
+    }
+
     /// The digest of the block and everything before it.
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {

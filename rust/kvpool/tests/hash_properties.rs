@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvpool::hash::{
-    Adapter, BlockHash, BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HashError,
+    Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HashError,
     HasherConfig, MultimodalItem, Verify,
 };
 use proptest::prelude::*;
@@ -390,4 +390,38 @@ fn errors_leave_everything_unchanged() {
     let root = hasher.root(&extra).unwrap();
     assert!(matches!(hasher.hash_block(&root, 0, &[1; 3], &extra), Err(HashError::NotOneBlock { .. })));
     assert!(matches!(hasher.hash_block(&root, 3, &[1; 4], &extra), Err(HashError::BlockStart { .. })));
+}
+
+#[test]
+fn what_is_hashed_behind_a_link_from_a_digest_is_what_its_chain_says() {
+    let image = MultimodalItem { identifier: (*b"image").into(), offset: 3, length: 2 };
+    let extra =
+        ExtraKeys { salt: Some((*b"s").into()), multimodal: vec![image], epoch: 4, ..ExtraKeys::default() };
+    for algorithm in NATIVE {
+        let hasher = hasher(algorithm, 2, Verify::None);
+        let tokens: Vec<u32> = (0..8).collect();
+        let chain = from_scratch(&hasher, &extra, &tokens);
+        let mut before: Option<ChainLink> = None;
+        for (depth, block) in tokens.chunks(2).enumerate() {
+            let link = ChainLink::new(&hasher, before.as_ref(), block, &extra).unwrap();
+            let parent = before.as_ref().map(|parent| (parent.hash(), parent.depth()));
+            let made = ChainLink::from_digest(algorithm, 4, chain.hashes()[depth], parent, block).unwrap();
+            assert!(made == link, "{algorithm} at depth {depth}");
+            before = Some(made);
+        }
+    }
+}
+
+#[test]
+fn a_link_from_a_digest_has_tokens_and_no_padding() {
+    let hash = BlockHash::from_digest(HashAlgorithm::Sha256, &[7; 32]).unwrap();
+    let zero = BlockHash::from_digest(HashAlgorithm::Sha256, &[0; 32]).unwrap();
+    let none = ChainLink::from_digest(HashAlgorithm::Sha256, 0, hash, None, &[]);
+    assert!(matches!(none, Err(HashError::NotOneBlock { tokens: 0, .. })));
+    for (hash, parent) in [(hash, None), (zero, Some((hash, 0)))] {
+        let padded = ChainLink::from_digest(HashAlgorithm::Xxh3, 0, hash, parent, &[1]);
+        assert!(matches!(padded, Err(HashError::DigestPadding { .. })));
+    }
+    let deep = ChainLink::from_digest(HashAlgorithm::Sha256, 0, hash, Some((hash, u32::MAX)), &[1]).unwrap();
+    assert_eq!(deep.depth(), u32::MAX);
 }

@@ -16,14 +16,16 @@ Differences from the ancestor:
   swap of the same step, which workers execute before copies, writes to its source.
 - 19: the ids of a swap are translated in O(1) each.
 - 21: ``can_allocate`` counts all blocks of a prompt, window or not, because ``allocate`` takes them all.
-- 22: a sequence that was never looked up can be removed from the tracker.
+- 22: a sequence that was never looked up can be removed from the tracker. ``free`` removes from both trackers whatever
+  they know, also of a sequence without a table: one that was aborted while it waited.
 - ``can_swap_in`` says NEVER also if a group fits the device, but not with the watermark left free: it would wait for
   good.
 - What ``get_common_computed_block_ids`` returns for a prompt is what was computed when its blocks were allocated.
 - ``fork`` onto a sequence that has a table already is an error: the ancestor lost the old table's blocks.
 - Tolerated as in the ancestor: ``free`` and ``free_cross`` of what has no table, and ``fork`` of such a parent, which
   may have been freed before its output was processed.
-- The state of a sequence is compared by name: the engine's own enum will do.
+- The state of a sequence is compared by name: the engine's own enum will do. So will its ``Device``, and its
+  ``AllocStatus`` equals the one that is returned here.
 - Assertions are typed errors that derive from ``AssertionError``.
 
 A step is over, and with it the reason to keep the blocks of its copies, when ``mark_blocks_as_computed`` is called (as
@@ -35,29 +37,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvpool.errors import UnknownRequestError
-from kvpool.lineage.errors import BlockStateError, ContractError
+from kvpool.lineage.errors import BlockStateError, ContractError, UnknownTableError
 from kvpool.lineage.v0 import block_manager_util as util
-from kvpool.lineage.v0.block_manager_util import SequenceStatus, check_no_caching_or_swa_for_encdec, seqs_in
-from kvpool.lineage.v0.block_table import BlockTable
-from kvpool.lineage.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from kvpool.lineage.v0.interfaces import AllocStatus, Device
-from kvpool.lineage.v0.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block.block_table import BlockTable
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from kvpool.lineage.v0.block.interfaces import Device
+from kvpool.lineage.v0.block.prefix_caching_block import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block.utils import check_no_caching_or_swa_for_blockmgr_encdec
+from kvpool.lineage.v0.block_manager_util import SequenceStatus, seqs_in
+from kvpool.lineage.v0.interfaces import AllocStatus, BlockSpaceManager
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
+    from kvpool.lineage.v0.block.interfaces import Block, EncoderSeqId, SeqId
     from kvpool.lineage.v0.block_manager_util import Sequence, SequenceGroup
-    from kvpool.lineage.v0.interfaces import Block, EncoderSeqId, SeqId
 
 __all__ = ["SelfAttnBlockSpaceManager", "UnknownTableError"]
 
 
-class UnknownTableError(UnknownRequestError, AssertionError):
-    """The sequence or group has no block table."""
-
-
-class SelfAttnBlockSpaceManager:
+class SelfAttnBlockSpaceManager(BlockSpaceManager):
     """Block tables of sequences.
 
     Args:
@@ -120,17 +119,20 @@ class SelfAttnBlockSpaceManager:
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
         """Says whether a waiting group can have its blocks: now, later, or never. Cached blocks are not considered.
 
+        Hashes of a group that never can are dropped: an engine ignores it without a word.
+
         Raises:
             ContractError: No sequence of the group is waiting.
             NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
         """
-        check_no_caching_or_swa_for_encdec(self, seq_group)
+        check_no_caching_or_swa_for_blockmgr_encdec(self, seq_group)
         tokens = util.first_waiting(seq_group).get_token_ids()
         required = BlockTable.get_num_required_blocks(tokens, self.block_size, num_lookahead_slots)
-        encoder = util.encoder_seq_of(seq_group)
-        if encoder is not None:
+        if (encoder := util.encoder_seq_of(seq_group)) is not None:
             required += BlockTable.get_num_required_blocks(encoder.get_token_ids(), self.block_size)
         if self.block_allocator.get_num_total_blocks(Device.GPU) - required < self.watermark_blocks:
+            for seq in seq_group.get_seqs():
+                self._computed_blocks_tracker.remove_seq(seq.seq_id)
             return AllocStatus.NEVER
         fits = self.get_num_free_gpu_blocks() - required >= self.watermark_blocks
         return AllocStatus.OK if fits else AllocStatus.LATER
@@ -138,14 +140,18 @@ class SelfAttnBlockSpaceManager:
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Gives a waiting group its blocks: one table, which all its waiting sequences share. All or nothing.
 
+        An encoder prompt may be empty, as that of a request without images is: its table then has no blocks.
+
         Raises:
             NoFreeBlocksError: Too few blocks are free.
             BlockStateError: A sequence or the group has a table already.
             ContractError: No sequence of the group is waiting, or one has no tokens.
             NotSupportedError: A sliding window or prefix caching with an encoder-decoder model.
         """
-        check_no_caching_or_swa_for_encdec(self, seq_group)
+        check_no_caching_or_swa_for_blockmgr_encdec(self, seq_group)
         first, encoder = util.first_waiting(seq_group), util.encoder_seq_of(seq_group)
+        if not first.get_token_ids():
+            raise ContractError(f"sequence {first.seq_id} has no tokens to allocate blocks for")
         waiting = seqs_in(seq_group, SequenceStatus.WAITING)
         taken = [seq.seq_id for seq in waiting if seq.seq_id in self.block_tables]
         if taken or (encoder is not None and seq_group.request_id in self.cross_block_tables):
@@ -156,7 +162,7 @@ class SelfAttnBlockSpaceManager:
             needed = sum(BlockTable.get_num_required_blocks(one, self.block_size) for one in tokens)
             BlockTable._check_free(needed, self.get_num_free_gpu_blocks())
         table = self._allocate_sequence(first)
-        num_cached = self._num_leading_computed(table.blocks) * self.block_size
+        num_cached = self._num_leading_computed(table.blocks) * self.block_size if self.enable_caching else 0
         for seq in waiting:
             self.block_tables[seq.seq_id] = table if seq is first else table.fork()
             self._last_access_blocks_tracker.add_seq(seq.seq_id)
@@ -168,12 +174,13 @@ class SelfAttnBlockSpaceManager:
     def _allocate_sequence(self, seq: Sequence) -> BlockTable:
         window = self.max_block_sliding_window
         table = BlockTable(self.block_size, self.block_allocator, max_block_sliding_window=window)
-        table.allocate(seq.get_token_ids(), extra_hash=util.extra_hash_of(seq))
+        tokens = seq.get_token_ids()
+        if tokens:
+            table.allocate(tokens, extra_hash=util.extra_hash_of(seq))
         return table
 
-    def _num_leading_computed(self, blocks: Items[Block]) -> int:
-        if not self.enable_caching:
-            return 0
+    @staticmethod
+    def _num_leading_computed(blocks: Items[Block]) -> int:
         return next((at for at, block in enumerate(blocks) if not block.computed), len(blocks))
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
@@ -214,20 +221,19 @@ class SelfAttnBlockSpaceManager:
         self.block_allocator.end_step()
 
     def free(self, seq: Sequence) -> None:
-        """Gives up the blocks of a sequence; of one without a table nothing. O(blocks)."""
+        """Gives up the blocks of a sequence, and all that is known of it; one without a table is fine. O(blocks)."""
+        self._computed_blocks_tracker.remove_seq(seq.seq_id)
         table = self.block_tables.get(seq.seq_id)
         if table is None:
             return
         self._last_access_blocks_tracker.update_seq_blocks_last_access(seq.seq_id, table.physical_block_ids)
         self._last_access_blocks_tracker.remove_seq(seq.seq_id)
-        self._computed_blocks_tracker.forget(seq.seq_id)
         table.free()
         del self.block_tables[seq.seq_id], self._num_computed[seq.seq_id]
         self._end_step_if_empty()
 
     def _end_step_if_empty(self) -> None:
-        # Nobody is left whose blocks a late copy could overwrite.
-        if not self.block_tables and not self.cross_block_tables:
+        if not self.block_tables and not self.cross_block_tables:  # nobody has blocks that a late copy could overwrite
             self.end_step()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
@@ -238,7 +244,7 @@ class SelfAttnBlockSpaceManager:
             self._end_step_if_empty()
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
-        """Forgets the hashes of a sequence; of one that was never looked up nothing."""
+        """Forgets the hashes of a sequence; of one that was never looked up nothing. ``free`` does so, too."""
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_block_table(self, seq: Sequence) -> list[int]:
@@ -250,8 +256,7 @@ class SelfAttnBlockSpaceManager:
         return self._table(seq).physical_block_ids
 
     def _table(self, seq: Sequence) -> BlockTable:
-        table = self.block_tables.get(seq.seq_id)
-        if table is None:
+        if (table := self.block_tables.get(seq.seq_id)) is None:
             raise UnknownTableError(f"sequence {seq.seq_id} has no block table")
         return table
 
@@ -261,8 +266,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             UnknownTableError: The group has none; an ``AssertionError``.
         """
-        table = self.cross_block_tables.get(seq_group.request_id)
-        if table is None:
+        if (table := self.cross_block_tables.get(seq_group.request_id)) is None:
             raise UnknownTableError(f"group {seq_group.request_id!r} has no cross block table")
         return table.physical_block_ids
 
@@ -284,14 +288,18 @@ class SelfAttnBlockSpaceManager:
         """
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
-            if table is None or util.status_name(seq) == SequenceStatus.SWAPPED.name:
+            if table is None or util.status_name(seq) == "SWAPPED":
                 continue
-            before = self._num_computed[seq.seq_id]
-            end = min(before + token_chunk_size, table.num_full_slots) if util.is_prefill(seq) else table.num_full_slots
-            self._num_computed[seq.seq_id] = max(before, end)
-            filled = table.blocks[before // self.block_size : end // self.block_size]
-            self.block_allocator._mark_filled(filled)
-        self.end_step()
+            before, end = self._num_computed[seq.seq_id], table.num_full_slots
+            if before + token_chunk_size < end and util.is_prefill(seq):
+                end = before + token_chunk_size
+            if end > before:
+                self._num_computed[seq.seq_id] = end
+                first, last = before // self.block_size, end // self.block_size
+                if first < last and self.enable_caching:
+                    self.block_allocator._mark_filled(table.blocks[first:last])
+        if self._appended or self.block_allocator._targets:
+            self.end_step()
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
         """Returns the computed blocks that all these sequences begin with; sequences without any do not count.
@@ -325,14 +333,8 @@ class SelfAttnBlockSpaceManager:
         seqs = seqs_in(seq_group, SequenceStatus.SWAPPED)
         # What is swapped in is counted by the core; here what is appended right after it: blocks for new tokens, and a
         # copy of the last block of each sequence that shares it.
-        appended = sum(self._num_appended(self._table(seq), seq, num_lookahead_slots) for seq in seqs)
-        fit = self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended)
-        return {"ok": AllocStatus.OK, "later": AllocStatus.LATER, "never": AllocStatus.NEVER}[fit]
-
-    @staticmethod
-    def _num_appended(table: BlockTable, seq: Sequence, num_lookahead_slots: int) -> int:
-        unseen = table.get_unseen_token_ids(seq.get_token_ids())
-        return table._num_new_blocks(len(unseen) + num_lookahead_slots) + table._num_copies(len(unseen))
+        appended = sum(self._table(seq)._num_appended(seq.get_token_ids(), num_lookahead_slots) for seq in seqs)
+        return AllocStatus[self._fit(seqs, Device.CPU, Device.GPU, self.watermark_blocks + appended).upper()]
 
     def _fit(self, seqs: Items[Sequence], src: Device, dst: Device, reserve: int) -> str:
         blocks = [block for seq in seqs for block in self._table(seq).blocks]

@@ -9,24 +9,14 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from kvpool.lineage.errors import ContractError, NotSupportedError
+from kvpool.lineage.errors import ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Items
 
-    from kvpool.lineage.v0.interfaces import ExtraHash
+    from kvpool.lineage.v0.block.interfaces import ExtraHash
 
-__all__ = [
-    "STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE",
-    "STR_NOT_IMPL_ENC_DEC_SWA",
-    "Sequence",
-    "SequenceGroup",
-    "SequenceStatus",
-    "check_no_caching_or_swa_for_encdec",
-]
-
-STR_NOT_IMPL_ENC_DEC_SWA = "Sliding window attention for encoder/decoder models is not supported."
-STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE = "Prefix caching for encoder/decoder models is not supported."
+__all__ = ["Sequence", "SequenceGroup", "SequenceStatus"]
 
 
 class SequenceStatus(enum.IntEnum):
@@ -74,13 +64,16 @@ Status: TypeAlias = Any
 
 def seqs_in(group: SequenceGroup, status: SequenceStatus) -> list[Sequence]:
     """Returns the sequences of a group that are in a state."""
-    return [seq for seq in group.get_seqs() if status_name(seq) == status.name]
+    name = status._name_
+    return [seq for seq in group.get_seqs() if status_name(seq) == name]
 
 
 def status_name(seq: Sequence) -> str:
     """Returns the name of a sequence's state; that of ``RUNNING`` if it has none."""
     status: Status = getattr(seq, "status", SequenceStatus.RUNNING)
-    return str(getattr(status, "name", status))
+    # What is behind an enum's ``name``, which takes a call.
+    name = getattr(status, "_name_", None)
+    return name if name is not None else str(getattr(status, "name", status))
 
 
 def first_waiting(group: SequenceGroup) -> Sequence:
@@ -129,17 +122,3 @@ def encoder_seq_of(group: SequenceGroup) -> Sequence | None:
     if seq is None:
         raise ContractError(f"group {group.request_id!r} has no encoder sequence")
     return seq
-
-
-def check_no_caching_or_swa_for_encdec(block_mgr: Any, seq_group: SequenceGroup) -> None:
-    """Checks that a group of an encoder-decoder model uses neither a sliding window nor prefix caching.
-
-    Raises:
-        NotSupportedError: It does; a ``NotImplementedError``.
-    """
-    if encoder_seq_of(seq_group) is None:
-        return
-    if block_mgr.max_block_sliding_window is not None:
-        raise NotSupportedError(STR_NOT_IMPL_ENC_DEC_SWA)
-    if block_mgr.enable_caching:
-        raise NotSupportedError(STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE)

@@ -17,17 +17,19 @@ from __future__ import annotations
 import enum
 import heapq
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from kvpool.lineage._enums import NamedEnum
 from kvpool.lineage.errors import ContractError, NoFreeBlocksError, UnknownBlockError
 
 if TYPE_CHECKING:
-    from kvpool.lineage.v0.interfaces import BlockId, PrefixHash
+    from kvpool.lineage.v0.block.interfaces import BlockId, PrefixHash
 
-__all__ = ["EvictionPolicy", "Evictor", "LRUEvictor", "make_evictor"]
+__all__ = ["BlockMetaData", "EvictionPolicy", "Evictor", "LRUEvictor", "make_evictor"]
 
 
-class EvictionPolicy(enum.Enum):
+class EvictionPolicy(NamedEnum):
     """Which block is given up first."""
 
     LRU = enum.auto()
@@ -61,6 +63,18 @@ class Evictor(ABC):
         """Blocks that can be given up."""
 
 
+@dataclass(slots=True)
+class BlockMetaData:
+    """What an evictor knows of a block."""
+
+    #: What the block holds.
+    content_hash: PrefixHash
+    #: Tokens of its prefix, its own included.
+    num_hashed_tokens: int
+    #: When it was used.
+    last_accessed: float
+
+
 class LRUEvictor(Evictor):
     """The block used longest ago goes first.
 
@@ -78,25 +92,25 @@ class LRUEvictor(Evictor):
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
     def __init__(self) -> None:
-        #: Last access, tokens hashed, and content hash.
-        self._blocks: dict[BlockId, tuple[float, int, PrefixHash]] = {}
-        # An entry counts if it says the same as _blocks. One that is older than that is skipped.
+        #: The blocks that can be given up. To be looked at: changed by the methods alone.
+        self.free_table: dict[BlockId, BlockMetaData] = {}
+        # An entry counts if it says the same as free_table. One that is older than that is skipped.
         self._heap: list[tuple[float, int, BlockId]] = []
 
     def __contains__(self, block_id: BlockId) -> bool:
-        return block_id in self._blocks
+        return block_id in self.free_table
 
     @property
     def num_blocks(self) -> int:
         """Blocks that can be given up."""
-        return len(self._blocks)
+        return len(self.free_table)
 
     def _unknown(self, what: str) -> UnknownBlockError:
         return UnknownBlockError(f"Attempting to {what} block that's not in the evictor")
 
     def _push(self, block_id: BlockId, last_accessed: float, num_hashed_tokens: int) -> None:
-        if len(self._heap) > self.CLEANUP_THRESHOLD * len(self._blocks):
-            self._heap = [(time, -tokens, block) for block, (time, tokens, _) in self._blocks.items()]
+        if len(self._heap) > self.CLEANUP_THRESHOLD * len(self.free_table):
+            self._heap = [(one.last_accessed, -one.num_hashed_tokens, block) for block, one in self.free_table.items()]
             heapq.heapify(self._heap)
         else:
             heapq.heappush(self._heap, (last_accessed, -num_hashed_tokens, block_id))
@@ -115,7 +129,7 @@ class LRUEvictor(Evictor):
         """
         if last_accessed != last_accessed:  # NaN has no place in an order
             raise ContractError(f"a last access at {last_accessed}")
-        self._blocks[block_id] = last_accessed, num_hashed_tokens, content_hash
+        self.free_table[block_id] = BlockMetaData(content_hash, num_hashed_tokens, last_accessed)
         self._push(block_id, last_accessed, num_hashed_tokens)
 
     def update(self, block_id: BlockId, last_accessed: float) -> None:
@@ -124,11 +138,11 @@ class LRUEvictor(Evictor):
         Raises:
             UnknownBlockError: It is not here; a ``KeyError``.
         """
-        if block_id not in self._blocks:
+        known = self.free_table.get(block_id)
+        if known is None:
             raise self._unknown("update")
-        known, num_hashed_tokens, content_hash = self._blocks[block_id]
-        if last_accessed > known:
-            self.add(block_id, content_hash, num_hashed_tokens, last_accessed)
+        if last_accessed > known.last_accessed:
+            self.add(block_id, known.content_hash, known.num_hashed_tokens, last_accessed)
 
     def remove(self, block_id: BlockId) -> None:
         """Takes a block out, because somebody holds it again.
@@ -136,9 +150,9 @@ class LRUEvictor(Evictor):
         Raises:
             UnknownBlockError: It is not here; a ``ValueError``.
         """
-        if block_id not in self._blocks:
+        if block_id not in self.free_table:
             raise self._unknown("remove")
-        del self._blocks[block_id]
+        del self.free_table[block_id]
 
     def evict(self) -> tuple[BlockId, PrefixHash]:
         """Gives up the next block, and returns its id and content hash.
@@ -148,10 +162,10 @@ class LRUEvictor(Evictor):
         """
         while self._heap:
             last_accessed, negated, block_id = heapq.heappop(self._heap)
-            known = self._blocks.get(block_id)
-            if known is not None and known[:2] == (last_accessed, -negated):
-                del self._blocks[block_id]
-                return block_id, known[2]
+            known = self.free_table.get(block_id)
+            if known is not None and (known.last_accessed, -known.num_hashed_tokens) == (last_accessed, negated):
+                del self.free_table[block_id]
+                return block_id, known.content_hash
         raise NoFreeBlocksError("No usable cache memory left")
 
 
@@ -161,6 +175,6 @@ def make_evictor(eviction_policy: EvictionPolicy) -> Evictor:
     Raises:
         ContractError: The policy is unknown; a ``ValueError``.
     """
-    if eviction_policy is EvictionPolicy.LRU:
+    if eviction_policy == EvictionPolicy.LRU:
         return LRUEvictor()
     raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")

@@ -68,6 +68,39 @@ impl ChainLink {
         })
     }
 
+    /// A link whose digest was computed elsewhere, behind a block with the digest `parent`, or first of its chain.
+    ///
+    /// It has no fingerprint: a pool that verifies hits by fingerprints refuses it.
+    ///
+    /// # Errors
+    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for bytes after the digest length of
+    /// `algorithm`, which could never match.
+    pub fn from_digest(
+        algorithm: HashAlgorithm,
+        epoch: u64,
+        hash: BlockHash,
+        parent: Option<(BlockHash, u32)>,
+        tokens: &[u32],
+    ) -> Result<Self, HashError> {
+        if tokens.is_empty() {
+            return Err(HashError::NotOneBlock { tokens: 0, block_size: 1 });
+        }
+        let digest_len = algorithm.digest_len();
+        let padded_wrong = |hash: &BlockHash| hash.as_bytes()[digest_len..].iter().any(|&byte| byte != 0);
+        if padded_wrong(&hash) || parent.is_some_and(|(parent, _)| padded_wrong(&parent)) {
+            return Err(HashError::DigestPadding { index: 0, digest_len, algorithm });
+        }
+        Ok(Self {
+            algorithm,
+            epoch,
+            state: ChainState::new(hash, 0),
+            has_fingerprint: false,
+            parent: parent.map(|(parent, _)| parent),
+            depth: parent.map_or(0, |(_, depth)| depth.saturating_add(1)),
+            tokens: tokens.into(),
+        })
+    }
+
     /// A link of any content, unchecked: see [`super::HashChain::forged`]. Only for tests and replays.
     #[cfg(feature = "testing")]
     #[must_use]

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError, no_free_blocks
-from kvpool.lineage.v0._handle import TokenBlock, check_live
-from kvpool.lineage.v0._views import Holders
-from kvpool.lineage.v0.common import BlockPool, ReadOnlyRefCounter, get_all_blocks_recursively
-from kvpool.lineage.v0.interfaces import Block, BlockAllocator
+from kvpool.lineage.v0.block._handle import TokenBlock, check_live
+from kvpool.lineage.v0.block._views import Holders
+from kvpool.lineage.v0.block.common import BlockPool, ReadOnlyRefCounter, get_all_blocks_recursively
+from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvpool.lineage.v0.interfaces import BlockId, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import BlockId, ExtraHash
 
 __all__ = ["PoolAllocator"]
 
@@ -89,6 +89,7 @@ class PoolAllocator(BlockAllocator):
         if num_blocks < 0:
             raise ContractError(f"an allocator of {num_blocks} blocks")
         self._ids = _IdMap(num_blocks, block_ids)
+        self._to_core, self._to_face = self._ids.to_core, self._ids.to_face
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._all_block_ids: frozenset[int] | None = None
@@ -121,18 +122,12 @@ class PoolAllocator(BlockAllocator):
             raise BlockStateError("the allocator is in use: its blocks cannot move to another pool")
         self._attach(tiers, tier)
 
-    def _to_core(self, block_id: int) -> int:
-        return self._ids.to_core(block_id)
-
-    def _to_face(self, core_id: int) -> int:
-        return self._ids.to_face(core_id)
-
     def _core_of(self, block: Block) -> int:
-        check_live(block)
         block_id = block.block_id
         if block_id is None:
+            check_live(block)
             raise BlockStateError("the block has no id: it was never allocated, or its memory was given up")
-        return self._ids.to_core(block_id)
+        return self._to_core(block_id)
 
     def _allocate(self, n: int) -> list[int]:
         try:
@@ -169,8 +164,13 @@ class PoolAllocator(BlockAllocator):
         """Returns how many blocks there are."""
         return self._num_blocks
 
-    def get_num_free_blocks(self) -> int:
-        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds."""
+    def get_num_free_blocks(self, device: object = None) -> int:
+        """Returns how many blocks can be allocated now: free ones, and cached ones that nobody holds.
+
+        Raises:
+            ContractError: A device is given.
+        """
+        self._check_device(device)
         return self._pool.num_available
 
     def get_physical_block_id(self, absolute_id: int) -> int:
@@ -244,11 +244,10 @@ class PoolAllocator(BlockAllocator):
             writable = self._tiers.copy_on_write(core, tier=self._tier, fences=False)
         except kvpool.OutOfBlocksError as error:
             raise no_free_blocks(error) from None
-        block_id = self._to_face(writable)
         if writable != core:
             self._released(core)
-            block.block_id = block_id
-        return block_id
+            block.block_id = self._to_face(writable)
+        return self._to_face(writable)
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
         """Returns the planned copies, (source, destination) in order of planning, and ends their pins.

@@ -15,11 +15,13 @@ from kvpool.lineage.errors import ContractError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0.interfaces import ExtraHash
+    from kvpool.lineage.v0.block.interfaces import ExtraHash
 
-__all__ = ["ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
+__all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
+#: What stands for the hash of the block before the first, where an int is expected: no digest is negative.
+NONE_HASH = -1
 _NO_EXTRA = kvpool.ExtraKeys()
 
 
@@ -106,8 +108,9 @@ def hash_block_tokens(
 
     Args:
         is_first_block: Whether it is the first of its sequence.
-        prev_block_hash: What this function returned for the block before, or its ``content_hash``. An int of another
-            origin begins a chain of its own, that depends on this int.
+        prev_block_hash: What this function returned for the block before, or its ``content_hash``; of a first block
+            None, or an allocator's ``_none_hash``. An int of another origin begins a chain of its own, that depends on
+            this int.
         cur_block_token_ids: The tokens.
         extra_hash: The ancestor's int, or kvpool's extra keys.
         epoch: The pool's epoch; of a block that is not the first, that of its predecessor counts.
@@ -124,6 +127,8 @@ def hash_block_tokens(
     >>> hash_block_tokens(False, first, [3, 4]) == hash_block_tokens(True, None, [3, 4])
     False
     """
+    if prev_block_hash == NONE_HASH:
+        prev_block_hash = None
     if is_first_block != (prev_block_hash is None):
         raise ContractError("a first block has no predecessor, every other one has a hashed one")
     if not cur_block_token_ids:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpool.lineage.errors import ContractError, NotSupportedError
-from kvpool.lineage.v0.interfaces import Block
+from kvpool.lineage.v0.block.interfaces import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

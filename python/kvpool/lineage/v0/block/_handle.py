@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvpool.lineage.errors import BlockStateError, ContractError, StaleBlockError
-from kvpool.lineage.v0.interfaces import Block
+from kvpool.lineage.v0.block.interfaces import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0.interfaces import BlockAllocator
+    from kvpool.lineage.v0.block.interfaces import BlockAllocator
 
 __all__ = ["TokenBlock", "check_live", "retire"]
 
@@ -55,6 +55,11 @@ class TokenBlock(Block):
         empty = self._block_size - len(self._token_ids)
         if len(token_ids) > empty:
             raise BlockStateError(f"{len(token_ids)} tokens do not fit: {empty} of {self._block_size} slots are empty")
+
+    def _refuse(self, token_ids: Sequence[int]) -> None:
+        """Says why these tokens cannot be appended."""
+        self._check_live()
+        self._check_fits(token_ids)
 
     def _retire(self) -> None:
         self._live = False

@@ -12,8 +12,8 @@ from kvpool.lineage.v0.evictor import Evictor
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from kvpool.lineage.v0._allocator import PoolAllocator
-    from kvpool.lineage.v0.interfaces import BlockId, PrefixHash
+    from kvpool.lineage.v0.block._allocator import PoolAllocator
+    from kvpool.lineage.v0.block.interfaces import BlockId, PrefixHash
 
 __all__ = ["Holders", "PoolEvictor"]
 

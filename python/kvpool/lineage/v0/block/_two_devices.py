@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 import kvpool
 from kvpool.errors import OutOfBlocksError
+from kvpool.lineage._enums import member
 from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError, no_free_blocks
-from kvpool.lineage.v0._hashing import ChainedHash, hash_chain
-from kvpool.lineage.v0.interfaces import Device
-from kvpool.lineage.v0.null_block import NullBlock
-from kvpool.lineage.v0.prefix_caching_block import PrefixCachingBlockAllocator
+from kvpool.lineage.v0.block._hashing import ChainedHash, hash_chain
+from kvpool.lineage.v0.block._null_block import NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvpool.lineage.v0._allocator import PoolAllocator
-    from kvpool.lineage.v0.common import BlockList
-    from kvpool.lineage.v0.interfaces import Block, BlockId, ExtraHash
+    from kvpool.lineage.v0.block._allocator import PoolAllocator
+    from kvpool.lineage.v0.block.common import BlockList
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
 
 __all__ = ["TIERS", "TwoDevices"]
 
@@ -38,6 +39,7 @@ class TwoDevices:
 
     def __init__(self, allocators: Mapping[Device, PoolAllocator], tiers: kvpool.TieredPool) -> None:
         self._allocators = allocators
+        self._gpu: PoolAllocator = allocators[Device.GPU]
         self._tiers = tiers
         self._null_block: NullBlock | None = None
         # Handed over by the core, not fetched yet.
@@ -47,13 +49,14 @@ class TwoDevices:
         self._targets: set[int] = set()
 
     def _on(self, device: Device) -> PoolAllocator:
-        allocator = self._allocators.get(device)
-        if allocator is None:
-            raise ContractError(f"there is no device {device!r}")
-        return allocator
+        if device is Device.GPU:
+            return self._gpu
+        return self._allocators[member(Device, device)]
 
     def _of(self, block: Block) -> PoolAllocator:
         block_id = block.block_id
+        if getattr(block, "_allocator", None) is self._gpu and block_id is not None:
+            return self._on(Device.GPU)
         if block_id is None:
             if not getattr(block, "_live", True):
                 self._on(Device.GPU)._core_of(block)  # says that the handle is stale
@@ -71,7 +74,7 @@ class TwoDevices:
         return self._of(blocks[-1])._fork_blocks(blocks) if blocks else []
 
     def _num_null(self, device: Device) -> int:
-        return int(device is Device.GPU and self._null_block is not None)
+        return int(device == Device.GPU and self._null_block is not None)
 
     def _take_copies(self, *, fence: bool = False) -> list[tuple[BlockId, BlockId]]:
         """The planned copies; with ``fence`` nothing takes their blocks before ``end_step``."""
@@ -104,21 +107,23 @@ class TwoDevices:
         A block that becomes full can turn out to be one that another sequence holds and has not computed: a prompt that
         is computed in chunks. What the own block has is then copied, or the step would not find it there.
         """
-        gpu = self._on(Device.GPU)
-        block = blocks[at]
-        shared: int | None = None
-        if isinstance(gpu, PrefixCachingBlockAllocator) and len(token_ids) == block.num_empty_slots > 0:
-            parent = blocks[at - 1].content_hash if at else None
-            chunk = [[*block.token_ids, *token_ids]]
-            (hashed,) = hash_chain(parent, at == 0, chunk, block.extra_hash, gpu._pool.epoch)
-            shared = gpu._registered(hashed)
-        if shared is None or gpu._pool.is_computed(shared):
+        block, gpu = blocks[at], self._gpu
+        if not isinstance(block, PrefixCachingBlock) or not block._check_append(token_ids):
             blocks.append_token_ids(at, token_ids)
             return
+        hashed = block._hash_if_full([*block._token_ids, *token_ids])
+        shared = gpu._registered(hashed) if isinstance(gpu, PrefixCachingBlockAllocator) else None
+        if shared is None or gpu._pool.is_computed(shared):
+            block._append(token_ids, hashed)
+            blocks[at] = block
+            return
         own = gpu._core_of(block)
+        if gpu._pool.num_holders(own) > 1 and not gpu._pool.num_available:
+            gpu._allocate(1)  # raises, with the right figures, before anything is fenced
         written = shared in self._targets or any(dst == (0, shared) for _, dst in self._tiers.pending_copies())
         self._fence([(own, shared)])
-        blocks.append_token_ids(at, token_ids)
+        block._append(token_ids, hashed)
+        blocks[at] = block
         if not written and gpu._core_of(block) == shared:
             self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
 
@@ -159,20 +164,30 @@ class TwoDevices:
             raise no_free_blocks(error) from None
         self._fence_copies()
         swaps = self._take_plan()
-        moved = swap.complete()
+        # Given up in order, by the references that this takes: the block that is freed last is reused first.
+        src._pool.acquire(cores)
+        try:
+            moved = swap.complete()
+        finally:
+            src._pool.release(cores)
+        to_copy = {core for core, _ in swap.copies}
         for block, core in zip(live, cores, strict=True):
             src._released(core)
             dst._adopt(block, moved[core])
             if isinstance(dst, PrefixCachingBlockAllocator):
-                self._register(block, moved[core], dst)
+                self._register(block, moved[core], dst, hit=core not in to_copy)
+                to_copy.discard(core)  # a further handle on it finds what the first has brought
         return {src._to_face(old): dst._to_face(new) for old, new in moved.items()}, swaps
 
     @staticmethod
-    def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator) -> None:
+    def _register(block: Block, core: int, allocator: PrefixCachingBlockAllocator, *, hit: bool) -> None:
         # What was computed has moved with its registration. What was not is registered anew, unless another block is:
         # this one is the destination of a copy, and cannot be exchanged.
         hashed = block.content_hash
-        if isinstance(hashed, ChainedHash) and allocator._registered(hashed) is None:
+        if not isinstance(hashed, ChainedHash):
+            return
+        allocator.metric_data.query(hit)
+        if allocator._registered(hashed) is None:
             allocator._promote(core, hashed)
 
     def _fit(self, blocks: Sequence[Block], src_device: Device, dst_device: Device, reserve: int) -> str:

@@ -7,20 +7,20 @@ block is computed is asked of the pool.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kvpool.errors import TokenError
 from kvpool.lineage.errors import BlockStateError, ContractError
-from kvpool.lineage.v0._allocator import PoolAllocator
-from kvpool.lineage.v0._handle import TokenBlock
-from kvpool.lineage.v0._hashing import ChainedHash, extra_keys, hash_block_tokens, hash_chain
+from kvpool.lineage.v0.block._allocator import PoolAllocator
+from kvpool.lineage.v0.block._handle import TokenBlock
+from kvpool.lineage.v0.block._hashing import NONE_HASH, ChainedHash, extra_keys, hash_block_tokens, hash_chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvpool.lineage.v0.interfaces import Block, BlockAllocator, ExtraHash
+    from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator, ExtraHash
 
-__all__ = ["BlockTracker", "CachingAllocator", "PrefixCachingBlock", "parent_hash"]
+__all__ = ["BlockTracker", "CachingAllocator", "PrefixCachingBlock", "check_predecessor", "parent_hash"]
 
 _NEVER_ACCESSED = -1.0
 
@@ -42,6 +42,16 @@ def parent_hash(prev_block: Block | None) -> int | None:
         hashed: ChainedHash | None = prev_block._hash  # type: ignore[attr-defined]
         return hashed
     return prev_block.content_hash
+
+
+def check_predecessor(prev_block: Block | None) -> None:
+    """Checks that a block can be chained to this one.
+
+    Raises:
+        ContractError: It is of another kind.
+    """
+    if prev_block is not None and not isinstance(prev_block, PrefixCachingBlock):
+        raise ContractError(f"a prefix-caching block behind a {type(prev_block).__name__}")
 
 
 def _check_tokens(token_ids: Sequence[int]) -> None:
@@ -68,6 +78,8 @@ class PrefixCachingBlock(TokenBlock):
         BlockStateError: The tokens do not fit, or ``computed`` is said of a block that is not cached.
     """
 
+    _none_hash: ClassVar[int] = NONE_HASH
+
     def __init__(
         self,
         prev_block: Block | None,
@@ -80,9 +92,9 @@ class PrefixCachingBlock(TokenBlock):
     ) -> None:
         if not isinstance(allocator, CachingAllocator):
             raise ContractError(f"the block of a {type(allocator).__name__} cannot cache prefixes")
-        if prev_block is not None and not isinstance(prev_block, PrefixCachingBlock):
-            raise ContractError(f"a prefix-caching block behind a {type(prev_block).__name__}")
+        check_predecessor(prev_block)
         extra_keys(extra_hash)  # refuses what is no extra hash
+        self._caching = True
         self._extra_hash = extra_hash
         self._last_accessed = _NEVER_ACCESSED
         self._hash: ChainedHash | None = None
@@ -108,6 +120,10 @@ class PrefixCachingBlock(TokenBlock):
         if prev_block is not None and getattr(prev_block, "_live", True):
             self._tokens_before = prev_block.num_tokens_total
 
+    def _move_to(self, allocator: BlockAllocator, block_id: int) -> None:
+        super()._move_to(allocator, block_id)
+        self._caching = isinstance(allocator, CachingAllocator)
+
     def _fill(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
         """Gives a new handle the content of its block, which is hashed already."""
         self._token_ids = list(token_ids)
@@ -125,35 +141,46 @@ class PrefixCachingBlock(TokenBlock):
             StaleBlockError: The block was freed.
             TokenError: A token is out of range.
         """
-        self._check_live()
+        filling = self._check_append(token_ids)
+        if token_ids:
+            self._append(token_ids, self._hash_if_full([*self._token_ids, *token_ids]) if filling else None)
+
+    def _check_append(self, token_ids: Sequence[int]) -> bool:
+        """Refuses what cannot be appended; says whether the block will be full."""
+        empty = self._block_size - len(self._token_ids)
+        if not self._live or len(token_ids) > empty:
+            self._refuse(token_ids)
         if self._hash is not None or self.computed:
             raise BlockStateError("the block is full and hashed: it is immutable")
-        self._check_fits(token_ids)
-        if not token_ids:
-            return
         _check_tokens(token_ids)
-        before = self._token_ids
-        after = [*before, *token_ids]
-        hashed = self._hash_if_full(after)
+        return 0 < len(token_ids) == empty
+
+    def _append(self, token_ids: Sequence[int], hashed: ChainedHash | None) -> None:
+        """Appends tokens that were checked, and registers the block if they make it one with a hash."""
         if self._block_id is not None:
             self._block_id = self._allocator.cow_block_if_not_appendable(self)
-        self._token_ids, self._hash = after, hashed
-        self._count_before()
-        if hashed is not None and self._block_id is not None:
-            try:
-                self._block_id = self._allocator.promote_to_immutable_block(self)
-            except BaseException:
-                self._token_ids, self._hash = before, None
-                raise
+        before = self._token_ids
+        if hashed is not None or not before:
+            self._count_before()
+        if hashed is None or self._block_id is None:
+            before.extend(token_ids)
+            self._hash = hashed
+            return
+        self._token_ids, self._hash = [*before, *token_ids], hashed
+        try:
+            self._block_id = self._allocator.promote_to_immutable_block(self)
+        except BaseException:
+            self._token_ids, self._hash = before, None
+            raise
 
     @property
     def computed(self) -> bool:
         """Whether the block is cached and its KV written, as the pool knows it."""
-        self._check_live()
-        allocator = self._allocator
-        if self._block_id is None or not isinstance(allocator, CachingAllocator):
+        if not self._live:
+            self._check_live()
+        if self._block_id is None or not self._caching:
             return False
-        return allocator.block_is_computed(self._block_id) is True
+        return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]  # _caching says so
 
     @computed.setter
     def computed(self, value: bool) -> None:
@@ -207,7 +234,7 @@ class PrefixCachingBlock(TokenBlock):
         cur_block_token_ids: Sequence[int],
         extra_hash: ExtraHash = None,
     ) -> int:
-        """Hashes one full block: see ``kvpool.lineage.v0.prefix_caching_block.hash_block_tokens``."""
+        """Hashes one full block: see ``kvpool.lineage.v0.block.prefix_caching_block.hash_block_tokens``."""
         return hash_block_tokens(is_first_block, prev_block_hash, cur_block_token_ids, extra_hash)
 
 

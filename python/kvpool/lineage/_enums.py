@@ -1,0 +1,53 @@
+"""Enums that an engine has, too: its own members serve wherever these do.
+
+Owns equality by name. Code of an ancestor keeps its own ``Device`` and ``AllocStatus`` when only the manager beneath it
+is replaced, and compares with ``==``; members of two enums are never equal, and nothing would say so.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeVar
+
+from kvpool.lineage.errors import ContractError
+
+__all__ = ["Device", "NamedEnum", "member"]
+
+
+class NamedEnum(enum.Enum):
+    """An enum whose members equal those of the same name in any enum of the same name."""
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, enum.Enum):
+            return NotImplemented
+        return type(other).__name__ == type(self).__name__ and other.name == self.name
+
+    def __hash__(self) -> int:
+        # That of every member of an enum.Enum with this name: a dict of the one is asked with the other.
+        return hash(self._name_)
+
+
+class Device(NamedEnum):
+    """Where blocks live."""
+
+    GPU = enum.auto()
+    CPU = enum.auto()
+
+
+_Named = TypeVar("_Named", bound=NamedEnum)
+
+
+def member(kind: type[_Named], value: object) -> _Named:
+    """Returns the member that a value means: one of this enum, or of an engine's own enum, by its name.
+
+    Raises:
+        ContractError: None has this name.
+    """
+    if type(value) is kind:
+        return value
+    found = kind.__members__.get(value.name) if isinstance(value, enum.Enum) else None
+    if found is None:
+        raise ContractError(f"there is no {kind.__name__.lower()} {value!r}: {', '.join(kind.__members__)} are known")
+    return found

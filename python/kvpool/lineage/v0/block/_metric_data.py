@@ -1,0 +1,66 @@
+"""Hit rates of vLLM v0: counts of queries and hits.
+
+Owns two counts; whoever looks something up says so.
+"""
+
+from __future__ import annotations
+
+from kvpool.lineage.errors import ContractError
+
+__all__ = ["CacheMetricData"]
+
+
+class CacheMetricData:
+    """Hits per query, over all time, counted in windows of ``block_size`` queries.
+
+    Args:
+        num_completed_blocks: Windows that are full.
+        completed_block_cache_hit_rate: Hits per query of those.
+        num_incompleted_block_queries: Queries of the window that is not full.
+        num_incompleted_block_hit: Its hits.
+        block_size: Queries per window.
+
+    Raises:
+        ContractError: ``block_size`` is less than 1.
+
+    >>> metrics = CacheMetricData()
+    >>> metrics.query(hit=True), metrics.query(hit=False), metrics.get_hit_rate()
+    (None, None, 0.5)
+    """
+
+    def __init__(
+        self,
+        num_completed_blocks: int = 0,
+        completed_block_cache_hit_rate: float = 0.0,
+        num_incompleted_block_queries: int = 0,
+        num_incompleted_block_hit: int = 0,
+        block_size: int = 1000,
+    ) -> None:
+        if block_size < 1:
+            raise ContractError(f"windows of {block_size} queries")
+        self.block_size = block_size
+        self.num_completed_blocks = num_completed_blocks
+        self.num_incompleted_block_queries = num_incompleted_block_queries
+        self.num_incompleted_block_hit = num_incompleted_block_hit
+        # A count, so that no rounding adds up.
+        self._completed_hits = round(completed_block_cache_hit_rate * num_completed_blocks * block_size)
+
+    @property
+    def completed_block_cache_hit_rate(self) -> float:
+        """Hits per query of the windows that are full; 0.0 before the first."""
+        queries = self.num_completed_blocks * self.block_size
+        return self._completed_hits / queries if queries else 0.0
+
+    def query(self, hit: bool) -> None:
+        """Counts one query."""
+        self.num_incompleted_block_queries += 1
+        self.num_incompleted_block_hit += hit
+        if self.num_incompleted_block_queries == self.block_size:
+            self._completed_hits += self.num_incompleted_block_hit
+            self.num_completed_blocks += 1
+            self.num_incompleted_block_queries = self.num_incompleted_block_hit = 0
+
+    def get_hit_rate(self) -> float:
+        """Returns hits per query; 0.0 before the first."""
+        queries = self.num_completed_blocks * self.block_size + self.num_incompleted_block_queries
+        return (self._completed_hits + self.num_incompleted_block_hit) / queries if queries else 0.0

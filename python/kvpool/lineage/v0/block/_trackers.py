@@ -1,0 +1,158 @@
+"""vLLM v0's trackers: how much of each sequence is cached, and when each sequence was last used.
+
+Owns, per sequence, the hashes of its full blocks, the answer given for its prompt, and the time of its last use. None
+of it decides what is allocated or evicted.
+
+Differences from the ancestor:
+
+- 4: a prefix ends at its first hole.
+- 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
+- What was looked up may be evicted before it is allocated: the ancestor repeated its first answer, and the engine
+  skipped computing what was gone. Here the answer of a prompt may shrink. ``settle`` is new: it says how many of the
+  blocks that a prompt has got were computed.
+- After a change of the allocator's epoch a sequence is hashed again.
+- Assertions are typed errors that derive from ``AssertionError``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvpool.lineage.errors import ContractError
+from kvpool.lineage.v0.block._hashing import hash_block_tokens
+from kvpool.lineage.v0.block_manager_util import extra_hash_of, is_prefill
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Items
+
+    from kvpool.lineage.v0.block.interfaces import BlockId, DeviceAwareBlockAllocator, SeqId
+    from kvpool.lineage.v0.block_manager_util import Sequence
+
+__all__ = ["ComputedBlocksTracker", "LastAccessBlocksTracker"]
+
+
+@dataclass
+class _Tracked:
+    epoch: int
+    hashes: list[int] = field(default_factory=list)
+    cached_tokens: int | None = None
+
+
+class ComputedBlocksTracker:
+    """Knows how many tokens of a sequence are cached, without hashing it anew each time.
+
+    Args:
+        allocator: Where blocks are cached.
+        block_size: Tokens per block.
+        enable_caching: Whether they are cached at all.
+    """
+
+    def __init__(self, allocator: DeviceAwareBlockAllocator, block_size: int, enable_caching: bool) -> None:
+        self._allocator = allocator
+        self._block_size = block_size
+        self._enable_caching = enable_caching
+        self._tracked: dict[SeqId, _Tracked] = {}
+
+    def get_num_cached_tokens(self, seq: Sequence) -> int:
+        """Returns how many tokens from the start of the sequence are in blocks that are cached and computed.
+
+        While the sequence computes its prompt the answer is at most the first one, or that of ``settle``: blocks that
+        the prompt itself has filled meanwhile do not count, nor do any that were evicted since. O(tokens added + blocks
+        cached); without caching always 0.
+
+        Raises:
+            ContractError: The sequence has become shorter.
+        """
+        if not self._enable_caching:
+            return 0
+        tracked = self._update(seq)
+        if tracked.cached_tokens is None or not is_prefill(seq):
+            found = self._allocator.find_cached_blocks_prefix(tracked.hashes)
+            tracked.cached_tokens = len(found) * self._block_size
+            return tracked.cached_tokens
+        known = tracked.hashes[: tracked.cached_tokens // self._block_size]
+        return len(self._allocator.find_cached_blocks_prefix(known)) * self._block_size
+
+    def _update(self, seq: Sequence) -> _Tracked:
+        """Hashes the full blocks that are new."""
+        epoch: int = getattr(self._allocator, "epoch", 0)
+        tracked = self._tracked.get(seq.seq_id)
+        if tracked is None or tracked.epoch != epoch:
+            tracked = _Tracked(epoch)
+        tokens, size = seq.get_token_ids(), self._block_size
+        start = len(tracked.hashes) * size
+        if len(tokens) < start:
+            raise ContractError(f"sequence {seq.seq_id} has become shorter: {len(tokens)} tokens, {start} were hashed")
+        extra_hash = extra_hash_of(seq)
+        for at in range(start, len(tokens) - size + 1, size):
+            prev_hash = tracked.hashes[-1] if tracked.hashes else None
+            chunk = list(tokens[at : at + size])
+            tracked.hashes.append(hash_block_tokens(at == 0, prev_hash, chunk, extra_hash, epoch=epoch))
+        self._tracked[seq.seq_id] = tracked
+        return tracked
+
+    def settle(self, seq: Sequence, num_cached_tokens: int) -> None:
+        """Says how many tokens of a prompt were computed already in the blocks that it has got."""
+        if self._enable_caching:
+            self._update(seq).cached_tokens = num_cached_tokens
+
+    def remove_seq(self, seq_id: SeqId) -> None:
+        """Stops tracking a sequence; one that was never looked up is fine."""
+        self._tracked.pop(seq_id, None)
+
+
+class LastAccessBlocksTracker:
+    """Keeps the time of each sequence's last use until its blocks are freed, and tells the allocator then.
+
+    Args:
+        allocator: Whose eviction order the times decide.
+    """
+
+    def __init__(self, allocator: DeviceAwareBlockAllocator) -> None:
+        self._allocator = allocator
+        self._seq_last_access: dict[SeqId, float | None] = {}
+
+    def add_seq(self, seq_id: SeqId) -> None:
+        """Begins to track a sequence.
+
+        Raises:
+            ContractError: It is tracked already.
+        """
+        if seq_id in self._seq_last_access:
+            raise ContractError(f"sequence {seq_id} is tracked already")
+        self._seq_last_access[seq_id] = None
+
+    def _check(self, seq_id: SeqId) -> None:
+        if seq_id not in self._seq_last_access:
+            raise ContractError(f"sequence {seq_id} is not tracked")
+
+    def remove_seq(self, seq_id: SeqId) -> None:
+        """Stops tracking a sequence.
+
+        Raises:
+            ContractError: It is not tracked.
+        """
+        self._check(seq_id)
+        del self._seq_last_access[seq_id]
+
+    def update_last_access(self, seq_id: SeqId, time: float) -> None:
+        """Notes that a sequence was used.
+
+        Raises:
+            ContractError: It is not tracked.
+        """
+        self._check(seq_id)
+        self._seq_last_access[seq_id] = time
+
+    def update_seq_blocks_last_access(self, seq_id: SeqId, block_ids: Items[BlockId]) -> None:
+        """Marks a sequence's blocks as used when the sequence was; without a time of that, nothing.
+
+        Raises:
+            ContractError: The sequence is not tracked.
+            UnknownBlockError: A block is free, or on no device.
+        """
+        self._check(seq_id)
+        time = self._seq_last_access[seq_id]
+        if time is not None:
+            self._allocator.mark_blocks_as_accessed(block_ids, time)

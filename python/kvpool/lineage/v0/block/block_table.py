@@ -1,0 +1,338 @@
+"""vLLM v0's block table: the blocks of one sequence.
+
+Owns which tokens are in which block, and how many slots a step needs. Blocks come from a ``CpuGpuBlockAllocator``.
+
+Differences from the ancestor:
+
+- 8, 13: ``allocate``, ``append_token_ids`` and ``ensure_num_empty_slots`` do all or nothing: whether enough blocks are
+  free is looked at before the first is taken, copies of shared blocks included.
+- 11: ``fork`` works after a window has dropped blocks: it forks what is left, and the null blocks stay null.
+- A block that becomes full is given up for one that has its content, also if that one is still being computed. If the
+  prompt that computes it does so in chunks, its KV is not there in this step: what the own block has is copied to it.
+- 17: ``free`` sets ``num_full_slots`` back to 0.
+- With a window the null block is taken when the first block is dropped, not at the first append.
+- If a window could drop blocks, but others hold them all and there is no null block yet, they are kept until one of
+  them becomes free, of which it can be made: to drop blocks never takes any.
+- ``extra_hash`` is an int or ``kvpool.ExtraKeys``. Assertions are typed errors that derive from ``AssertionError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvpool.lineage.errors import BlockStateError, ContractError, NoFreeBlocksError
+from kvpool.lineage.v0.block.common import BlockList
+from kvpool.lineage.v0.block.cpu_gpu_block_allocator import NullBlock
+from kvpool.lineage.v0.block.interfaces import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
+
+__all__ = ["BlockTable"]
+
+
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+class BlockTable:
+    """The blocks of one sequence.
+
+    Args:
+        block_size: Tokens per block.
+        block_allocator: Where blocks come from.
+        _blocks: Blocks that the table takes over.
+        max_block_sliding_window: Blocks of the window; without one, all are kept.
+
+    Raises:
+        ContractError: The block size, the window or a block is none that a table can have.
+
+    >>> from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+    >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=8, num_cpu_blocks=0, block_size=4)
+    >>> table = BlockTable(block_size=4, block_allocator=allocator)
+    >>> table.allocate([1, 2, 3, 4, 5])
+    >>> child = table.fork()
+    >>> child.append_token_ids([6])
+    >>> table.physical_block_ids, child.physical_block_ids, allocator.clear_copy_on_writes()
+    ([0, 1], [0, 2], [(1, 2)])
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        block_allocator: CpuGpuBlockAllocator,
+        _blocks: Sequence[Block] | None = None,
+        max_block_sliding_window: int | None = None,
+    ) -> None:
+        if block_size < 1:
+            raise ContractError(f"blocks of {block_size} tokens")
+        if max_block_sliding_window is not None and max_block_sliding_window < 1:
+            raise ContractError(f"a sliding window of {max_block_sliding_window} blocks")
+        self._block_size = block_size
+        self._allocator = block_allocator
+        self._max_block_sliding_window = max_block_sliding_window
+        self._blocks = BlockList([] if _blocks is None else _blocks)
+        self._num_full_slots = self._count_slots()
+        # Blocks that the window has dropped, from the first on.
+        self._num_dropped = self._count_dropped()
+
+    def _count_slots(self) -> int:
+        return sum(
+            self._block_size if isinstance(block, NullBlock) else len(block.token_ids) for block in self._blocks.list()
+        )
+
+    def _count_dropped(self) -> int:
+        blocks = self._blocks.list()
+        return next((at for at, block in enumerate(blocks) if not isinstance(block, NullBlock)), len(blocks))
+
+    @staticmethod
+    def get_num_required_blocks(token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0) -> int:
+        """Returns how many blocks a sequence needs, and slots to look ahead behind it."""
+        return _ceil_div(len(token_ids) + num_lookahead_slots, block_size)
+
+    def allocate(self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: ExtraHash = None) -> None:
+        """Takes blocks for a prompt; full ones are shared by content if the allocator caches. All or nothing.
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free.
+            BlockStateError: The table has blocks already.
+            ContractError: There are no tokens.
+            TokenError: A token is out of range, and the allocator caches.
+        """
+        if self._is_allocated:
+            raise BlockStateError("the table has blocks already")
+        if not token_ids:
+            raise ContractError("a table is allocated for at least one token")
+        self._allocator._check_tokens(token_ids)
+        tokens = list(token_ids)
+        chunks = self._chunks(tokens)
+        tail = chunks.pop() if len(chunks[-1]) < self._block_size else None
+        spare = self._allocator.get_num_free_blocks(device) - (tail is not None)
+        self._check_free(self._allocator._num_to_take(chunks, device, extra_hash, at_most=spare), spare)
+        blocks: list[Block] = []
+        if chunks:
+            blocks += self._allocator.allocate_immutable_blocks(None, chunks, device, extra_hash)
+        if tail is not None:
+            prev_block = blocks[-1] if blocks else None
+            blocks.append(self._allocator.allocate_mutable_block(prev_block, device, extra_hash))
+            blocks[-1].append_token_ids(tail)
+        self._blocks.update(blocks)
+        self._num_full_slots = len(tokens)
+
+    def update(self, blocks: Sequence[Block]) -> None:
+        """Replaces all blocks; the old ones are the caller's to free.
+
+        Raises:
+            BlockStateError: A block has no id.
+        """
+        self._blocks.update(blocks)
+        self._num_full_slots = self._count_slots()
+        self._num_dropped = self._count_dropped()
+
+    def _refresh(self) -> None:
+        """Reads the blocks' ids again, which a swap has changed."""
+        self._blocks.update(self._blocks.list())
+
+    def append_token_ids(
+        self,
+        token_ids: Sequence[int],
+        num_lookahead_slots: int = 0,
+        num_computed_slots: int | None = None,
+        extra_hash: ExtraHash = None,
+    ) -> None:
+        """Appends tokens, after dropping what is outside of the window. All or nothing. O(tokens + blocks dropped).
+
+        Ids of the table may change: a shared block is copied before it is written to, and a full one can turn out to be
+        cached already.
+
+        Args:
+            token_ids: The tokens.
+            num_lookahead_slots: Empty slots to have behind them.
+            num_computed_slots: Tokens whose KV is written: needed with a window, which ends there.
+            extra_hash: What identifies the sequence beside its tokens.
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free.
+            BlockStateError: The table has no blocks, or is swapped out.
+            ContractError: There is a window, and ``num_computed_slots`` is missing.
+            TokenError: A token is out of range, and the allocator caches.
+        """
+        if self._append_in_place(token_ids, num_lookahead_slots):
+            return
+        self._check_allocated()
+        self._allocator._check_tokens(token_ids)
+        num_blocks = self._num_new_blocks(len(token_ids) + num_lookahead_slots)
+        needed = num_blocks + self._num_copies(len(token_ids))
+        free = self._allocator.get_num_free_blocks(Device.GPU)
+        outside = self._outside_window(num_computed_slots)
+        if outside:
+            freed = self._allocator._num_freed(outside) - (self._allocator._null_block is None)
+            if freed >= 0:
+                free += freed
+            else:
+                outside = []
+        self._check_free(needed, free)
+        if outside:
+            self._drop(outside)
+        num_old = len(self._blocks)
+        self._add_blocks(num_blocks, extra_hash)
+        for chunk in self._chunks(token_ids, self._num_full_slots):
+            at = self._num_full_slots // self._block_size
+            if at < num_old:
+                self._allocator._append(self._blocks, at, chunk)
+            else:
+                self._blocks.append_token_ids(at, chunk)
+            self._num_full_slots += len(chunk)
+
+    def _append_in_place(self, token_ids: Sequence[int], num_lookahead_slots: int) -> bool:
+        """The usual append of a decode step: to one block, that is there and on the GPU. False if it is not that.
+
+        What a block appends is all or nothing by itself.
+        """
+        before, num_tokens = self._num_full_slots, len(token_ids)
+        at, used = divmod(before, self._block_size)
+        blocks = self._blocks.list()
+        if (
+            not 0 < num_tokens <= self._block_size - used
+            or before + num_tokens + num_lookahead_slots > len(blocks) * self._block_size
+            or self._max_block_sliding_window is not None
+            or getattr(blocks[at], "_allocator", None) is not self._allocator._gpu
+        ):
+            return False
+        if used + num_tokens < self._block_size:
+            self._blocks.append_token_ids(at, token_ids)
+        else:
+            self._allocator._append(self._blocks, at, token_ids)
+        self._num_full_slots = before + num_tokens
+        return True
+
+    def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: ExtraHash = None) -> None:
+        """Adds GPU blocks until so many slots are empty. All or nothing.
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free.
+            BlockStateError: The table has no blocks, or is swapped out.
+        """
+        self._check_allocated()
+        num_blocks = self._num_new_blocks(num_empty_slots)
+        self._check_free(num_blocks, self._allocator.get_num_free_blocks(Device.GPU))
+        self._add_blocks(num_blocks, extra_hash)
+
+    def fork(self) -> BlockTable:
+        """Returns a table that shares all blocks. O(blocks).
+
+        Raises:
+            BlockStateError: The table has no blocks.
+        """
+        self._require_blocks()
+        blocks = self._blocks.list()
+        dropped, live = blocks[: self._num_dropped], blocks[self._num_dropped :]
+        child = BlockTable(self._block_size, self._allocator, max_block_sliding_window=self._max_block_sliding_window)
+        child._blocks.update([*dropped, *self._allocator._fork_blocks(live)])
+        child._num_full_slots, child._num_dropped = self._num_full_slots, self._num_dropped
+        return child
+
+    def free(self) -> None:
+        """Gives up all blocks; the table can be allocated again. O(blocks). Of an empty table nothing."""
+        for block in self._blocks.list():
+            self._allocator.free(block)
+        self._blocks.reset()
+        self._num_full_slots = self._num_dropped = 0
+
+    @property
+    def physical_block_ids(self) -> list[BlockId]:
+        """The ids, in order: the list itself, which the next change of the table may change or replace."""
+        return self._blocks.ids()
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks, in order: the list itself."""
+        return self._blocks.list()
+
+    @property
+    def num_full_slots(self) -> int:
+        """Tokens in the table, those of dropped blocks included."""
+        return self._num_full_slots
+
+    def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
+        """Returns the tokens of a sequence that are not in the table yet. O(those tokens)."""
+        unseen = sequence_token_ids[self._num_full_slots :]
+        return unseen if type(unseen) is list else list(unseen)
+
+    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+        """Returns how many blocks an append of these tokens writes to: the last one, if it is not full, and new ones.
+
+        No append takes more, copies included.
+        """
+        first = self._block_size - self._num_full_slots % self._block_size
+        return 1 + _ceil_div(len(token_ids) + num_lookahead_slots - first, self._block_size)
+
+    @property
+    def _is_allocated(self) -> bool:
+        return len(self._blocks) > 0
+
+    def _require_blocks(self) -> None:
+        if not self._is_allocated:
+            raise BlockStateError("no blocks have been allocated")
+
+    def _check_allocated(self) -> None:
+        self._require_blocks()
+        if not self._allocator._is_on(self._blocks[len(self._blocks) - 1], Device.GPU):
+            raise BlockStateError("the blocks are not on the GPU: swap them in before appending")
+
+    @staticmethod
+    def _check_free(needed: int, free: int) -> None:
+        if needed > free:
+            error = NoFreeBlocksError(f"{needed} blocks are needed, {max(free, 0)} can be had")
+            error.needed, error.available, error.missing = needed, max(free, 0), needed - max(free, 0)
+            raise error
+
+    def _chunks(self, token_ids: Sequence[int], num_before: int = 0) -> list[list[int]]:
+        """The tokens block by block, behind so many tokens."""
+        first = self._block_size - num_before % self._block_size
+        starts = [0, *range(first, len(token_ids), self._block_size)]
+        ends = [*starts[1:], len(token_ids)]
+        return [list(token_ids[start:end]) for start, end in zip(starts, ends, strict=True)] if token_ids else []
+
+    def _num_new_blocks(self, num_slots: int) -> int:
+        empty = len(self._blocks) * self._block_size - self._num_full_slots
+        return _ceil_div(max(num_slots - empty, 0), self._block_size)
+
+    def _num_copies(self, num_tokens: int) -> int:
+        """How many blocks an append of so many tokens writes to that others hold, too."""
+        if num_tokens == 0:
+            return 0
+        end = _ceil_div(self._num_full_slots + num_tokens, self._block_size)
+        return self._allocator._num_to_copy(self._blocks.list()[self._num_full_slots // self._block_size : end])
+
+    def _num_appended(self, sequence_token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+        """How many blocks it takes to append what a sequence has more than the table, copies included."""
+        unseen = max(len(sequence_token_ids) - self._num_full_slots, 0)
+        return self._num_new_blocks(unseen + num_lookahead_slots) + self._num_copies(unseen)
+
+    def _add_blocks(self, num_blocks: int, extra_hash: ExtraHash) -> None:
+        for _ in range(num_blocks):
+            last = self._blocks[len(self._blocks) - 1]
+            self._blocks.append(self._allocator.allocate_mutable_block(last, Device.GPU, extra_hash))
+
+    def _outside_window(self, num_computed_slots: int | None) -> list[Block]:
+        if self._max_block_sliding_window is None:
+            return []
+        if num_computed_slots is None:
+            raise ContractError("num_computed_slots is needed with a sliding window")
+        end = num_computed_slots // self._block_size - self._max_block_sliding_window
+        # The block that is written next is never dropped.
+        end = min(end, self._num_full_slots // self._block_size, len(self._blocks) - 1)
+        return self._blocks.list()[self._num_dropped : max(end, 0)]
+
+    def _drop(self, blocks: Sequence[Block]) -> None:
+        """Gives up the next blocks and puts the null block in their place: it can be had once they are free."""
+        for block in blocks:
+            self._allocator.free(block)
+        null_block = self._allocator.allocate_or_get_null_block()
+        for at in range(self._num_dropped, self._num_dropped + len(blocks)):
+            self._blocks[at] = null_block
+        self._num_dropped += len(blocks)

@@ -1,0 +1,312 @@
+"""Interfaces of vLLM v0: what a block is, what an allocator is.
+
+Owns names and signatures, no behaviour. ``naive_block``, ``prefix_caching_block`` and ``cpu_gpu_block_allocator``
+implement them over the pools of kvpool. Wherever a ``Device`` is taken, a member of the engine's own enum will do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from kvpool.lineage import errors
+from kvpool.lineage._enums import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool import ExtraKeys
+
+__all__ = [
+    "Block",
+    "BlockAllocator",
+    "BlockId",
+    "Device",
+    "DeviceAwareBlockAllocator",
+    "EncoderSeqId",
+    "ExtraHash",
+    "PrefixHash",
+    "SeqId",
+]
+
+BlockId: TypeAlias = int
+#: A content hash: ``int.from_bytes`` of a cryptographic digest.
+PrefixHash: TypeAlias = int
+SeqId: TypeAlias = int
+EncoderSeqId: TypeAlias = str
+#: What identifies a prompt beside its tokens: the ancestor's int, or kvpool's own keys.
+ExtraHash: TypeAlias = "int | ExtraKeys | None"
+
+
+class Block(ABC):
+    """A handle on one block of a sequence: its tokens, its predecessor, and the id of the memory that holds them."""
+
+    class Factory(Protocol):
+        """What makes blocks for an allocator; a block class is one."""
+
+        def __call__(
+            self,
+            prev_block: Block | None,
+            token_ids: Sequence[int],
+            block_size: int,
+            allocator: BlockAllocator,
+            block_id: int | None = None,
+            *,
+            extra_hash: ExtraHash = None,
+        ) -> Block:
+            """Returns a new block."""
+
+    @abstractmethod
+    def append_token_ids(self, token_ids: Sequence[int]) -> None:
+        """Appends tokens; ``block_id`` may change, by copy on write or by promotion."""
+
+    @property
+    @abstractmethod
+    def block_id(self) -> int | None:
+        """Id of the physical block; None while there is none."""
+
+    @block_id.setter
+    @abstractmethod
+    def block_id(self, value: int | None) -> None:
+        """Points the handle to another physical block."""
+
+    @property
+    @abstractmethod
+    def token_ids(self) -> list[int]:
+        """The tokens in the block."""
+
+    @property
+    @abstractmethod
+    def num_tokens_total(self) -> int:
+        """Tokens of the chain up to the end of this block."""
+
+    @property
+    @abstractmethod
+    def num_empty_slots(self) -> int:
+        """Tokens that still fit."""
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """Whether no token fits any more."""
+
+    @property
+    @abstractmethod
+    def prev_block(self) -> Block | None:
+        """The block before it in the sequence."""
+
+    @property
+    @abstractmethod
+    def extra_hash(self) -> ExtraHash:
+        """What identifies the prompt beside its tokens."""
+
+    @property
+    @abstractmethod
+    def computed(self) -> bool:
+        """Whether the engine has written the block's KV."""
+
+    @computed.setter
+    @abstractmethod
+    def computed(self, value: bool) -> None:
+        """Says that the KV is written."""
+
+    @property
+    @abstractmethod
+    def last_accessed(self) -> float:
+        """When the block was last used, as far as this handle knows; -1 at first."""
+
+    @last_accessed.setter
+    @abstractmethod
+    def last_accessed(self, last_accessed_ts: float) -> None:
+        """Says that the block was used."""
+
+    @property
+    @abstractmethod
+    def content_hash(self) -> int | None:
+        """Hash of the block and everything before it; None unless it is full and its predecessor is hashed."""
+
+
+class BlockAllocator(ABC):
+    """Blocks of one device."""
+
+    NoFreeBlocksError = errors.NoFreeBlocksError
+
+    @abstractmethod
+    def allocate_mutable_block(self, prev_block: Block | None, extra_hash: ExtraHash = None) -> Block:
+        """Returns an empty block behind ``prev_block``."""
+
+    @abstractmethod
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: Sequence[int], extra_hash: ExtraHash = None
+    ) -> Block:
+        """Returns a full block with these tokens."""
+
+    @abstractmethod
+    def allocate_immutable_blocks(
+        self, prev_block: Block | None, block_token_ids: Sequence[Sequence[int]], extra_hash: ExtraHash = None
+    ) -> list[Block]:
+        """Returns one full block per chunk of tokens, each behind the one before it."""
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Gives up the handle and its reference to the block."""
+
+    @abstractmethod
+    def fork(self, last_block: Block) -> list[Block]:
+        """Returns new handles on the blocks of a whole sequence, first to last."""
+
+    @abstractmethod
+    def get_num_total_blocks(self) -> int:
+        """Returns how many blocks there are."""
+
+    @abstractmethod
+    def get_num_free_blocks(self) -> int:
+        """Returns how many blocks can be allocated now."""
+
+    @abstractmethod
+    def get_physical_block_id(self, absolute_id: int) -> int:
+        """Returns the position of a block id among the sorted ids of this allocator."""
+
+    @abstractmethod
+    def swap_out(self, blocks: Sequence[Block]) -> None:
+        """Gives up the memory of blocks whose handles live on."""
+
+    @abstractmethod
+    def swap_in(self, blocks: Sequence[Block]) -> None:
+        """Finds memory for blocks that have none."""
+
+    @property
+    @abstractmethod
+    def all_block_ids(self) -> frozenset[int]:
+        """All ids of this allocator."""
+
+    @abstractmethod
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Returns the pending copies, (source, destination), and forgets them."""
+
+    @abstractmethod
+    def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
+        """Says that blocks were used."""
+
+    @abstractmethod
+    def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
+        """Says that the KV of blocks is written."""
+
+    @abstractmethod
+    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
+        """Returns the common prefix of the sequences' computed blocks."""
+
+    @abstractmethod
+    def cow_block_if_not_appendable(self, block: Block) -> BlockId:
+        """Returns the id of a block that may be written to: its own, or that of a copy."""
+
+    @abstractmethod
+    def promote_to_immutable_block(self, block: Block) -> BlockId:
+        """Registers a full block by its content, and returns the id that it has from then on."""
+
+    @abstractmethod
+    def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
+        """Returns how many blocks of this allocator the full ones among these would take."""
+
+    @abstractmethod
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Returns hits per query, or -1 if nothing is cached here."""
+
+    @abstractmethod
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached content; returns False if blocks are in use."""
+
+    @abstractmethod
+    def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
+        """Returns the longest prefix of these hashes that is cached."""
+
+
+class DeviceAwareBlockAllocator(ABC):
+    """Blocks of several devices."""
+
+    NoFreeBlocksError = errors.NoFreeBlocksError
+
+    @abstractmethod
+    def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None) -> Block:
+        """Returns an empty block of this device behind ``prev_block``."""
+
+    @abstractmethod
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: Sequence[int], device: Device, extra_hash: ExtraHash = None
+    ) -> Block:
+        """Returns a full block of this device with these tokens."""
+
+    @abstractmethod
+    def allocate_immutable_blocks(
+        self,
+        prev_block: Block | None,
+        block_token_ids: Sequence[Sequence[int]],
+        device: Device,
+        extra_hash: ExtraHash = None,
+    ) -> list[Block]:
+        """Returns one full block of this device per chunk of tokens."""
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Gives up the handle and its reference to the block."""
+
+    @abstractmethod
+    def fork(self, last_block: Block) -> list[Block]:
+        """Returns new handles on the blocks of a whole sequence, first to last."""
+
+    @abstractmethod
+    def get_num_free_blocks(self, device: Device) -> int:
+        """Returns how many blocks of this device can be allocated now."""
+
+    @abstractmethod
+    def get_num_total_blocks(self, device: Device) -> int:
+        """Returns how many blocks this device has."""
+
+    @property
+    @abstractmethod
+    def all_block_ids(self) -> frozenset[int]:
+        """All ids of all devices."""
+
+    @abstractmethod
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Returns the pending copies, (source, destination), and forgets them."""
+
+    @abstractmethod
+    def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
+        """Says that blocks were used."""
+
+    @abstractmethod
+    def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
+        """Says that the KV of blocks is written."""
+
+    @abstractmethod
+    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
+        """Returns the common prefix of the sequences' computed blocks."""
+
+    @abstractmethod
+    def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
+        """Returns how many blocks of this device the full ones among these would take."""
+
+    @abstractmethod
+    def swap(self, blocks: Sequence[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
+        """Moves blocks between devices, and returns source id to destination id."""
+
+    @abstractmethod
+    def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
+        """Returns the position of a block id among the sorted ids of this device."""
+
+    @abstractmethod
+    def allocate_or_get_null_block(self) -> Block:
+        """Returns the one block that stands where a sequence has dropped a block."""
+
+    @abstractmethod
+    def get_prefix_cache_hit_rate(self, device: Device) -> float:
+        """Returns hits per query of this device, or -1 if nothing is cached there."""
+
+    @abstractmethod
+    def reset_prefix_cache(self, device: Device | None = None) -> bool:
+        """Forgets all cached content of one device, or of all."""
+
+    @abstractmethod
+    def find_cached_blocks_prefix(self, block_hashes: list[int], device: Device = Device.GPU) -> list[int]:
+        """Returns the longest prefix of these hashes that is cached on this device."""

@@ -1,0 +1,396 @@
+"""vLLM v0's prefix-caching allocator, its block, and its hash of a block.
+
+Differences from the ancestor:
+
+- 1, 2: victims are chosen by the core; there is no heap with stale entries.
+- 3, 11: ``fork`` walks a chain of any length, and handles are never recycled into a cycle.
+- 4: ``find_cached_blocks_prefix`` walks and stops at the first hole.
+- 5: a block is cached from ``mark_blocks_as_computed`` on. One that is freed before is forgotten, and no hit.
+- 6: ``mark_blocks_as_computed`` marks the ids given. Given none, as by old schedulers, it marks the blocks that were
+  filled since the last call and are still held. A mutable block is never computed.
+- 7: a full block behind an unhashed one has no hash and is never shared.
+- 8: the copy of a shared block is made before tokens are appended; if there is no block for it, nothing has changed.
+- 9, 10: ``swap_in`` takes all blocks or none, and handles that shared a block share one again.
+- 12: ``get_num_full_blocks_touched`` counts physical blocks, not handles.
+- 13: ``allocate_immutable_blocks`` takes all blocks or none.
+- 14: a freed handle is invalid for good: ``block_id`` is None, everything else raises ``StaleBlockError``.
+- 16: ``get_common_computed_block_ids`` returns a list in every case.
+- 18: the source and the destination of a copy stay pinned until ``clear_copy_on_writes``.
+- 19: ``get_physical_block_id`` is O(1).
+- 20: immutable blocks are full blocks.
+- 23: an access is never moved back in time, and an unknown or free block is one error, ``UnknownBlockError``.
+- 24: hashes are SHA-256 chains with tagged extra keys. ``extra_hash`` is an int or ``kvpool.ExtraKeys``.
+- Tokens are from 0 to 2**32 - 1; the ancestor hashed any int.
+- The hit rate counts no allocation that failed.
+- A block is registered once it is full, and shared with other holders from then on, computed or not, as in the
+  ancestor: within a step they all compute it. Lookups (``find_cached_blocks_prefix``) see computed ones alone.
+- ``refcounter`` and ``evictor`` are views. ``token_ids`` is a copy. Assertions are typed errors.
+- ``bump_epoch`` is new: nothing cached before it is found any more, after a change of weights for instance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from kvpool.errors import InvalidBlockError
+from kvpool.lineage.errors import BlockStateError, ContractError, UnknownBlockError
+from kvpool.lineage.v0.block._handle import check_live
+from kvpool.lineage.v0.block._hashing import NONE_HASH, ChainedHash, digest_of, hash_block_tokens, hash_chain
+from kvpool.lineage.v0.block._prefix_block import (
+    BlockTracker,
+    CachingAllocator,
+    PrefixCachingBlock,
+    check_predecessor,
+    parent_hash,
+)
+from kvpool.lineage.v0.block._trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from kvpool.lineage.v0.block._views import PoolEvictor
+from kvpool.lineage.v0.block.common import BlockPool, CacheMetricData, common_prefix
+from kvpool.lineage.v0.evictor import EvictionPolicy, Evictor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import kvpool
+    from kvpool.lineage.v0.block.interfaces import Block, BlockId, ExtraHash
+
+__all__ = [
+    "BlockTracker",
+    "ComputedBlocksTracker",
+    "LastAccessBlocksTracker",
+    "PrefixCachingBlock",
+    "PrefixCachingBlockAllocator",
+    "hash_block_tokens",
+]
+
+
+class PrefixCachingBlockAllocator(CachingAllocator):
+    """Allocates blocks and shares full ones by their content.
+
+    Blocks that nothing is cached in are handed out first, the one freed last before the others; then the cached block
+    that was used longest ago, see ``mark_blocks_as_accessed``; of blocks used at the same time, or never, the deepest.
+
+    Args:
+        num_blocks: How many blocks there are.
+        block_size: Tokens per block.
+        block_ids: Their ids; from 0 by default. The first is allocated first.
+        eviction_policy: ``EvictionPolicy.LRU``.
+
+    Raises:
+        ContractError: The ids are not ``num_blocks`` different ones, a number is negative, or the policy is unknown.
+
+    >>> allocator = PrefixCachingBlockAllocator(num_blocks=4, block_size=2)
+    >>> first = allocator.allocate_immutable_block(None, [1, 2])
+    >>> allocator.mark_blocks_as_computed([])  # the engine has run
+    >>> allocator.free(first)
+    >>> again = allocator.allocate_immutable_block(None, [1, 2])
+    >>> again.block_id, again.computed, allocator.get_prefix_cache_hit_rate()
+    (0, True, 0.5)
+    """
+
+    _none_hash: ClassVar[int] = NONE_HASH
+    _block_type: ClassVar[type[PrefixCachingBlock]] = PrefixCachingBlock
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        block_ids: Iterable[int] | None = None,
+        eviction_policy: EvictionPolicy = EvictionPolicy.LRU,
+        *,
+        _tier: tuple[kvpool.TieredPool, int] | None = None,
+    ) -> None:
+        if eviction_policy != EvictionPolicy.LRU:
+            raise ContractError(f"Unknown cache eviction policy: {eviction_policy}")
+        super().__init__(num_blocks, block_size, block_ids, _tier)
+        self._block_pool = BlockPool(block_size, self._block_type, self, 4 * max(num_blocks, 1))
+        # Filled and not said to be computed: what mark_blocks_as_computed([]) is about. The pool knows them too, but
+        # cannot list them; an entry that it contradicts is ignored.
+        self._touched: dict[int, bytes] = {}
+        self.metric_data = CacheMetricData()
+        self.eviction_policy = eviction_policy
+
+    @property
+    def evictor(self) -> Evictor:
+        """A view of the cached blocks that nobody holds; it evicts nothing by itself."""
+        return PoolEvictor(self)
+
+    def allocate_mutable_block(
+        self, prev_block: Block | None, extra_hash: ExtraHash = None, device: object = None
+    ) -> Block:
+        """Returns an empty block behind ``prev_block``.
+
+        Raises:
+            NoFreeBlocksError: No block is free or can be evicted.
+            StaleBlockError: ``prev_block`` was freed.
+            ContractError: A device is given, or ``prev_block`` is of another kind.
+        """
+        self._check_device(device)
+        self._check_prev(prev_block)
+        return self._make_blocks(prev_block, self._allocate(1), [[]], [None], extra_hash)[0]
+
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: Sequence[int], extra_hash: ExtraHash = None, device: object = None
+    ) -> Block:
+        """Returns a full block with these tokens: one that holds this content already, or a new one.
+
+        Raises:
+            NoFreeBlocksError: No block is free or can be evicted.
+            StaleBlockError: ``prev_block`` was freed.
+            ContractError: The tokens do not fill the block, a device is given, or ``prev_block`` is of another kind.
+            TokenError: A token is out of range.
+        """
+        return self.allocate_immutable_blocks(prev_block, [token_ids], extra_hash, device)[0]
+
+    def allocate_immutable_blocks(
+        self,
+        prev_block: Block | None,
+        block_token_ids: Sequence[Sequence[int]],
+        extra_hash: ExtraHash = None,
+        device: object = None,
+    ) -> list[Block]:
+        """Returns one full block per chunk of tokens, each behind the one before it. All or nothing. O(tokens).
+
+        Raises:
+            NoFreeBlocksError: Too few blocks are free or can be evicted.
+            StaleBlockError: ``prev_block`` was freed.
+            ContractError: A chunk does not fill its block, a device is given, or ``prev_block`` is of another kind.
+            TokenError: A token is out of range.
+        """
+        self._check_device(device)
+        self._check_prev(prev_block)
+        for token_ids in block_token_ids:
+            if len(token_ids) != self._block_size:
+                raise ContractError(f"an immutable block has {self._block_size} tokens, not {len(token_ids)}")
+        parent = parent_hash(prev_block)
+        hashes = hash_chain(parent, prev_block is None, block_token_ids, extra_hash, self._pool.epoch)
+        cores, hits = self._take(hashes)
+        blocks = self._make_blocks(prev_block, cores, block_token_ids, hashes, extra_hash)
+        for hit in hits:
+            self.metric_data.query(hit)
+        return blocks
+
+    def _check_prev(self, prev_block: Block | None) -> None:
+        check_predecessor(prev_block)
+        if prev_block is not None:
+            check_live(prev_block)
+
+    def _make_blocks(
+        self,
+        prev_block: Block | None,
+        cores: Sequence[int],
+        chunks: Sequence[Sequence[int]],
+        hashes: Sequence[ChainedHash | None],
+        extra_hash: ExtraHash,
+    ) -> list[Block]:
+        blocks: list[Block] = []
+        try:
+            for core, token_ids, hashed in zip(cores, chunks, hashes, strict=True):
+                block = self._new_block(prev_block, core, extra_hash)
+                if isinstance(block, PrefixCachingBlock):
+                    block._fill(token_ids, hashed)
+                blocks.append(block)
+                prev_block = block
+        except BaseException:
+            self._pool.release_table(cores)
+            raise
+        return blocks
+
+    def _registered(self, content_hash: int | None) -> int | None:
+        """The core's block that is registered under a hash, a computed one if there is one."""
+        digest = None if content_hash is None else digest_of(content_hash)
+        copies = [] if digest is None else self._pool.copies(digest)
+        return copies[0] if copies else None
+
+    def _take(self, hashes: Sequence[ChainedHash | None]) -> tuple[list[int], list[bool]]:
+        """One reference to a block per content, and which of them were there. All or nothing."""
+        pool = self._pool
+        # A look before the first step: a cached block that is acquired and given back has lost its last access.
+        found = [self._registered(hashed) for hashed in hashes]
+        idle = {core for core in found if core is not None and pool.ref_count(core) == 0}
+        missing = found.count(None)
+        if missing + len(idle) > pool.num_available:
+            self._allocate(missing + len(idle))  # raises, with the right figures
+        cores: list[int | None] = []
+        for hashed in hashes:
+            current = hashed is not None and hashed.epoch == pool.epoch
+            cores.append(pool.acquire_registered(hashed.link) if hashed is not None and current else None)
+        hits = [core is not None for core in cores]
+        try:
+            fresh = iter(self._allocate(hits.count(False)))
+        except BaseException:  # another thread was faster
+            pool.release([core for core in cores if core is not None])
+            raise
+        taken: list[int] = []
+        for core, hashed in zip(cores, hashes, strict=True):
+            taken.append(next(fresh) if core is None else core)
+            if core is None and hashed is not None:
+                taken[-1] = self._promote(taken[-1], hashed)
+        return taken, hits
+
+    def _promote(self, core: int, hashed: ChainedHash) -> int:
+        """Registers a held block, unless its epoch is over; the block that is held for it from now on."""
+        pool = self._pool
+        if hashed.epoch != pool.epoch or pool.is_registered(core):
+            return core
+        shared = pool.promote(core, hashed.link)
+        if shared == core:
+            self._touch(core)
+        return shared
+
+    def _touch(self, core: int) -> None:
+        digest = self._pool.hash_of(core)
+        if digest is not None:  # None: a collision, which leaves the block unregistered
+            self._touched[core] = digest
+
+    def _released(self, core: int) -> None:
+        if core in self._touched and self._pool.num_holders(core) == 0:
+            del self._touched[core]
+
+    def promote_to_immutable_block(self, block: Block) -> BlockId:
+        """Registers a full block, and returns the id that it has from then on.
+
+        Its own; or, if a block with this content is registered, that one's: the own block is released, and the handle
+        goes over to the other.
+
+        Raises:
+            StaleBlockError: The handle was freed.
+            BlockStateError: The block has no hash, or no id.
+        """
+        core = self._core_of(block)
+        hashed = block.content_hash
+        if not isinstance(hashed, ChainedHash):
+            raise BlockStateError("only full blocks behind hashed ones can be promoted")
+        block_id = self._to_face(self._promote(core, hashed))
+        block.block_id = block_id
+        return block_id
+
+    def _copy_block(self, block: Block, prev_block: Block | None, core: int) -> Block:
+        copied = self._new_block(prev_block, core, block.extra_hash)
+        if isinstance(copied, PrefixCachingBlock) and isinstance(block, PrefixCachingBlock):
+            copied._fill(block.token_ids, block._hash)
+            copied._epoch, copied._tokens_before = block._epoch, block._tokens_before
+        return copied
+
+    def _place(self, blocks: Sequence[Block]) -> list[int]:
+        contents = [block.content_hash for block in blocks]
+        hashes = [hashed if isinstance(hashed, ChainedHash) else None for hashed in contents]
+        cores, hits = self._take(hashes)
+        for hashed, hit in zip(hashes, hits, strict=True):
+            if hashed is not None:
+                self.metric_data.query(hit)
+        return cores
+
+    def is_block_cached(self, block: Block) -> bool:
+        """Says whether a block is registered with this block's content, computed or not.
+
+        Raises:
+            BlockStateError: The block has no hash.
+            StaleBlockError: The handle was freed.
+        """
+        if block.content_hash is None:
+            raise BlockStateError("a block without a hash cannot be looked up")
+        return self._registered(block.content_hash) is not None
+
+    def block_is_computed(self, block_id: BlockId) -> bool:
+        """Says whether a block is cached and its KV written.
+
+        Raises:
+            UnknownBlockError: The id is none of this allocator's.
+        """
+        return self._pool.is_computed(self._to_core(block_id))
+
+    def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
+        """Says that blocks were used, held ones or cached ones. An earlier time than is known changes nothing.
+
+        Raises:
+            UnknownBlockError: A block is none of this allocator's, or neither held nor cached.
+        """
+        try:
+            self._pool.mark_accessed([self._to_core(block_id) for block_id in block_ids], now)
+        except UnknownBlockError:
+            raise
+        except InvalidBlockError as error:
+            raise UnknownBlockError(f"a block is neither held nor cached: {error}") from None
+
+    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
+        """Says that the KV of blocks is written: they stay cached when they are freed.
+
+        Args:
+            block_ids: Full, hashed blocks. None at all: those that were filled since the last call and are still held.
+
+        Raises:
+            UnknownBlockError: A block is none of this allocator's.
+            BlockStateError: A block is not full and hashed.
+        """
+        pool = self._pool
+        if block_ids:
+            cores = [self._to_core(block_id) for block_id in block_ids]
+            try:
+                pool.mark_computed(cores)
+            except InvalidBlockError as error:
+                raise BlockStateError(f"only full, hashed blocks can be computed: {error}") from None
+        else:
+            cores = list(self._touched)
+            pool.mark_computed([core for core in cores if pool.hash_of(core) == self._touched[core]])
+        for core in cores:
+            self._touched.pop(core, None)
+
+    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
+        """Returns the common prefix of these lists; empty ones do not count. One list is returned as it is."""
+        if len(computed_seq_block_ids) == 1:
+            return computed_seq_block_ids[0]
+        return common_prefix([ids for ids in computed_seq_block_ids if ids])
+
+    def get_num_full_blocks_touched(self, blocks: Sequence[Block]) -> int:
+        """Returns how many blocks the full ones among these would take from the free ones: one per physical block.
+
+        None for content that is cached and computed here and held by somebody.
+
+        Raises:
+            StaleBlockError: A block was freed.
+        """
+        touched: set[tuple[str, int]] = set()
+        for block in blocks:
+            if not block.is_full:
+                continue
+            found = self._registered(block.content_hash)
+            if found is None or not self._pool.is_computed(found) or self._pool.state(found) == "cached-free":
+                touched.add(("handle", id(block)) if block.block_id is None else ("id", block.block_id))
+        return len(touched)
+
+    def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
+        """Returns the longest prefix of these hashes whose blocks are cached and computed. O(blocks found).
+
+        A look, not a hold: allocating the blocks takes hold of them.
+        """
+        for at, content_hash in enumerate(block_hashes):
+            found = self._registered(content_hash)
+            if found is None or not self._pool.is_computed(found):
+                return block_hashes[:at]
+        return block_hashes[:]
+
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Returns hits per full block that was allocated or swapped in; 0.0 before the first.
+
+        What failed is not counted: it changes nothing.
+        """
+        return self.metric_data.get_hit_rate()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached content and the hit rate; returns False, and does nothing, while blocks are in use."""
+        return self._reset_prefix_cache()
+
+    def _reset_prefix_cache(self, exempt: int = 0) -> bool:
+        if not super()._reset_prefix_cache(exempt):
+            return False
+        self.metric_data = CacheMetricData()
+        return True
+
+    def bump_epoch(self) -> int:
+        """Begins a new epoch and returns its number: nothing that is cached now is ever found again.
+
+        Blocks that are held stay with their holders.
+        """
+        self._touched.clear()
+        return self._pool.bump_epoch()

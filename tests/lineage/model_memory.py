@@ -1,0 +1,71 @@
+"""The memory of a model engine: KV bytes per token, in physical blocks of two devices; and enums of its own.
+
+The KV of a token is a function of everything before it, so a block of another prefix is noticed as soon as it is read.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SLOT = 4  # bytes per token
+
+
+class Tokens:
+    """The tokens of a sequence, and the KV that each must have."""
+
+    def __init__(self, tokens: Iterable[int], salt: int = 0) -> None:
+        self.ids: list[int] = []
+        self.kv: list[bytes] = []
+        self._state = 17 + salt
+        for token in tokens:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        self._state = (self._state * 1_000_003 + token + 1) % (1 << 32)
+        self.ids.append(token)
+        self.kv.append(self._state.to_bytes(SLOT, "big"))
+
+
+class Memory:
+    """Physical blocks of a GPU and a CPU, full of rubbish at first."""
+
+    def __init__(self, block_size: int, gpu: int, cpu: int = 0) -> None:
+        self.block_size = block_size
+        self.gpu = [bytearray(b"\xee" * SLOT * block_size) for _ in range(gpu)]
+        self.cpu = [bytearray(b"\xdd" * SLOT * block_size) for _ in range(cpu)]
+
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for src, dst in pairs:
+            self.gpu[dst][:] = self.cpu[src]
+
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for src, dst in pairs:
+            self.cpu[dst][:] = self.gpu[src]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """All at once, as the kernel does."""
+        read = [bytes(self.gpu[src]) for src, _ in pairs]
+        for (_, dst), content in zip(pairs, read, strict=True):
+            self.gpu[dst][:] = content
+
+    def write(self, table: Sequence[int], tokens: Tokens, start: int, end: int) -> None:
+        for at in range(start, end):
+            where = at % self.block_size * SLOT
+            self.gpu[table[at // self.block_size]][where : where + SLOT] = tokens.kv[at]
+
+    def check(self, table: Sequence[int], tokens: Tokens, start: int, end: int, who: object) -> None:
+        """What attention reads: every token of these, from the blocks of the table."""
+        for at in range(start, end):
+            where = at % self.block_size * SLOT
+            seen = bytes(self.gpu[table[at // self.block_size]][where : where + SLOT])
+            assert seen == tokens.kv[at], f"{who}, token {at}, block {table[at // self.block_size]}: wrong KV"
+
+
+def own_enum(name: str, members: str) -> Any:
+    """An enum of an engine's own: not kvpool's, with its names."""
+    kind: Any = enum.Enum
+    return kind(name, members)
