@@ -194,7 +194,7 @@ def test_a_step_that_failed_is_done_again_and_what_builds_on_it(environment: Rec
 
 
 @pytest.mark.parametrize(
-    ("fails", "code"), [("pip install torch", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin", 1)]
+    ("fails", "code"), [("pip install torch", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin develop", 1)]
 )
 def test_what_the_package_index_has_not_is_told_apart_from_what_fails(
     environment: Recorded, monkeypatch: pytest.MonkeyPatch, fails: str, code: int
