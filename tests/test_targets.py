@@ -70,7 +70,7 @@ class Makefile:
 
 def made_by(text: str, make: str = "make") -> list[str]:
     """What follows each call of make."""
-    return [line for line in re.findall(rf"^\s*{make}\s+(.*)$", text, flags=re.MULTILINE)]
+    return re.findall(rf"^\s*{make}\s+(.*)$", text, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,11 @@ def ci(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     (tmp_path / "bin").mkdir()
-    for name, last in {"make": "exit ${MAKE_CODE:-0}", "python3": "exit ${ENV_CODE:-0}", "timeout": 'shift; "$@"'}.items():
+    for name, last in {
+        "make": "exit ${MAKE_CODE:-0}",
+        "python3": "exit ${ENV_CODE:-0}",
+        "timeout": 'shift; "$@"',
+    }.items():
         stub = tmp_path / "bin" / name
         said = "" if name == "timeout" else f'echo "{name} $*" >> {tmp_path}/called\n'
         stub.write_text(f"#!/bin/sh\n{said}{last}\n")

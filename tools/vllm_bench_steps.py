@@ -5,9 +5,10 @@
     .venv-vllm/bin/python tools/vllm_bench_steps.py --model full --levels stock manager --steps 400
 
 A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that each get a token,
-one step after they were scheduled; there is no model, and the time for it is none. Only the groups of KV cache are those
-of models: one of full attention; as in gpt-oss, one with a sliding window beside it; as in Gemma 3, five; as in
-Qwen3-Next, three of a state space. tools/vllm_bench.py measures the calls to the KV-cache manager alone.
+one step after they were scheduled; there is no model, and the time for it is none. Only the groups of KV cache are
+those of models: one of full attention; as in gpt-oss, one with a sliding window beside it; as in Gemma 3, five; as in
+Qwen3-Next, three of a state space. tools/vllm_bench.py measures the calls to the KV-cache manager alone. Times are
+those of the thread on its core.
 
 Needs the environment of tools/vllm_env.py. The levels take turns within one process, a round after the other; every
 level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or a run broke. 2: bad usage.
@@ -166,7 +167,7 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
         sampling = vllm.SamplingParams(max_tokens=outputs, ignore_eos=True)
         scheduler.add_request(vllm.Request(str(number), prompt, sampling, None, block_hasher=hasher))
     found = Steps([], [], 0)
-    clock = time.perf_counter
+    clock = time.thread_time  # what else runs on the machine does not count
     pending = None
     warm = WARM_STEPS
     gc.collect()

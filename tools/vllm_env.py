@@ -84,7 +84,7 @@ class StepError(Exception):
 
 
 class UnavailableError(StepError):
-    """The package index, or the disk, has not what the step needs: nothing that a change of this checkout could mend."""
+    """The package index, or the disk, has not what the step needs: no change of this checkout could mend it."""
 
 
 def say(text: str) -> None:
@@ -387,7 +387,9 @@ class Environment:
         if force or not self.python.exists():
             free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
             if free < needed:
-                raise UnavailableError(f"{self.folder.parent} has {free / 1e9:.1f} GB free of {needed / 1e9:.0f} needed")
+                raise UnavailableError(
+                    f"{self.folder.parent} has {free / 1e9:.1f} GB free of {needed / 1e9:.0f} needed"
+                )
             if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "pyvenv.cfg").exists():
                 raise StepError(f"{self.folder} is there and is no virtual environment: remove it or take --venv")
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -123,6 +123,21 @@ def test_a_level_that_differs(venv: Path) -> None:
     assert "+ tests.v1.core.test_all::test_new" in done.stderr
 
 
+def test_what_differs_on_purpose_is_no_difference_unless_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_conformance, "ON_PURPOSE", {"test_meant": "why"})
+    stock = vllm_conformance.Outcome({"m::test_meant", "m::test_other"})
+
+    def problems(level: str, outcome: vllm_conformance.Outcome) -> list[str]:
+        outcome.replaced = ["vllm.X"]
+        return vllm_conformance.verdict(["stock", level], {"a": []}, {("stock", "a"): stock, (level, "a"): outcome})
+
+    assert problems("pool", vllm_conformance.Outcome({"m::test_other"}, {"m::test_meant"})) == []
+    assert "listed as one that cannot" in problems("pool", vllm_conformance.Outcome(set(stock.passed)))[0]
+    # Not even run is a difference, and so is a failure at a level that does the same as stock.
+    assert "- m::test_meant" in problems("pool", vllm_conformance.Outcome({"m::test_other"}))[0]
+    assert "- m::test_meant" in problems("shadow", vllm_conformance.Outcome({"m::test_other"}, {"m::test_meant"}))[0]
+
+
 def test_a_level_that_does_nothing_is_no_agreement(venv: Path) -> None:
     done, report = run(venv, "absent", "--file", "core/prefix_cache/*")
     assert done.returncode == 1
@@ -145,7 +160,9 @@ def test_a_folder_is_one_process_without_what_is_named_before_or_left_out(
 
 
 def test_processes_that_die_or_hang_are_problems(venv: Path) -> None:
-    done, report = run(venv, "--file", "core/test_dies.py", "--file", "core/test_hangs.py", "--timeout", "5", "--jobs", "2")
+    done, report = run(
+        venv, "--file", "core/test_dies.py", "--file", "core/test_hangs.py", "--timeout", "5", "--jobs", "2"
+    )
     assert done.returncode == 1
     dies, hangs, nothing = report["problems"]
     assert "pytest exited with 9" in dies
@@ -161,7 +178,16 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
         f"def test(): pathlib.Path({str(mark)!r}).write_text(str(os.getpid()) + '.'); time.sleep(600)\n"
     )
     command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
-    command += ["--json", str(venv / "report.json"), "--file", "core/test_hangs.py", "--file", "core/test_all.py", "--jobs", "1"]
+    command += [
+        "--json",
+        str(venv / "report.json"),
+        "--file",
+        "core/test_hangs.py",
+        "--file",
+        "core/test_all.py",
+        "--jobs",
+        "1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not (mark.exists() and mark.read_text().endswith(".")):

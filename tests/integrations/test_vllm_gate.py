@@ -222,8 +222,9 @@ BASE = f"""
 class Base:
     @classmethod
     def find_longest_cache_hit{
-    vllm_signatures.of_series(signatures.POOL, "0.32")[MANAGERS]["FullAttentionManager.find_longest_cache_hit"]
-    .removeprefix("classmethod ")
+    vllm_signatures.of_series(signatures.POOL, "0.32")[MANAGERS][
+        "FullAttentionManager.find_longest_cache_hit"
+    ].removeprefix("classmethod ")
 }: ...
 """
 

@@ -348,7 +348,7 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(shadow: Any, monkeypa
 
 
 def construct(self: Any, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0) -> None:
-    """What vLLM's ``KVCacheManager`` makes of a model with one group of full attention, as far as kvpool looks at it."""
+    """What vLLM's ``KVCacheManager`` makes of one group of full attention, as far as kvpool looks at it."""
     pool = part("manager").stock.kv_cache_coordinator.BlockPool(9, True, BLOCK, True, metrics_collector)
     group = part("manager").FullAttentionManager()
     vars(group).update(

@@ -1,7 +1,7 @@
-"""Which of vLLM's calls the level ``manager`` answers with kvpool's, read off the plug-in, and which of them were made.
+"""Which of vLLM's calls the level ``manager`` replaces, read off the plug-in, and which of kvpool's were made.
 
-The shadow is worth what its mirror runs: a name that the level replaces, and the mirror never reaches, compares vLLM with
-itself. What is replaced is what the plug-in itself installs, so that a replacement that is new has to be reached, too.
+The shadow is worth what its mirror runs: a name that the level replaces, and the mirror never reaches, compares vLLM
+with itself. What is replaced is what the plug-in itself installs, so that a new replacement has to be reached, too.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections import Counter
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator
 
 PACKAGE = "kvpool.integrations.vllm"

@@ -3,9 +3,9 @@
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
 First managers of several kinds of models, each with random requests: no difference may be reported, and every call that
-the level ``manager`` replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the other
-is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if nothing had
-been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
+the level ``manager`` replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the
+other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if nothing
+had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
 """
 
 from __future__ import annotations

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["LEVELS", "REPLACED", "SUPPORTED", "Difference", "canonical", "check", "differences", "installed_version", "series_of"]
+__all__ = [
+    "LEVELS",
+    "REPLACED",
+    "SUPPORTED",
+    "Difference",
+    "canonical",
+    "check",
+    "differences",
+    "installed_version",
+    "series_of",
+]
 
 SUPPORTED: Final = signatures.VERSIONS
 LEVELS: Final[Mapping[str, tuple[signatures.Table, ...]]] = {

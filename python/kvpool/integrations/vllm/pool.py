@@ -65,8 +65,8 @@ class BlockPool:
         events_class: type[StockEvents] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        # The last two are not vLLM's: what a pool has in place of what the settings say. No class derives from this one,
-        # for the fast paths are those of pools of exactly this class, and whoever watches a pool wants to see them.
+        # The last two are not vLLM's: what a pool has in place of what the settings say. No class derives from this:
+        # the fast paths are those of pools of exactly this class, and whoever watches a pool wants to see them.
         # The sixth argument is the medium in vLLM 0.32, and the lookahead, with the medium behind it, in 0.33.
         for value in version_dependent:
             if isinstance(value, str):
@@ -78,7 +78,9 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        self.core = _core.VllmPool(num_gpu_blocks, enable_caching, self.eviction, journal or journals.to_folder(self.journal_folder))
+        self.core = _core.VllmPool(
+            num_gpu_blocks, enable_caching, self.eviction, journal or journals.to_folder(self.journal_folder)
+        )
         self.core.bind(self)
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]

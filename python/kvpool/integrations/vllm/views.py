@@ -52,10 +52,10 @@ class FreeBlockQueue:
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out.
 
-        It can be written, as vLLM's can: allocations are refused, and the pool counts as used, as if so many blocks were
-        free; from there it goes up and down with what is freed and taken. No block leaves the queue. Written again with
-        the number of blocks that are in the queue, everything is as before. Raises ``ValueError`` for a number that is
-        below 0, or above what is in the queue, which vLLM finds out when it hands them out.
+        It can be written, as vLLM's can: the pool then refuses and reports as if so many blocks were free, and the
+        count goes up and down from there with what is freed and taken. No block leaves the queue; written again with
+        the number of those that are in it, everything is as before. Raises ``ValueError`` for a number below 0, or
+        above what is in the queue, which vLLM finds out when it hands them out.
         """
         return self.pool.core.num_free
 
