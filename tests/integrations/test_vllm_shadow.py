@@ -397,8 +397,8 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
         part("lookup").count_evictable(None, table)
         given = (request_.block_hashes, 4, [0], pool, SimpleNamespace(block_size=BLOCK, sliding_window=3), False, BLOCK)
         part("lookup").find_in_full_attention(None, *given)
-        window = type("Manager", (), {"supports_fine_grained_hash_lookup": False})
-        window._contiguous_blocks_for_hit = staticmethod(lambda *_: 1)
+        need = {"_contiguous_blocks_for_hit": staticmethod(lambda *_: 1), "supports_fine_grained_hash_lookup": False}
+        window = type("Manager", (), need)
         part("lookup").find_in_sliding_window(window, *given)
     slots = {f"VllmSlots.{name}" for name in public(_core.VllmSlots)}
     # Every call of the level that is Rust's, and those that lookups make of a pool.

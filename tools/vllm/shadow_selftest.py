@@ -360,12 +360,12 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
 def cannot_be_made(vllm: SimpleNamespace) -> str:
     """A mirror that cannot be constructed leaves vLLM as it is."""
     with listening(vllm) as (lines, folder):
-        events: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
-        before, events.StockEvents = events.StockEvents, None
+        shadow: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
+        before, shadow.BlockPool = shadow.BlockPool, None
         try:
             manager = make_manager(vllm)
         finally:
-            events.StockEvents = before
+            shadow.BlockPool = before
         assert vllm.coordinators.BlockPool is vllm.BlockPool
         assert manager.comparison is None
         Load(vllm, manager).run(200)
