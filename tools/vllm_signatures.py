@@ -60,6 +60,7 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
         "vllm.v1.core.kv_cache_coordinator": "BlockPool",
         "vllm.v1.core.single_type_kv_cache_manager": """
             FullAttentionManager.find_longest_cache_hit SlidingWindowManager.find_longest_cache_hit
+            SingleTypeKVCacheManager._get_num_evictable_blocks
         """,
         "vllm.v1.core.kv_cache_metrics": """
             KVCacheMetricsCollector.* KVCacheMetricsCollector.sample_rate

@@ -4667,6 +4667,15 @@ class VllmPool:
     @property
     def num_free(self) -> int:
         """Blocks that can be handed out, cached ones included."""
+    def set_num_free(self, count: int) -> None:
+        """Writes how many blocks count as free; the queue stays as it is.
+
+        Allocations and :attr:`num_free` see the count, which goes up and down with the queue from there on, not below
+        0. With the length of the queue everything counts again. O(1).
+
+        Raises:
+            InvalidArgumentError: ``count`` is negative, or above the length of the queue.
+        """
     def owns(self, block: object) -> bool:
         """Says whether it is a block of this pool."""
     @overload

@@ -93,44 +93,76 @@ def run(venv: Path, *arguments: str | Path) -> tuple[subprocess.CompletedProcess
 
 
 def test_a_level_that_agrees(venv: Path) -> None:
-    files = ("--file", "test_all.py", "--file", "prefix_cache/*", "--file", "test_cannot.py")
+    files = ("--file", "core/test_all.py", "--file", "core/prefix_cache/*", "--file", "core/test_cannot.py")
     done, report = run(venv, "same", *files, "--logs", venv / "logs")
     assert done.returncode == 0, done.stderr
     assert "every level passes exactly the tests that stock passes" in done.stderr
     assert "5 / 3 / 1" in done.stdout  # test_teardown passes and then errs, test_cannot cannot be imported
     assert list(report["levels"]) == ["stock", "same"]
     for level in report["levels"].values():
-        assert list(level) == ["test_all.py", "prefix_cache/test_more.py", "test_cannot.py"]
-        assert [name.rpartition("::")[2] for name in level["test_all.py"]["passed"]] == [
+        assert list(level) == ["core/test_all.py", "core/prefix_cache/*", "core/test_cannot.py"]
+        assert [name.rpartition("::")[2] for name in level["core/test_all.py"]["passed"]] == [
             "test_level",
             "test_log",
             "test_passes[1]",
             "test_passes[2]",
         ]
-        assert len(level["test_cannot.py"]["failed"]) == 1
-    assert report["levels"]["stock"]["test_all.py"]["replaced"] == []
-    assert report["levels"]["same"]["test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
-    assert (venv / "logs" / "same-test_all.py.log").is_file()
+        assert len(level["core/test_cannot.py"]["failed"]) == 1
+    assert report["levels"]["stock"]["core/test_all.py"]["replaced"] == []
+    assert report["levels"]["same"]["core/test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
+    assert (venv / "logs" / "same-core-test_all.py.log").is_file()
 
 
 def test_a_level_that_differs(venv: Path) -> None:
-    done, report = run(venv, "stock", "worse", "--file", "test_all.py")
+    done, report = run(venv, "stock", "worse", "--file", "core/test_all.py")
     assert done.returncode == 1
     (problem,) = report["problems"]
-    assert problem.splitlines()[0].startswith("worse, test_all.py")
+    assert problem.splitlines()[0].startswith("worse, core/test_all.py")
     assert [line.strip().rpartition("::")[2] for line in problem.splitlines()[1:]] == ["test_level", "test_new"]
     assert "- tests.v1.core.test_all::test_level" in done.stderr
     assert "+ tests.v1.core.test_all::test_new" in done.stderr
 
 
+def test_what_differs_on_purpose_is_no_difference_unless_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_conformance, "ON_PURPOSE", {"test_meant": "why"})
+    stock = vllm_conformance.Outcome({"m::test_meant", "m::test_other"})
+
+    def problems(level: str, outcome: vllm_conformance.Outcome) -> list[str]:
+        outcome.replaced = ["vllm.X"]
+        return vllm_conformance.verdict(["stock", level], {"a": []}, {("stock", "a"): stock, (level, "a"): outcome})
+
+    assert problems("pool", vllm_conformance.Outcome({"m::test_other"}, {"m::test_meant"})) == []
+    assert "listed as one that cannot" in problems("pool", vllm_conformance.Outcome(set(stock.passed)))[0]
+    # Not even run is a difference, and so is a failure at a level that does the same as stock.
+    assert "- m::test_meant" in problems("pool", vllm_conformance.Outcome({"m::test_other"}))[0]
+    assert "- m::test_meant" in problems("shadow", vllm_conformance.Outcome({"m::test_other"}, {"m::test_meant"}))[0]
+
+
 def test_a_level_that_does_nothing_is_no_agreement(venv: Path) -> None:
-    done, report = run(venv, "absent", "--file", "prefix_cache/*")
+    done, report = run(venv, "absent", "--file", "core/prefix_cache/*")
     assert done.returncode == 1
     assert report["problems"] == ["absent: kvpool left vLLM as it is: this compared stock with stock"]
 
 
+def test_a_folder_is_one_process_without_what_is_named_before_or_left_out(
+    venv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = venv / "vllm-tests"
+    monkeypatch.setattr(vllm_conformance, "LEFT_OUT", frozenset({"core/test_dies.py", "core/test_hangs.py"}))
+    found = vllm_conformance.find_files(tests, ["core/test_all.py", "core/*", "core/prefix_cache/*"])
+    assert found == {
+        "core/test_all.py": ["core/test_all.py"],
+        "core/*": ["core/test_cannot.py"],
+        "core/prefix_cache/*": ["core/prefix_cache/test_more.py"],
+    }
+    # Asked for by its name, a file is not left out.
+    assert vllm_conformance.find_files(tests, ["core/test_dies.py"]) == {"core/test_dies.py": ["core/test_dies.py"]}
+
+
 def test_processes_that_die_or_hang_are_problems(venv: Path) -> None:
-    done, report = run(venv, "--file", "test_dies.py", "--file", "test_hangs.py", "--timeout", "5", "--jobs", "2")
+    done, report = run(
+        venv, "--file", "core/test_dies.py", "--file", "core/test_hangs.py", "--timeout", "5", "--jobs", "2"
+    )
     assert done.returncode == 1
     dies, hangs, nothing = report["problems"]
     assert "pytest exited with 9" in dies
@@ -146,7 +178,16 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
         f"def test(): pathlib.Path({str(mark)!r}).write_text(str(os.getpid()) + '.'); time.sleep(600)\n"
     )
     command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
-    command += ["--json", str(venv / "report.json"), "--file", "test_hangs.py", "--file", "test_all.py", "--jobs", "1"]
+    command += [
+        "--json",
+        str(venv / "report.json"),
+        "--file",
+        "core/test_hangs.py",
+        "--file",
+        "core/test_all.py",
+        "--jobs",
+        "1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not (mark.exists() and mark.read_text().endswith(".")):
@@ -160,7 +201,7 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
 
 
 def test_what_is_missing_is_said(venv: Path, tmp_path: Path) -> None:
-    done, _ = run(venv, "--file", "test_gone.py")
+    done, _ = run(venv, "--file", "core/test_gone.py")
     assert done.returncode == 1
     assert "vLLM has no tests/v1/core/test_gone.py" in done.stderr
     done, _ = run(tmp_path / "nowhere")

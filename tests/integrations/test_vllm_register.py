@@ -16,17 +16,10 @@ from tests.integrations.fake_vllm import BOUND, fake_vllm, part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Every name that a level replaces: module below vllm, and the name in it.
-NAMES = (
-    ("v1.core.block_pool", "BlockPool"),
-    ("v1.core.kv_cache_coordinator", "BlockPool"),
-    ("v1.core.kv_cache_utils", "get_request_block_hasher"),
-    ("v1.engine.core", "get_request_block_hasher"),
-    ("v1.core.sched.scheduler", "KVCacheManager"),
-    ("v1.core.kv_cache_manager", "KVCacheManager"),
-    ("v1.core.single_type_kv_cache_manager.FullAttentionManager", "find_longest_cache_hit"),
-    ("v1.core.single_type_kv_cache_manager.SlidingWindowManager", "find_longest_cache_hit"),
-    ("v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager", "_get_num_evictable_blocks"),
+#: Every name that a level replaces: module, or class, below vllm, and the name in it.
+NAMES = tuple(
+    tuple(path.removeprefix("vllm.").replace(":", ".").rpartition(".")[::2])
+    for path in dict.fromkeys(one for paths in gate.REPLACED.values() for one in paths)
 )
 
 
@@ -80,6 +73,13 @@ def test_unset_nothing_is_imported_and_nothing_said(
     assert owned(vllm) == before
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_variable_that_is_empty_is_unset(empty: str) -> None:
+    names = ("KVPOOL_VLLM", "KVPOOL_VLLM_EVENTS", "KVPOOL_VLLM_EVICTION", "KVPOOL_VLLM_SHADOW_DIR")
+    read = Settings.from_environment(dict.fromkeys((*names, "KVPOOL_VLLM_JOURNAL_DIR"), empty))
+    assert read == Settings.from_environment({}) == Settings()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
@@ -124,12 +124,13 @@ def test_an_exception_is_logged_and_never_leaves(
     monkeypatch.setenv("KVPOOL_VLLM", "pool")
 
     def broken(level: str) -> list[str]:
-        raise RuntimeError("a bug")
+        raise RuntimeError("a\n  bug")
 
     monkeypatch.setattr(gate, "check", broken)
     before = owned(vllm)
-    assert register(caplog) == ["kvpool: vLLM is left as it is"]
-    assert "a bug" in str(caplog.records[0].exc_info)
+    assert register(caplog) == ["kvpool: vLLM is left as it is: RuntimeError: a bug"]
+    (record,) = [record for record in caplog.records if record.levelno >= logging.INFO]
+    assert record.exc_info is None, "one line; the calls that led to it are told at DEBUG"
     assert owned(vllm) == before
 
 
@@ -139,8 +140,26 @@ def test_a_name_that_vllm_lacks_is_logged_and_never_leaves(
     monkeypatch.setenv("KVPOOL_VLLM", "pool")
     del vllm.distributed.kv_events.BlockRemoved
     before = owned(vllm)
-    assert register(caplog) == ["kvpool: vLLM is left as it is"]
+    (line,) = register(caplog)
+    assert line.startswith("kvpool: vLLM is left as it is: ImportError: cannot import name 'BlockRemoved'")
     assert owned(vllm) == before
+
+
+def test_a_name_that_cannot_be_set_leaves_all_the_others_as_they_were(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Closed(type):
+        def __setattr__(cls, name: str, value: Any) -> None:
+            raise AttributeError(f"{name} cannot be set")
+
+    managers = vllm.v1.core.single_type_kv_cache_manager
+    sliding = Closed("SlidingWindowManager", (), dict(vars(managers.SlidingWindowManager)))
+    managers.SlidingWindowManager = sliding
+    monkeypatch.setenv("KVPOOL_VLLM", "manager")
+    before = owned(vllm)
+    (line,) = register(caplog)
+    assert "find_longest_cache_hit cannot be set" in line
+    assert all(one is other for one, other in zip(owned(vllm), before, strict=True))
 
 
 @pytest.mark.parametrize(("level", "managers"), [("pool", 0), ("manager", 2)])
@@ -152,8 +171,7 @@ def test_a_level_replaces_its_names_and_says_so(
     assert register(caplog) == []
     assert [record.getMessage() for record in caplog.records] == [f"kvpool: KVPOOL_VLLM={level}, events stock"]
     after = owned(vllm)
-    assert sum(map(is_kvpools, after)) == 7 + managers
-    assert all(map(is_kvpools, after[:4] + after[6:]))
+    assert sum(map(is_kvpools, after)) == len(gate.REPLACED[level]) == 7 + managers
     assert vllm.v1.core.block_pool.BlockPool.events_class is part("events").StockEvents
 
 

@@ -1,20 +1,24 @@
 """The shadow without vLLM: two small managers, one of which can be broken, and the trail that tells of it.
 
-With a real vLLM: ``tools/vllm/shadow_selftest.py``, and ``make vllm-conformance`` with ``VLLM_LEVELS="stock shadow"``.
+With a real vLLM: ``make vllm-shadow-selftest``, and vLLM's own tests at this level, ``make vllm-shadow-conformance``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kvpool import _core
 from kvpool.integrations.vllm import comparison as comparing
 from kvpool.integrations.vllm.comparison import Comparison
 from kvpool.integrations.vllm.trail import Trail
-from tests.integrations.fake_vllm import fake_vllm, part
+from tests.integrations.fake_vllm import Request, fake_vllm, part
 from tests.integrations.shadow_stand_ins import SALT, SECRET, Blocks, Manager, Pool, StrictManager, request, trail_of
 
 if TYPE_CHECKING:
@@ -341,6 +345,97 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(shadow: Any, monkeypa
         shadow.make_mirror((), {})
     assert seen == [shadow._make_pool]
     assert coordinators.BlockPool is before
+
+
+def construct(self: Any, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0) -> None:
+    """What vLLM's ``KVCacheManager`` makes of one group of full attention, as far as kvpool looks at it."""
+    pool = part("manager").stock.kv_cache_coordinator.BlockPool(9, True, BLOCK, True, metrics_collector)
+    group = part("manager").FullAttentionManager()
+    vars(group).update(
+        block_pool=pool, block_size=BLOCK, kv_cache_group_id=0, dcp_world_size=1, pcp_world_size=1, req_to_blocks={}
+    )
+    vars(group).update(
+        num_cached_block={}, records_new_block_ids=False, kv_cache_spec=SimpleNamespace(prefix_cacheable=True)
+    )
+    self.coordinator = SimpleNamespace(single_type_managers=(group,), eagle_group_ids=(), num_reprefillable_tokens=0)
+    self.block_pool, self.num_kv_cache_groups, self.max_model_len = pool, 1, 64
+    self.enable_caching, self.enable_kv_cache_events, self.log_stats = True, True, log_stats
+    self.metrics_collector, self.watermark_blocks, self.retained_hit_group_ids = metrics_collector, watermark, ()
+
+
+BLOCK = 2
+
+
+@pytest.fixture
+def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in's manager, which makes a pool as vLLM's does: by the name in the coordinator's module."""
+    monkeypatch.setattr(shadow._StockManager, "__init__", construct)
+    monkeypatch.setattr(shadow._StockManager, "allocate_slots", lambda *_: pytest.fail("vLLM's own"), raising=False)
+    monkeypatch.setattr(shadow.stock, "kv_cache_coordinator", shadow.kv_cache_coordinator, raising=False)
+    return shadow
+
+
+def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
+    """Its pool is of the same class, so that every fast path that asks for the class is taken."""
+    mirror = stock.make_mirror((), {"log_stats": True, "watermark": 1})
+    pool = mirror.block_pool
+    assert type(pool) is part("pool").BlockPool
+    assert type(mirror) is part("manager").KVCacheManager
+    assert part("manager")._why_not(mirror) is None
+    assert (mirror.log_stats, mirror.watermark_blocks) == (False, 1)
+    # What the level does otherwise on purpose is not in it, and it leaves a journal behind.
+    assert type(pool.events) is part("events").StockEvents
+    assert pool.core.journal_image() is not None
+    calls: Counter[str] = Counter()
+    request_ = Request("r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)])
+    with counting(calls):
+        table = mirror.allocate_slots(request_, 5).blocks[0]
+        mirror.get_computed_blocks(request_)
+        mirror.cache_blocks(request_, 5)
+        mirror.estimate_cached_tokens(request_)
+        mirror.free(request_)
+        part("lookup").count_evictable(None, table)
+        given = (request_.block_hashes, 4, [0], pool, SimpleNamespace(block_size=BLOCK, sliding_window=3), False, BLOCK)
+        part("lookup").find_in_full_attention(None, *given)
+        need = {"_contiguous_blocks_for_hit": staticmethod(lambda *_: 1), "supports_fine_grained_hash_lookup": False}
+        window = type("Manager", (), need)
+        part("lookup").find_in_sliding_window(window, *given)
+    slots = {f"VllmSlots.{name}" for name in public(_core.VllmSlots)}
+    # Every call of the level that is Rust's, and those that lookups make of a pool.
+    assert {name for name in calls if name.startswith("VllmSlots.")} == slots
+    assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
+
+
+def public(cls: type) -> set[str]:
+    return {name for name, one in vars(cls).items() if callable(one) and not name.startswith("_")}
+
+
+@contextlib.contextmanager
+def counting(calls: Counter[str]) -> Iterator[None]:
+    """Counts the calls of what is not Python's."""
+
+    def count(_frame: Any, event: str, called: Any) -> None:
+        if event == "c_call":
+            calls[called.__qualname__] += 1
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_every_block(stock: Any) -> None:
+    class Collector:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name}: it is the caller's, and not to be told twice")
+
+    mirror = stock.make_mirror((), {"metrics_collector": Collector()})
+    assert part("manager")._why_not(mirror) == "metrics of its blocks are collected"
+    blocks = mirror.block_pool.get_new_blocks(2)
+    mirror.block_pool.touch(blocks)
+    mirror.block_pool.free_blocks([*blocks, *blocks])
+    assert mirror.block_pool.reset_prefix_cache()
 
 
 @pytest.mark.parametrize(

@@ -581,6 +581,20 @@ def test_what_an_unfit_request_is_refused_for_is_the_watermark_of_those_that_wai
         assert (got is not None) is fits
 
 
+def test_a_written_count_of_free_blocks_is_what_allocations_see() -> None:
+    calls = Calls(8)
+    calls.pool.set_num_free(1)
+    request = request_of("a", [1, 2, 3])
+    before = calls.state()
+    assert calls.slots.allocate_slots(request, 3) is None
+    assert calls.state() == before
+    assert calls.slots.allocate_slots(request, 2).ids == [1]
+    assert calls.pool.num_free == 0
+    calls.pool.set_num_free(6)
+    request.num_computed_tokens = 2
+    assert calls.slots.allocate_slots(request, 1).ids == [2]
+
+
 def test_events_are_left_to_the_pool_that_listens() -> None:
     removed: list[Any] = []
     stored: list[Any] = []

@@ -4,8 +4,8 @@
 the file that ``KVPOOL_CONFORMANCE_REPLACED`` names, so that a level that leaves vLLM as it is does not pass as one
 that agrees with it.
 
-It also stands in for vLLM's own conftest.py, which collects garbage after every test and makes the run twice as long:
-the one fixture of it that the tests of the KV-cache core ask for is below.
+It also stands in for vLLM's own tests/conftest.py, which collects garbage after every test and makes the run twice as
+long: the fixtures of it that the suites ask for are below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,3 +72,12 @@ def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureF
             yield caplog
     finally:
         logger.propagate = before
+
+
+@pytest.fixture
+def default_vllm_config() -> Iterator[Any]:
+    """vLLM's settings as they are without any, for what asks for the current ones."""
+    config = importlib.import_module("vllm.config")
+    settings = config.VllmConfig()
+    with config.set_current_vllm_config(settings):
+        yield settings

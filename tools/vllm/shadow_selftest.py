@@ -2,9 +2,10 @@
 
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
-First managers of three kinds of models, each with random requests: no difference may be reported. Then one defect after
-the other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if
-nothing had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
+First managers of several kinds of models, each with random requests: no difference may be reported, and every call that
+the level ``manager`` replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the
+other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if nothing
+had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ import logging
 import random
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import kvpool
+
+ROOT = Path(__file__).resolve().parents[2]
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.shadow_calls import counting  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
 BLOCK = 16
 BLOCKS = 60
 SALT = "salt-of-a-user"
+KINDS = ("full", "metrics", "window", "mamba")
 #: Added to every token id, so that one of them cannot be taken for a block id or a count.
 FIRST_TOKEN = 50_000_000
 OPERATIONS = 3_000
@@ -57,7 +68,8 @@ def load() -> SimpleNamespace:
         "vllm": ("SamplingParams",),
         "vllm.utils.hashing": ("sha256",),
         "vllm.v1.core.block_pool": ("BlockPool",),
-        "vllm.v1.core.kv_cache_utils": ("init_none_hash",),
+        "vllm.v1.core.kv_cache_metrics": ("KVCacheMetricsCollector",),
+        "vllm.v1.core.kv_cache_utils": ("init_none_hash", "make_block_hash_with_group_id"),
         "vllm.v1.kv_cache_interface": (
             "FullAttentionSpec",
             "KVCacheConfig",
@@ -77,7 +89,7 @@ def load() -> SimpleNamespace:
 
 
 def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
-    """A manager of a model with full attention, with a sliding window beside it, or with a state space."""
+    """A manager of a model with full attention, alone or with metrics, a sliding window beside it, or a state space."""
     attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
     specs = [vllm.FullAttentionSpec(**attention)]
     if kind == "window":
@@ -87,6 +99,8 @@ def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
         specs.append(vllm.MambaSpec(block_size=BLOCK, **shapes))
     groups = [vllm.KVCacheGroupSpec([f"layer {number}"], spec) for number, spec in enumerate(specs)]
     config = vllm.KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
+    if kind == "metrics":
+        more["metrics_collector"] = vllm.KVCacheMetricsCollector(0.5)
     settings = {"scheduler_block_size": BLOCK, "hash_block_size": BLOCK, "enable_kv_cache_events": True, **more}
     return vllm.ShadowKVCacheManager(config, max_model_len=1024, **settings)
 
@@ -123,11 +137,14 @@ class Load:
             self.running.append(request)
 
     def decode(self, request: Any) -> None:
-        if self.manager.allocate_slots(request, 1) is None:
+        later = self.source.random() < 0.5  # caches what is full once the token is there, as the engine does
+        if self.manager.allocate_slots(request, 1, delay_cache_blocks=later) is None:
             self.end(request)
             return
         request.num_computed_tokens += 1
         request.append_output_token_ids(self.tokens(1)[0])
+        if later:
+            self.manager.cache_blocks(request, request.num_computed_tokens)
 
     def end(self, request: Any) -> None:
         self.running.remove(request)
@@ -149,6 +166,8 @@ class Load:
             self.manager.evict_blocks({self.source.randrange(1, BLOCKS) for _ in range(3)})
         elif chance < 0.4:
             self.look()
+        elif chance < 0.41:
+            self.by_hand(self.source.choice(self.running))
         else:
             self.decode(self.source.choice(self.running))
         _copies, retained = self.manager.take_kv_cache_block_copies()
@@ -170,6 +189,29 @@ class Load:
             for one in list(self.running):
                 self.end(one)
             assert manager.reset_prefix_cache()
+
+    def by_hand(self, request: Any) -> None:
+        """What connectors, and managers of other kinds of groups, call on a pool; it is as it was afterwards."""
+        pool = self.manager.block_pool
+        if pool.get_num_free_blocks() < 2 or len(request.block_hashes) < 2:
+            return
+        assert 0.0 <= pool.get_usage() <= 1.0
+        pool.get_cached_block(request.block_hashes[0], [0])
+        pool.emit_cached_block_events(request, 1, BLOCK, 0)
+        first, second = pool.get_new_blocks(2)
+        assert pool.is_block_writable(first)
+        pool.cache_partial_block(request, first, BLOCK, 0, 2 * BLOCK)
+        key = self.vllm.make_block_hash_with_group_id(request.block_hashes[1][::-1], 0)  # of nothing
+        pool._insert_block_hash(key, first, 2 * BLOCK)
+        pool.move_block_hashes(first, second)
+        keys = pool._remove_cached_block_hashes(second)
+        pool._emit_block_removed_events(list(keys))
+        pool._insert_block_hash(key, first, 2 * BLOCK)
+        assert pool._maybe_evict_cached_block(first)
+        pool.touch([first])
+        pool.unpin_blocks([first], lambda _: None)
+        pool.unpin_blocks([first], lambda _: None)
+        pool.free_blocks([second])
 
     def run(self, operations: int = OPERATIONS) -> None:
         for _ in range(operations):
@@ -224,11 +266,17 @@ def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], No
 
 
 def check_report(what: str, lines: Lines, folder: Path) -> None:
-    """One line, one file that it names, and nothing of a user's in either."""
+    """One line, the files that it names, and nothing of a user's in either. Hashes have no pool to leave a journal."""
     (line,) = lines.at(logging.ERROR)
-    (file,) = folder.iterdir()
-    assert str(file) in line, f"{what}: {line}"
-    text = file.read_text(encoding="utf-8")
+    files = {file.suffix: file for file in folder.iterdir()}
+    assert set(files) == ({".jsonl"} if what == "hasher" else {".jsonl", ".kvj"}), f"{what}: {files}"
+    assert all(str(file) in line for file in files.values()), f"{what}: {line}"
+    if ".kvj" in files:
+        assert SALT.encode() not in files[".kvj"].read_bytes(), f"{what}: a salt is in the journal"
+        report = kvpool.replay_journal(files[".kvj"])
+        assert report.operations, f"{what}: the journal is empty"
+        assert report.difference is None, f"{what}: {report.difference}"
+    text = files[".jsonl"].read_text(encoding="utf-8")
     assert str(FIRST_TOKEN // 100) not in line + text, f"{what}: a token id is told"
     assert SALT not in line + text, f"{what}: a salt is told"
     first, *operations, difference = [json.loads(one) for one in text.splitlines()]
@@ -292,6 +340,8 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
         load = Load(vllm, manager)
         load.run(100)
         assert isinstance(load.hasher, vllm.ShadowHasher)
+        assert isinstance(load.hasher._ours, kvpool._core.VllmHasher)
+        assert load.hasher._calls
         theirs = load.hasher._ours
         assert theirs is not None
         assert not lines.at(logging.ERROR)
@@ -310,12 +360,12 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
 def cannot_be_made(vllm: SimpleNamespace) -> str:
     """A mirror that cannot be constructed leaves vLLM as it is."""
     with listening(vllm) as (lines, folder):
-        events: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
-        before, events.StockEvents = events.StockEvents, None
+        shadow: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
+        before, shadow.BlockPool = shadow.BlockPool, None
         try:
             manager = make_manager(vllm)
         finally:
-            events.StockEvents = before
+            shadow.BlockPool = before
         assert vllm.coordinators.BlockPool is vllm.BlockPool
         assert manager.comparison is None
         Load(vllm, manager).run(200)
@@ -344,14 +394,27 @@ def everything_is_compared(vllm: SimpleNamespace) -> None:
     public = {name for name, one in vars(manager).items() if callable(one) and not name.startswith("_")}
     assert public == {*vllm.MANAGER, *vllm.NOT_COMPARED}, public ^ {*vllm.MANAGER, *vllm.NOT_COMPARED}
     public = {name for name, one in vars(vllm.BlockPool).items() if callable(one) and not name.startswith("_")}
-    assert public == set(vllm.POOL), public ^ set(vllm.POOL)
+    watched = {name for name in vllm.POOL if not name.startswith("_")}
+    assert public == watched, public ^ watched
+    assert all(hasattr(vllm.BlockPool, name) for name in vllm.POOL)
+
+
+def everything_is_called(calls: Counter[str]) -> None:
+    """The mirror has made every call that the level manager replaces."""
+    for name, count in sorted(calls.items()):
+        print(f"  {count:>9,} {name}")
+    missing = sorted(name for name, count in calls.items() if not count)
+    assert not missing, f"the shadow never calls {', '.join(missing)}"
 
 
 def main() -> int:
     vllm = load()
     everything_is_compared(vllm)
-    for kind in ("full", "window", "mamba"):
-        print(f"{kind}: {agree(vllm, kind):,} operations, no difference")
+    calls: Counter[str] = Counter()
+    with counting(calls):
+        for kind in KINDS:
+            print(f"{kind}: {agree(vllm, kind):,} operations, no difference")
+    everything_is_called(calls)
     for kind, defects in {
         "full": (another_queue, a_lost_key, a_leak, an_event, an_error, a_panic),
         "window": (another_order, another_queue, a_lost_key, a_leak, an_event, an_error, a_panic),

@@ -40,6 +40,8 @@ pub struct Pool {
     pub(crate) caching: bool,
     ref_counts: Vec<i32>,
     pub(crate) queue: Queue,
+    /// Blocks of the queue that do not count as free: somebody has written the count.
+    withheld: usize,
     pub(crate) keys: Keys,
     /// How often a key was removed: a lookup's result stands while this does.
     removals: u64,
@@ -72,6 +74,7 @@ impl Pool {
         Ok(Self {
             caching,
             queue: Queue::new(num_blocks, policy)?,
+            withheld: 0,
             keys: Keys::new(num_blocks)?,
             ref_counts: filled(num_blocks, 0)?,
             removals: 0,
@@ -88,8 +91,28 @@ impl Pool {
 
     /// Blocks that can be handed out, cached ones included.
     #[must_use]
+    #[inline]
     pub fn num_free(&self) -> usize {
-        self.queue.len()
+        self.queue.len().saturating_sub(self.withheld)
+    }
+
+    /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is. Allocations see the
+    /// count, and it goes up and down with the queue from there on, not below 0.
+    ///
+    /// What is withheld is in no journal, and neither is a call that it refuses: that changes nothing.
+    ///
+    /// # Errors
+    /// [`VllmError::Pool`] for more blocks than the queue has: they could not be handed out.
+    pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
+        let queued = self.queue.len();
+        self.withheld = queued.checked_sub(count).ok_or_else(|| {
+            VllmError::Pool(kvpool::PoolError::InvalidConfig {
+                field: "num_free_blocks",
+                value: count.to_string(),
+                expected: format!("at most {queued}, the blocks in the queue"),
+            })
+        })?;
+        Ok(())
     }
 
     /// How often a key was removed so far: while it stays, every block that a lookup returned would be returned again.
@@ -208,6 +231,10 @@ impl Pool {
         out: &mut Vec<u32>,
         removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
+        let free = self.num_free();
+        if n > free && n <= self.queue.len() {
+            return Err(VllmError::OutOfBlocks { wanted: n, free });
+        }
         let journal = self.journal.take();
         let first = out.len();
         let result = self.allocate_unrecorded(n, out, removed);
@@ -225,7 +252,7 @@ impl Pool {
         removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
         if n > self.queue.len() {
-            return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
+            return Err(VllmError::OutOfBlocks { wanted: n, free: self.num_free() });
         }
         let first = out.len();
         self.queue.pop_front_n(n, out);
@@ -600,11 +627,14 @@ impl Pool {
 
     /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
     pub fn reset(&mut self) -> bool {
+        if self.num_free() < self.queue.len() {
+            return false;
+        }
         self.recorded(|_| VllmOperation::Reset, Self::reset_unrecorded)
     }
 
     fn reset_unrecorded(&mut self) -> bool {
-        if self.num_free() + 1 != self.num_blocks() {
+        if self.queue.len() + 1 != self.num_blocks() {
             return false;
         }
         self.removals += 1;

@@ -97,6 +97,8 @@ enum ByHand {
         blocks: Vec<u32>,
         front: bool,
     },
+    /// Writes the count of free blocks.
+    SetNumFree(usize),
 }
 
 fn operation(by_hand: bool) -> BoxedStrategy<Operation> {
@@ -141,6 +143,7 @@ fn operation(by_hand: bool) -> BoxedStrategy<Operation> {
         1 => (0usize..3).prop_map(ByHand::QueuePop),
         1 => id().prop_map(ByHand::QueueRemove),
         1 => (ids(), any::<bool>()).prop_map(|(blocks, front)| ByHand::QueuePush { blocks, front }),
+        2 => (0usize..10).prop_map(ByHand::SetNumFree),
     ];
     prop_oneof![4 => ordinary, 1 => by_hand.prop_map(Operation::ByHand)].boxed()
 }
@@ -161,6 +164,8 @@ struct Model {
     caching: bool,
     blocks: Vec<Block>,
     queue: Vec<u32>,
+    /// By how much vLLM's count of free blocks is off the queue's length, once somebody has written it.
+    count_off: isize,
     index: Vec<Entry>,
     /// How often a key was taken from a block.
     removals: u64,
@@ -174,9 +179,15 @@ impl Model {
             caching,
             blocks: vec![Block::default(); num_blocks],
             queue: (1..num_blocks as u32).collect(),
+            count_off: 0,
             index: Vec::new(),
             removals: 0,
         }
+    }
+
+    /// vLLM's counter, which goes below zero where blocks are taken by hand.
+    fn num_free(&self) -> usize {
+        (self.queue.len() as isize + self.count_off).max(0) as usize
     }
 
     fn check(&self, block: u32) -> Outcome<()> {
@@ -260,8 +271,8 @@ impl Model {
     }
 
     fn allocate(&mut self, n: usize) -> Outcome<(Vec<u32>, Vec<Removed>)> {
-        if n > self.queue.len() {
-            return Err(VllmError::OutOfBlocks { wanted: n, free: self.queue.len() });
+        if n > self.num_free() {
+            return Err(VllmError::OutOfBlocks { wanted: n, free: self.num_free() });
         }
         let taken: Vec<u32> = self.queue.drain(..n).collect();
         let mut removed = Vec::new();
@@ -380,7 +391,7 @@ impl Model {
     }
 
     fn reset(&mut self) -> bool {
-        if self.queue.len() + 1 != self.blocks.len() {
+        if self.num_free() + 1 != self.blocks.len() {
             return false;
         }
         self.index.clear();
@@ -626,6 +637,13 @@ impl Pair {
                     model.queue.extend(absent);
                 }
             }
+            ByHand::SetNumFree(count) => {
+                let queued = model.queue.len();
+                assert_eq!(pool.set_num_free(*count).is_ok(), *count <= queued);
+                if *count <= queued {
+                    model.count_off = *count as isize - queued as isize;
+                }
+            }
         }
     }
 
@@ -639,7 +657,7 @@ impl Pair {
             queue.sort_unstable();
         }
         assert_eq!(order, queue, "the order after {operation:?}");
-        assert_eq!(pool.num_free(), model.queue.len());
+        assert_eq!(pool.num_free(), model.num_free(), "free blocks after {operation:?}");
         assert_eq!(pool.num_blocks(), model.blocks.len());
         assert_eq!(pool.removals(), model.removals, "removals after {operation:?}");
         let keys = pool.keys();

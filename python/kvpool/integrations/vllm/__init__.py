@@ -64,7 +64,10 @@ def _install(settings: Settings) -> None:
         from .install import install
 
         install(settings)
-    except Exception:
-        logger.exception("kvpool: vLLM is left as it is")
+    except Exception as error:
+        # One line; where it comes from is for who asks for it.
+        text = " ".join(str(error).split())
+        logger.error("kvpool: vLLM is left as it is: %s%s", type(error).__name__, f": {text}" if text else "")
+        logger.debug("kvpool: the calls that led to it", exc_info=True)
         return
     logger.info("kvpool: KVPOOL_VLLM=%s, events %s", settings.level, settings.events)

@@ -60,8 +60,12 @@ NOT_COMPARED: Final = (
     "prefix_cache_lookup_enabled",
     "record_prefix_cache_stats",
 )
-#: What schedulers and connectors call on the manager's pool, and coordinator.
+#: What schedulers, connectors and managers call on the manager's pool, and coordinator.
 POOL: Final = (
+    "_emit_block_removed_events",
+    "_insert_block_hash",
+    "_maybe_evict_cached_block",
+    "_remove_cached_block_hashes",
     "cache_full_blocks",
     "cache_partial_block",
     "emit_cached_block_events",

@@ -25,13 +25,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["LEVELS", "SUPPORTED", "Difference", "canonical", "check", "differences", "installed_version", "series_of"]
+__all__ = [
+    "LEVELS",
+    "REPLACED",
+    "SUPPORTED",
+    "Difference",
+    "canonical",
+    "check",
+    "differences",
+    "installed_version",
+    "series_of",
+]
 
 SUPPORTED: Final = signatures.VERSIONS
 LEVELS: Final[Mapping[str, tuple[signatures.Table, ...]]] = {
     "pool": (signatures.POOL,),
     "manager": (signatures.POOL, signatures.MANAGER),
     "shadow": (signatures.POOL, signatures.MANAGER),
+}
+
+_MANAGERS: Final = "vllm.v1.core.single_type_kv_cache_manager"
+_HASHER: Final = (
+    "vllm.v1.core.kv_cache_utils:get_request_block_hasher",
+    "vllm.v1.engine.core:get_request_block_hasher",
+)
+_POOL: Final = ("vllm.v1.core.block_pool:BlockPool", "vllm.v1.core.kv_cache_coordinator:BlockPool")
+_LOOKUPS: Final = (
+    f"{_MANAGERS}:FullAttentionManager.find_longest_cache_hit",
+    f"{_MANAGERS}:SlidingWindowManager.find_longest_cache_hit",
+    f"{_MANAGERS}:SingleTypeKVCacheManager._get_num_evictable_blocks",
+)
+_MANAGER: Final = ("vllm.v1.core.sched.scheduler:KVCacheManager", "vllm.v1.core.kv_cache_manager:KVCacheManager")
+#: The names that a level puts kvpool's own in, "module:name"; those that tests import from the modules that define them
+#: are there, too. What is there has to be vLLM's own: another plug-in's is left to it.
+REPLACED: Final[Mapping[str, tuple[str, ...]]] = {
+    "pool": (*_POOL, *_HASHER, *_LOOKUPS),
+    "manager": (*_POOL, *_HASHER, *_LOOKUPS, *_MANAGER),
+    "shadow": (*_HASHER, *_LOOKUPS, *_MANAGER),
 }
 
 _NOTHING: Final = "nothing"
@@ -112,6 +142,19 @@ def differences(level: str, series: str) -> list[Difference]:
         level: A key of ``LEVELS``.
         series: One of ``SUPPORTED``; the installed vLLM need not be of it.
     """
+    found = _other_forms(level, series)
+    told = [difference.name for difference in found]
+    # The shadow puts a pool into its mirror alone, and shows what the level would do here.
+    for path in REPLACED["manager" if level == "shadow" else level]:
+        dotted = path.replace(":", ".")
+        # What has another form, or is not there, is told already.
+        if not any(f"{dotted}.".startswith(f"{name}.") for name in told):
+            found += _taken(path)
+    return found
+
+
+def _other_forms(level: str, series: str) -> list[Difference]:
+    """The differences in what is there, and how it is called."""
     found: list[Difference] = []
     missing: list[str] = []
     for table in LEVELS[level]:
@@ -133,6 +176,29 @@ def differences(level: str, series: str) -> list[Difference]:
                     if difference.found == _NOTHING:
                         missing.append(path)
     return found
+
+
+def _taken(path: str) -> list[Difference]:
+    """Whether a name that is to be replaced has something in it that is not vLLM's, or not the owner's, to replace."""
+    module, _, name = path.partition(":")
+    owner_name, _, attribute = name.rpartition(".")
+    try:
+        owner: Any = _imported(module)
+        if owner_name:
+            owner = _looked_up(owner, owner_name)
+        if attribute not in vars(owner):
+            return [Difference(f"{module}.{name}", f"one of {owner.__name__}'s own", "one that it inherits")]
+        found = vars(owner)[attribute]
+        found = getattr(found, "__func__", found)
+        home = str(getattr(found, "__module__", None) or type(found).__module__)
+        if home.partition(".")[0] in {"vllm", "kvpool"}:
+            return []
+        called = f"{home}.{getattr(found, '__qualname__', type(found).__qualname__)}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        called = f"what cannot be looked at ({_told(error)})"
+    return [Difference(f"{module}.{name}", "vLLM's own", called)]
 
 
 def canonical(signature: inspect.Signature) -> str:

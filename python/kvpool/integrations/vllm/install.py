@@ -1,20 +1,16 @@
-"""Which names of vLLM's the plug-in puts its own classes in, for which level, and how they are taken out again.
+"""What the plug-in puts into the names of vLLM's that :data:`.gate.REPLACED` lists, and how it is taken out again.
 
 No file of vLLM's is changed. All of these names are looked up by vLLM at the moment of use, after its plug-ins have
-been loaded; those that tests import by name are set in the modules that define them, too.
+been loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from vllm.v1.core import block_pool, kv_cache_coordinator, kv_cache_manager, kv_cache_utils
-from vllm.v1.core import single_type_kv_cache_manager as managers
-from vllm.v1.core.sched import scheduler
-from vllm.v1.engine import core as engine
-
-from . import hashing, lookup, offload
+from . import gate, hashing, lookup, offload
 from .events import ExactEvents, StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
@@ -28,39 +24,35 @@ Replacement = tuple[Any, str, Any]
 
 
 def replacements(level: str) -> list[Replacement]:
-    """What goes where at a level: module or class, name, value."""
-    if level == "shadow":
-        from .shadow import ShadowKVCacheManager, get_request_block_hasher
-
-        return [
-            (kv_cache_utils, "get_request_block_hasher", get_request_block_hasher),
-            (engine, "get_request_block_hasher", get_request_block_hasher),
-            (scheduler, "KVCacheManager", ShadowKVCacheManager),
-            (kv_cache_manager, "KVCacheManager", ShadowKVCacheManager),
-            *_lookups(),
-        ]
-    found: list[Replacement] = [
-        (block_pool, "BlockPool", BlockPool),
-        (kv_cache_coordinator, "BlockPool", BlockPool),
-        (kv_cache_utils, "get_request_block_hasher", hashing.get_request_block_hasher),
-        (engine, "get_request_block_hasher", hashing.get_request_block_hasher),
-        *_lookups(),
-    ]
-    if level == "manager":
-        found += [
-            (scheduler, "KVCacheManager", KVCacheManager),
-            (kv_cache_manager, "KVCacheManager", KVCacheManager),
-        ]
+    """What goes where at a level: module or class, name, value. Where is for :data:`.gate.REPLACED` to say."""
+    values = _values(level)
+    found: list[Replacement] = []
+    for path in gate.REPLACED[level]:
+        module, _, name = path.partition(":")
+        *classes, last = name.split(".")
+        owner: Any = importlib.import_module(module)
+        for one in classes:
+            owner = getattr(owner, one)
+        found.append((owner, last, values[name]))
     return found
 
 
-def _lookups() -> list[Replacement]:
-    """Lookups that are kvpool's in pools of kvpool's, and vLLM's in vLLM's own."""
-    return [
-        (managers.FullAttentionManager, "find_longest_cache_hit", classmethod(lookup.find_in_full_attention)),
-        (managers.SlidingWindowManager, "find_longest_cache_hit", classmethod(lookup.find_in_sliding_window)),
-        (managers.SingleTypeKVCacheManager, "_get_num_evictable_blocks", classmethod(lookup.count_evictable)),
-    ]
+def _values(level: str) -> dict[str, Any]:
+    """What goes where, by the name in its module. Lookups are kvpool's in pools of kvpool's, and vLLM's in others."""
+    hasher: Any = hashing.get_request_block_hasher
+    manager: Any = KVCacheManager
+    if level == "shadow":
+        from .shadow import ShadowKVCacheManager, get_request_block_hasher
+
+        hasher, manager = get_request_block_hasher, ShadowKVCacheManager
+    return {
+        "BlockPool": BlockPool,
+        "KVCacheManager": manager,
+        "get_request_block_hasher": hasher,
+        "FullAttentionManager.find_longest_cache_hit": classmethod(lookup.find_in_full_attention),
+        "SlidingWindowManager.find_longest_cache_hit": classmethod(lookup.find_in_sliding_window),
+        "SingleTypeKVCacheManager._get_num_evictable_blocks": classmethod(lookup.count_evictable),
+    }
 
 
 def configure(settings: Settings) -> None:
@@ -77,7 +69,15 @@ def install(settings: Settings) -> None:
     # Known by name, for configurations that ask for them; whether or not this vLLM has such factories.
     with contextlib.suppress(ImportError):
         offload.register()
-    for owner, name, value in replacements(settings.level or "pool"):
+    with contextlib.ExitStack() as stack:
+        _put(replacements(settings.level or "pool"), stack)
+        stack.pop_all()  # they stay
+
+
+def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
+    """Puts all of it in its place; the stack has how to take it out again."""
+    for owner, name, value in replaced:
+        stack.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)
 
 
@@ -92,7 +92,5 @@ def installed(level: str, settings: Settings | None = None) -> Iterator[None]:
         return
     configure(settings or Settings())
     with contextlib.ExitStack() as stack:
-        for owner, name, value in replacements(level):
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, value)
+        _put(replacements(level), stack)
         yield

@@ -62,7 +62,11 @@ class BlockPool:
         *version_dependent: Any,
         num_hash_lookahead_tokens: int = 0,
         medium: str = _GPU,
+        events_class: type[StockEvents] | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        # The last two are not vLLM's: what a pool has in place of what the settings say. No class derives from this:
+        # the fast paths are those of pools of exactly this class, and whoever watches a pool wants to see them.
         # The sixth argument is the medium in vLLM 0.32, and the lookahead, with the medium behind it, in 0.33.
         for value in version_dependent:
             if isinstance(value, str):
@@ -74,7 +78,9 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        self.core = _core.VllmPool(num_gpu_blocks, enable_caching, self.eviction, self._new_journal())
+        self.core = _core.VllmPool(
+            num_gpu_blocks, enable_caching, self.eviction, journal or journals.to_folder(self.journal_folder, self)
+        )
         self.core.bind(self)
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
@@ -85,15 +91,12 @@ class BlockPool:
         self.enable_kv_cache_events = enable_kv_cache_events
         #: vLLM replaces and appends to it.
         self.kv_event_queue: list[Any] = []
-        self.events = self.events_class(self)
+        self.events = (events_class or self.events_class)(self)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
         #: Whether the core asks which block stands before which: not with ``lru``.
         self._keeps_history = self.core.keeps_history
-        logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, self.events_class.__name__)
-
-    def _new_journal(self) -> Journal | None:
-        return journals.to_folder(self.journal_folder, self)
+        logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__)
 
     # What is where.
 

@@ -44,18 +44,23 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Reads the variables; raises ``ValueError`` for a value that is none of those above.
+        """Reads the variables, of which an empty one counts as unset; raises ``ValueError`` for any other value.
 
         The shadow compares every block id with vLLM's: it is refused with another order than ``lru``.
         """
         environment = os.environ if environment is None else environment
-        level = environment.get("KVPOOL_VLLM", "").strip().lower()
+
+        def value(name: str) -> str | None:
+            """What is set; a variable that is empty is not, as a script has it that passes on what it was not given."""
+            return environment.get(name, "").strip() or None
+
+        level = (value("KVPOOL_VLLM") or "off").lower()
         found = cls(
-            level=None if level in {"", "off"} else _one_of("KVPOOL_VLLM", level, get_args(Level)),
-            events=_one_of("KVPOOL_VLLM_EVENTS", environment.get("KVPOOL_VLLM_EVENTS", "exact"), get_args(Events)),
-            eviction=_one_of("KVPOOL_VLLM_EVICTION", environment.get("KVPOOL_VLLM_EVICTION", LRU), EVICTIONS),
-            shadow_folder=environment.get("KVPOOL_VLLM_SHADOW_DIR") or None,
-            journal_folder=environment.get("KVPOOL_VLLM_JOURNAL_DIR") or None,
+            level=None if level == "off" else _one_of("KVPOOL_VLLM", level, get_args(Level)),
+            events=_one_of("KVPOOL_VLLM_EVENTS", value("KVPOOL_VLLM_EVENTS") or "exact", get_args(Events)),
+            eviction=_one_of("KVPOOL_VLLM_EVICTION", value("KVPOOL_VLLM_EVICTION") or LRU, EVICTIONS),
+            shadow_folder=value("KVPOOL_VLLM_SHADOW_DIR"),
+            journal_folder=value("KVPOOL_VLLM_JOURNAL_DIR"),
         )
         if found.level == "shadow" and found.eviction != LRU:
             raise ValueError(
@@ -67,6 +72,6 @@ class Settings:
 
 def _one_of(name: str, value: str, known: tuple[_Choice, ...]) -> _Choice:
     for choice in known:
-        if value.strip().lower() == choice:
+        if value.lower() == choice:
             return choice
     raise ValueError(f"{name} is {value!r}: must be one of {', '.join(known)}")

@@ -31,8 +31,6 @@ from .trail import Operation, Raised, Trail, plain, told, told_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kvpool import Journal
-
 logger = logging.getLogger(LOGGER_NAME)
 
 
@@ -54,15 +52,32 @@ class ShadowKVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
 
 def make_mirror(args: tuple[Any, ...], kwargs: dict[str, Any]) -> KVCacheManager:
-    """The manager of kvpool's that the arguments say, with vLLM's events, and without statistics or metrics."""
+    """The manager of kvpool's that the arguments say, with vLLM's events, and without statistics."""
     bound = inspect.signature(_StockManager).bind(*args, **kwargs)
-    bound.arguments.update({"metrics_collector": None, "log_stats": False})
+    listens = bound.arguments.get("metrics_collector") is not None
+    bound.arguments.update({"metrics_collector": Unheard() if listens else None, "log_stats": False})
     with _coordinator_over_kvpool():
         mirror = KVCacheManager(*bound.args, **bound.kwargs)
     pools = {type(group.block_pool) for group in mirror.coordinator.single_type_managers}
-    if not pools <= {_ShadowPool} or type(mirror.block_pool) is not _ShadowPool:
+    if pools != {BlockPool} or type(mirror.block_pool) is not BlockPool:
         raise TypeError("this vLLM takes its pool from elsewhere")
     return mirror
+
+
+class Unheard:
+    """The mirror's collector of metrics where vLLM has one: told of every block as that is, and keeps nothing."""
+
+    def on_block_allocated(self, _block: Any) -> None:
+        """As vLLM's, without an effect."""
+
+    def on_block_accessed(self, _block: Any) -> None:
+        """As vLLM's, without an effect."""
+
+    def on_block_evicted(self, _block: Any) -> None:
+        """As vLLM's, without an effect."""
+
+    def reset(self) -> None:
+        """As vLLM's, without an effect."""
 
 
 # Looked up once: the name in the module may be a level's own later.
@@ -80,17 +95,9 @@ def _coordinator_over_kvpool() -> Iterator[None]:
         kv_cache_coordinator.BlockPool = before
 
 
-class _ShadowPool(BlockPool):
-    """A pool that keeps a journal in memory, for the first difference to leave behind."""
-
-    def _new_journal(self) -> Journal:
-        return journals.to_memory()
-
-
 def _make_pool(*args: Any, **kwargs: Any) -> BlockPool:
-    pool = _ShadowPool(*args, **kwargs)
-    pool.events = StockEvents(pool)
-    return pool
+    """The level's own pool, with vLLM's events, and a journal in memory for the first difference to leave behind."""
+    return BlockPool(*args, **kwargs, events_class=StockEvents, journal=journals.to_memory())
 
 
 def _not_compared(manager: Any) -> str:

@@ -146,6 +146,7 @@ POOL: Final[Table] = {
             "classmethod (cls, block_hashes, max_length, kv_cache_group_ids, block_pool, kv_cache_spec, "
             "drop_eagle_block, alignment_tokens, dcp_world_size=..., pcp_world_size=...)"
         ),
+        "SingleTypeKVCacheManager._get_num_evictable_blocks": "classmethod (cls, blocks)",
     },
     "vllm.v1.core.kv_cache_metrics": {
         "KVCacheMetricsCollector.*": (

@@ -50,8 +50,18 @@ class FreeBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that can be handed out."""
+        """Blocks that can be handed out.
+
+        It can be written, as vLLM's can: the pool then refuses and reports as if so many blocks were free, and the
+        count goes up and down from there with what is freed and taken. No block leaves the queue; written again with
+        the number of those that are in it, everything is as before. Raises ``ValueError`` for a number below 0, or
+        above what is in the queue, which vLLM finds out when it hands them out.
+        """
         return self.pool.core.num_free
+
+    @num_free_blocks.setter
+    def num_free_blocks(self, count: int) -> None:
+        self.pool.core.set_num_free(count)
 
     def popleft(self) -> Any:
         """Takes the next block out of the queue. Raises ``ValueError`` if there is none."""

@@ -156,6 +156,12 @@ impl PyVllmPool {
         self.shared.lock().num_free()
     }
 
+    /// Writes how many blocks count as free; the queue stays as it is.
+    fn set_num_free(&self, py: Python<'_>, count: Int) -> PyResult<()> {
+        let count = crate::convert::count(py, "num_free_blocks", count)?;
+        self.shared.lock().set_num_free(count).or_raise(py)
+    }
+
     /// Says whether it is a block of this pool.
     fn owns(&self, block: &Bound<'_, PyAny>) -> bool {
         own(block, &self.shared).is_some()

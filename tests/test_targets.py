@@ -1,0 +1,184 @@
+"""Every check has a make target, and every target that checks something is run: for each change, or at night."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+#: Targets that `.ci/run` and `make nightly` do not run, each with why.
+NO_CHECK: Final = {
+    "help": "a list",
+    "clean": "removes",
+    "demo": "shows",
+    "engine": "shows",
+    "vectors": "makes",
+    "fatbin": "makes; fatbin-check compares",
+    "fuzz-corpus": "makes",
+    "fuzz": "test-slow runs tools/fuzz.py itself",
+    "size-screenshot": "makes",
+    "gpu-check": "needs a GPU",
+    "bench": "measures",
+    "bench-rust": "measures",
+    "bench-python": "measures",
+    "bench-report": "measures",
+    "vllm-bench": "measures",
+    "vllm-bench-steps": "measures",
+    "vllm-bench-offload": "measures",
+}
+
+
+class Makefile:
+    """The targets of a Makefile: what each comes after, and its recipe."""
+
+    def __init__(self, text: str) -> None:
+        self.needs: dict[str, list[str]] = {}
+        self.recipes: dict[str, str] = {}
+        lines = iter(text.replace("\\\n", " ").splitlines())
+        current = ""
+        for line in lines:
+            rule = re.match(r"([A-Za-z][A-Za-z0-9-]*):(?!=)([^#]*)", line)
+            if rule:
+                current = rule[1]
+                self.needs[current] = rule[2].split()
+                self.recipes[current] = ""
+            elif line.startswith("\t") and current:
+                self.recipes[current] += line + "\n"
+            elif line and not line.startswith("#"):
+                current = ""
+        phony = re.search(r"^\.PHONY:(.*)", text.replace("\\\n", " "), flags=re.MULTILINE)
+        assert phony is not None
+        self.phony = set(phony[1].split())
+
+    def reached(self, first: set[str]) -> set[str]:
+        """These targets, and those that they make."""
+        found: set[str] = set()
+        left = list(first)
+        while left:
+            one = left.pop()
+            if one not in found and one in self.needs:
+                found.add(one)
+                left += self.needs[one] + re.findall(r"[\w-]+", " ".join(made_by(self.recipes[one], r"\$\(MAKE\)")))
+        return found
+
+
+def made_by(text: str, make: str = "make") -> list[str]:
+    """What follows each call of make."""
+    return re.findall(rf"^\s*{make}\s+(.*)$", text, flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def makefile() -> Makefile:
+    return Makefile((ROOT / "Makefile").read_text(encoding="utf-8"))
+
+
+def run_for_every_change(makefile: Makefile) -> set[str]:
+    return makefile.reached(set(" ".join(made_by((ROOT / ".ci/run").read_text(encoding="utf-8"))).split()))
+
+
+def scripts() -> list[Path]:
+    """What can be run under tools/ and cuda/."""
+    found = [path for folder in ("tools", "cuda") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if re.search(r"^if __name__ ==", path.read_text(encoding="utf-8"), re.MULTILINE)]
+
+
+def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
+    recipes = "".join(makefile.recipes.values())
+    named = {path for path in scripts() if f" {path.relative_to(ROOT)}" in recipes}
+    # A script may run another one, as a module, or have its parts.
+    texts = [path.read_text(encoding="utf-8") for path in named]
+    modules = {path: str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in scripts()}
+    helpers = {path for path, module in modules.items() if any(module in text for text in texts)}
+    left_over = {modules[path] for path in set(modules) - named - helpers}
+    assert not left_over, f"no make target runs {sorted(left_over)}"
+    assert len(named) > 15
+
+
+def test_every_target_that_checks_is_run_for_every_change_or_at_night(makefile: Makefile) -> None:
+    assert makefile.phony == set(makefile.needs), "every target is phony and every phony one is there"
+    run = run_for_every_change(makefile) | makefile.reached({"nightly"})
+    assert {"lint", "test-rust", "test-python", "stubs-check", "vllm-env", "vllm-conformance", "soak"} <= run
+    # What builds or installs only is reached by what it is built for.
+    never = makefile.phony - run - set(NO_CHECK)
+    assert not never, f"neither .ci/run nor make nightly runs {sorted(never)}"
+    assert not set(NO_CHECK) - makefile.phony
+    assert not set(NO_CHECK) & run
+
+
+def test_kvpool_in_a_real_vllm_is_checked_for_every_change(makefile: Makefile) -> None:
+    wanted = {"vllm-drift", "vllm-check", "vllm-conformance", "vllm-shadow-selftest"}
+    assert wanted <= run_for_every_change(makefile)
+
+
+def test_the_checks_are_listed_for_who_contributes(makefile: Makefile) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    checks = (run_for_every_change(makefile) | makefile.reached({"nightly"})) - {"build-rust-tests", "wheel", "nightly"}
+    missing = {name for name in checks if f"`{name}`" not in text}
+    assert not missing
+
+
+def test_what_the_makefile_says_is_read(makefile: Makefile) -> None:
+    assert "stubs-check" in makefile.reached({"lint"})
+    assert makefile.needs["vllm-check"] == ["vllm-env"]
+    assert "tools/vllm_check.py" in makefile.recipes["vllm-check"]
+
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Path:
+    """A checkout with .ci/run alone, where every command is one that only writes down how it was called."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    (tmp_path / "bin").mkdir()
+    for name, last in {
+        "make": "exit ${MAKE_CODE:-0}",
+        "python3": "exit ${ENV_CODE:-0}",
+        "timeout": 'shift; "$@"',
+    }.items():
+        stub = tmp_path / "bin" / name
+        said = "" if name == "timeout" else f'echo "{name} $*" >> {tmp_path}/called\n'
+        stub.write_text(f"#!/bin/sh\n{said}{last}\n")
+        stub.chmod(0o755)
+    return tmp_path
+
+
+def run_ci(ci: Path, **variables: str) -> tuple[int, list[str], str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("KVPOOL_CI")}
+    kept |= {"PATH": f"{ci / 'bin'}{os.pathsep}{os.environ['PATH']}", **variables}
+    done = subprocess.run(["bash", ".ci/run"], cwd=ci, env=kept, capture_output=True, text=True, check=False)
+    return done.returncode, (ci / "called").read_text().splitlines(), done.stderr
+
+
+CHECKED = "make vllm-drift vllm-shadow-selftest vllm-check vllm-conformance"
+
+
+def test_ci_checks_everything_where_it_can(ci: Path) -> None:
+    code, called, said = run_ci(ci)
+    assert (code, said) == (0, "")
+    assert called == ["make lint", "make test", "python3 tools/vllm_env.py", CHECKED]
+
+
+@pytest.mark.parametrize("env_code", ["3", "124"])
+@pytest.mark.parametrize(("wanted", "code"), [("", 0), ("1", 1)])
+def test_a_vllm_that_cannot_be_had_is_said_and_fails_where_it_is_wanted(
+    ci: Path, env_code: str, wanted: str, code: int
+) -> None:
+    found, called, said = run_ci(ci, ENV_CODE=env_code, KVPOOL_CI_VLLM=wanted)
+    assert (found, CHECKED in called) == (code, False)
+    assert "NOT CHECKED: kvpool inside vLLM" in said
+
+
+@pytest.mark.parametrize(("variable", "code"), [("ENV_CODE", 1), ("MAKE_CODE", 2)])
+def test_anything_else_that_fails_is_a_failure(ci: Path, variable: str, code: int) -> None:
+    assert run_ci(ci, **{variable: str(code)})[0] == code
+
+
+def test_it_can_be_left_out_and_says_so(ci: Path) -> None:
+    code, called, said = run_ci(ci, KVPOOL_CI_VLLM="0")
+    assert (code, called) == (0, ["make lint", "make test"])
+    assert "NOT CHECKED" in said

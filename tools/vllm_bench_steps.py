@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: what is left of a saving in the end.
+
+    .venv-vllm/bin/python tools/vllm_bench_steps.py
+    .venv-vllm/bin/python tools/vllm_bench_steps.py --model full --levels stock manager --steps 400
+
+A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that each get a token,
+one step after they were scheduled; there is no model, and the time for it is none. Only the groups of KV cache are
+those of models: one of full attention; as in gpt-oss, one with a sliding window beside it; as in Gemma 3, five; as in
+Qwen3-Next, three of a state space. tools/vllm_bench.py measures the calls to the KV-cache manager alone. Times are
+those of the thread on its core.
+
+Needs the environment of tools/vllm_env.py. The levels take turns within one process, a round after the other; every
+level has to give each request the same blocks. Exit code 0: it did. 1: it did not, or a run broke. 2: bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+import zlib
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.bench_loads import BLOCK_SIZE, output_token  # noqa: E402
+from tools.vllm.bench_run import check_level, import_vllm  # noqa: E402
+from tools.vllm.bench_stats import STOCK, BenchError, rotations  # noqa: E402
+from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEVELS: Final = (STOCK, "pool", "manager")
+#: Groups by model: the tokens of a sliding window, 0 for full attention, None for a state space.
+MODELS: Final[dict[str, tuple[int | None, ...]]] = {
+    "full": (0,),
+    "gpt-oss": (0, 128),
+    "gemma-3": (0, *[1024] * 5),
+    "qwen3-next": (0, None, None, None),
+}
+PROMPT: Final = 512
+CONFIG: Final = "facebook/opt-125m"  # of the models in the environment, any will do
+WARM_STEPS: Final = 40
+
+
+@dataclasses.dataclass
+class Steps:
+    """What one run took, step by step in seconds, and a checksum of all block ids."""
+
+    schedule: list[float]
+    update: list[float]
+    blocks: int
+
+    def medians(self) -> tuple[float, float, float]:
+        """Of whole steps, and of their two halves."""
+        whole = [one + other for one, other in zip(self.schedule, self.update, strict=True)]
+        return statistics.median(whole), statistics.median(self.schedule), statistics.median(self.update)
+
+
+def load() -> SimpleNamespace:
+    """The names of vLLM's that are needed."""
+    found = SimpleNamespace(torch=importlib.import_module("torch"))
+    for module, names in {
+        "vllm": ("SamplingParams",),
+        "vllm.config": ("CacheConfig", "ModelConfig", "SchedulerConfig", "VllmConfig"),
+        "vllm.utils.hashing": ("sha256",),
+        "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
+        "vllm.v1.kv_cache_interface": (
+            "FullAttentionSpec",
+            "KVCacheConfig",
+            "KVCacheGroupSpec",
+            "MambaSpec",
+            "SlidingWindowSpec",
+        ),
+        "vllm.v1.outputs": ("ModelRunnerOutput",),
+        "vllm.v1.request": ("Request",),
+        "vllm.v1.structured_output": ("StructuredOutputManager",),
+    }.items():
+        for name in names:
+            setattr(found, name, getattr(importlib.import_module(module), name))
+    return found
+
+
+def make_groups(vllm: SimpleNamespace, model: str) -> list[Any]:
+    """The groups of KV cache of a model."""
+    attention = {"block_size": BLOCK_SIZE, "num_kv_heads": 8, "head_size": 128, "dtype": vllm.torch.bfloat16}
+    groups = []
+    for number, window in enumerate(MODELS[model]):
+        if window is None:
+            shapes = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
+            spec = vllm.MambaSpec(block_size=BLOCK_SIZE, **shapes)
+        elif window:
+            spec = vllm.SlidingWindowSpec(**attention, sliding_window=window)
+        else:
+            spec = vllm.FullAttentionSpec(**attention)
+        groups.append(vllm.KVCacheGroupSpec([f"layer.{number}"], spec))
+    return groups
+
+
+def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int) -> Any:
+    """vLLM's asynchronous scheduler, with blocks for all requests at their longest."""
+    groups = make_groups(vllm, model)
+    num_blocks = requests * len(groups) * (length // BLOCK_SIZE + 2) + 1
+    cache = vllm.CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=True)
+    if None in MODELS[model]:
+        cache.mamba_cache_mode = "align"
+    config = vllm.VllmConfig(
+        model_config=vllm.ModelConfig(model=CONFIG, dtype="float16", seed=0, skip_tokenizer_init=True),
+        scheduler_config=vllm.SchedulerConfig(
+            max_num_seqs=requests,
+            max_num_batched_tokens=8192,
+            max_model_len=length,
+            enable_chunked_prefill=True,
+            async_scheduling=True,
+            is_encoder_decoder=False,
+        ),
+        cache_config=cache,
+    )
+    config.model_config.max_model_len = length
+    config.cache_config.num_gpu_blocks = num_blocks
+    return vllm.AsyncScheduler(
+        vllm_config=config,
+        kv_cache_config=vllm.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+        structured_output_manager=vllm.StructuredOutputManager(config),
+        block_size=BLOCK_SIZE,
+        hash_block_size=BLOCK_SIZE,
+        log_stats=True,
+    )
+
+
+def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
+    """What a model would have given for a step: a token for every request that is not within its prompt."""
+    names = list(scheduled.num_scheduled_tokens)
+    tokens = []
+    for name in names:
+        request = scheduler.requests[name]
+        inside = request.is_prefill_chunk
+        tokens.append([] if inside else [output_token(int(name), request.num_output_tokens)])
+    return vllm.ModelRunnerOutput(
+        req_ids=names, req_id_to_index={name: at for at, name in enumerate(names)}, sampled_token_ids=tokens
+    )
+
+
+def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespace) -> Steps:
+    """One run, with the level's classes in place: all requests arrive, and decode for so many steps."""
+    core = importlib.import_module("vllm.v1.engine.core")
+    core.init_none_hash(vllm.sha256)
+    hasher = core.get_request_block_hasher(BLOCK_SIZE, vllm.sha256)
+    outputs = WARM_STEPS + options.steps + 64
+    scheduler = make_scheduler(vllm, model, options.requests, (PROMPT + outputs + 64) // 16 * 16)
+    check_level(level, scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool)
+    for number in range(options.requests):
+        prompt = list(range(number * PROMPT, (number + 1) * PROMPT))
+        sampling = vllm.SamplingParams(max_tokens=outputs, ignore_eos=True)
+        scheduler.add_request(vllm.Request(str(number), prompt, sampling, None, block_hasher=hasher))
+    found = Steps([], [], 0)
+    clock = time.thread_time  # what else runs on the machine does not count
+    pending = None
+    warm = WARM_STEPS
+    gc.collect()
+    gc.freeze()  # as the engine does once it has started
+    try:
+        while len(found.schedule) < options.steps:
+            begun = clock()
+            scheduled = scheduler.schedule()
+            spent = clock() - begun
+            found.blocks = checksum(scheduled, found.blocks)
+            took = 0.0
+            if pending is not None:
+                output = output_of(vllm, pending, scheduler)
+                begun = clock()
+                scheduler.update_from_output(pending, output)
+                took = clock() - begun
+            pending = scheduled
+            decodes = scheduled.total_num_scheduled_tokens == options.requests == len(scheduled.num_scheduled_tokens)
+            warm -= decodes
+            if decodes and warm < 0:
+                found.schedule.append(spent)
+                found.update.append(took)
+    finally:
+        gc.unfreeze()
+        scheduler.shutdown()
+    return found
+
+
+def checksum(scheduled: Any, value: int) -> int:
+    """Adds the block ids that a step gives, of new requests and of running ones."""
+    given = [one.block_ids for one in scheduled.scheduled_new_reqs]
+    given += [one for one in scheduled.scheduled_cached_reqs.new_block_ids if one is not None]
+    for groups in given:
+        for group in groups:
+            value = zlib.crc32(array("q", group).tobytes(), value)
+    return value
+
+
+def run_level(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespace) -> Steps:
+    gc.collect()
+    if level == STOCK:
+        return run(level, model, vllm, options)
+    with importlib.import_module("kvpool.integrations.vllm.install").installed(level):
+        return run(level, model, vllm, options)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS), help="default: all")
+    parser.add_argument("--model", action="append", choices=list(MODELS), help="can be repeated (default: all)")
+    parser.add_argument("--requests", type=int, default=256, help="that run at once (default: 256)")
+    parser.add_argument("--steps", type=int, default=200, help="that are timed in a run (default: 200)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each level (default: 3)")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
+    parser.add_argument("--json", type=Path, help="write every run's medians")
+    options = parser.parse_args(argv)
+    if min(options.requests, options.steps, options.rounds) < 1:
+        parser.error("--requests, --steps and --rounds are at least 1")
+    options.levels = [STOCK, *(level for level in dict.fromkeys(options.levels) if level != STOCK)]
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        os.environ.update(read_settings(options.venv.absolute())["environment"])
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.pop("KVPOOL_VLLM", None)  # the levels are put in place and taken out here
+        version = import_vllm(options.levels)
+        vllm = load()
+        runs: dict[tuple[str, str], list[Steps]] = {}
+        for order in rotations(options.levels, options.rounds):
+            for model in options.model or MODELS:
+                for level in order:
+                    runs.setdefault((model, level), []).append(run_level(level, model, vllm, options))
+    except (BenchError, ConformanceError) as error:
+        print(f"vllm_bench_steps: {error}", file=sys.stderr)
+        return 1
+    print(f"vLLM {version}, {options.requests} running, {options.steps} steps, {options.rounds} rounds; ms a step:")
+    print(f"{'groups of':12}" + "".join(f"{level:>32}" for level in options.levels))
+    differ = []
+    shown: dict[str, dict[str, Any]] = {}
+    for model in options.model or MODELS:
+        row, first = f"{model:12}", 0.0
+        for level in options.levels:
+            # The quietest round of each: what else runs on the machine only adds.
+            best = min(one.medians() for one in runs[model, level])
+            first = first or best[0]
+            times = f"{best[0] * 1e3:.2f} ({best[1] * 1e3:.2f} + {best[2] * 1e3:.2f})"
+            row += f"{times + f' {first / best[0]:5.2f}x':>32}"
+            shown.setdefault(model, {})[level] = [one.medians() for one in runs[model, level]]
+            if {one.blocks for one in runs[model, level]} != {runs[model, STOCK][0].blocks}:
+                differ.append(f"{model}, {level}: other block ids than stock's")
+        print(row)
+    if options.json:
+        options.json.write_text(json.dumps({"vllm": version, "seconds": shown}, indent=1) + "\n", encoding="utf-8")
+    for line in differ:
+        print(line, file=sys.stderr)
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
