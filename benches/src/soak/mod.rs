@@ -122,7 +122,7 @@ impl Default for Settings {
             presets: PRESETS.to_vec(),
             resize_every: 1500,
             epoch_every: 30_000,
-            reset_every: 25_000,
+            reset_every: 7_000,
             check_every: None,
             line_every: Duration::from_secs(60),
             orders_every: 2000,
