@@ -16,8 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count of free blocks, by
-#: hand.
+#: Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count of free blocks,
+#: all by hand.
 WRITES_STATE = frozenset(
     {
         "test_async_preempt_readmit_before_transfer_output_is_deferred",
