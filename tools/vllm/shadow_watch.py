@@ -16,15 +16,18 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Tests that take keys out of vLLM's index, or put an event or a copy into its queues, by hand.
+#: Tests that take keys out of vLLM's index, put an event or a copy into its queues, or write its count of free blocks,
+#: all by hand.
 WRITES_STATE = frozenset(
     {
+        "test_async_preempt_readmit_before_transfer_output_is_deferred",
         "test_block_stored_event_group_idx_out_of_bounds",
         "test_cow_retentions_deferred_until_copy_step_processed",
         "test_different_block_size",
         "test_eagle_with_sliding_window",
         "test_prefill_hybrid_model",
         "test_prefill_hybrid_model_eagle",
+        "test_request_preemption",
     }
 )
 PACKAGE = "kvpool.integrations.vllm"
