@@ -51,8 +51,8 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
 def _flush_at_exit(pool: Any) -> None:
     """Has a pool's journal written when this process ends, unless the pool is gone by then. Not in a fork of it.
 
-    A child of multiprocessing may end without ``atexit``, but not without its ``Finalize``. That module is there in such
-    a child; kvpool starts no process, so it does not import it.
+    A child of multiprocessing may end without ``atexit``, but not without its ``Finalize``. That module is there in
+    such a child; kvpool starts no process, so it does not import it.
     """
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is None:
