@@ -50,7 +50,7 @@ def trace_file(tmp_path: Path) -> Path:
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False, timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -490,7 +490,7 @@ def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
         assert child.stderr is not None
         child.stdout.close()
         error = child.stderr.read().decode()
-        assert child.wait(timeout=60) == 0
+        assert child.wait() == 0
     assert "rror" not in error
     assert "Traceback" not in error
 
@@ -513,7 +513,7 @@ def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[in
             assert time.monotonic() < deadline
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
-        out, error = child.communicate(timeout=60)
+        out, error = child.communicate()
     assert out == b""
     return child.returncode, error.decode()
 
@@ -544,13 +544,13 @@ def test_output_without_unicode() -> None:
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
     for arguments in (["models"], ["replay", "--limit", "3"], ["replay", "--help"]):
         command = [sys.executable, "-m", "kvpool", *arguments]
-        done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr
 
 
 def test_import_of_kvpool_leaves_the_command_line_out() -> None:
     code = "import kvpool, sys; print([name for name in sys.modules if name.startswith(('typer', 'rich'))])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
 
 

@@ -79,7 +79,7 @@ def written(folder: Path, name: str) -> Path:
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False, timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -419,14 +419,14 @@ def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
     before = path.read_bytes()
     command = [sys.executable, "-m", "kvpool", *convert("-", path)]
     with path.open("rb") as stdin:
-        done = subprocess.run(command, stdin=stdin, capture_output=True, env=ENVIRONMENT, check=False, timeout=60)
+        done = subprocess.run(command, stdin=stdin, capture_output=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 2
     assert b"is what is read from standard input: nothing is overwritten" in done.stderr
     assert path.read_bytes() == before
     # Added to the end it would be neither the one trace nor the other.
     with path.open("ab") as stdout:
         command = [sys.executable, "-m", "kvpool", *convert(path, "-")]
-        assert subprocess.run(command, stdout=stdout, env=ENVIRONMENT, check=False, timeout=60).returncode == 2
+        assert subprocess.run(command, stdout=stdout, env=ENVIRONMENT, check=False).returncode == 2
     assert path.read_bytes() == before
 
 
@@ -454,7 +454,7 @@ def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) 
 
     command = [sys.executable, "-m", "kvpool", "trace", "convert", path, out, "--to", "bailian", *size, "--no-progress"]
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, env=ENVIRONMENT, check=False, timeout=60, preexec_fn=limited
+        list(map(str, command)), capture_output=True, env=ENVIRONMENT, check=False, preexec_fn=limited
     )
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"no memory for 134217728 block references in blocks of 16 tokens; larger blocks take less" in done.stderr

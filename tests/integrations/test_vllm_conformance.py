@@ -88,7 +88,7 @@ def run(venv: Path, *arguments: str | Path) -> tuple[subprocess.CompletedProcess
     report = venv / "report.json"
     command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
     command += ["--json", str(report), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done, json.loads(report.read_text()) if report.exists() else {}
 
 
@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert "stopped" in process.communicate(timeout=30)[1]
+        assert "stopped" in process.communicate()[1]
     assert process.returncode == 130
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()[:-1]), 0)

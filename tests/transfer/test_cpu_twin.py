@@ -1063,7 +1063,7 @@ def in_a_child(code: str) -> None:
     lines = textwrap.dedent(code).strip().splitlines()
     script = textwrap.dedent(FORK).replace("CHILD", ("\n" + " " * 8).join(lines))
     run = [sys.executable, "-c", script]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

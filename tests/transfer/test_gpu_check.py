@@ -34,7 +34,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "cuda" / "gpu_check.py"), *map(str, arguments)]
     settings = {**os.environ, "KVPOOL_LIBCUDA": str(library), **(environment or {})}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
