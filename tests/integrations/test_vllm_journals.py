@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -56,6 +57,18 @@ def test_every_pool_writes_a_journal_of_its_own_that_replays(tmp_path: Path, mon
         report = kvpool.replay_journal(file)
         assert report.difference is None
         assert report.operations == pools[0].core.journal_stats().operations > 4
+
+
+def test_a_pool_whose_journal_cannot_be_made_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f"kvpool-{os.getpid()}-0.kvj").mkdir()
+    monkeypatch.setattr(part("journals"), "_numbers", itertools.count())
+    monkeypatch.setattr(part("pool").BlockPool, "journal_folder", str(tmp_path))
+    pool = make_pool(6)
+    use(pool)
+    assert pool.core.journal_stats() is None
+    assert "no journal" in caplog.text
 
 
 def _engine(folder: str, said: Connection, ends_by: str) -> None:

@@ -78,9 +78,7 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        self.core = _core.VllmPool(
-            num_gpu_blocks, enable_caching, self.eviction, journal or journals.to_folder(self.journal_folder, self)
-        )
+        self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self))
         self.core.bind(self)
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
@@ -97,6 +95,14 @@ class BlockPool:
         #: Whether the core asks which block stands before which: not with ``lru``.
         self._keeps_history = self.core.keeps_history
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__)
+
+    def _make_core(self, journal: Journal | None) -> _core.VllmPool:
+        try:
+            return _core.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction, journal)
+        except errors.JournalFileError as error:
+            # Its file is made only now. A pool without its journal is better than an engine that does not start.
+            logger.error("kvpool: no journal: %s", error)
+            return _core.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction)
 
     # What is where.
 
