@@ -1,4 +1,4 @@
-"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow). Threads."""
+"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow). Fixtures."""
 
 from __future__ import annotations
 
@@ -43,3 +43,10 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in this process write 80 columns without colours."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)

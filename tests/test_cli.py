@@ -21,24 +21,14 @@ import pytest
 import kvpool
 from kvpool.cli import main
 from kvpool.models import kv_shape, model_names
+from tests.command import ENVIRONMENT, json_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("plain_output")
+
 SMALL = ["replay", "--limit", "40", "--capacity-blocks", "2000"]
-
-#: Without what makes programs colour or widen their output.
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
-}
-
-
-@pytest.fixture(autouse=True)
-def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
 @pytest.fixture
@@ -46,20 +36,6 @@ def trace_file(tmp_path: Path) -> Path:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(kvpool.Trace.generate(60, seed=3).to_jsonl())
     return path
-
-
-def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    code = main([str(argument) for argument in arguments] + ["--json"])
-    captured = capsys.readouterr()
-    assert (code, captured.err) == (0, "")
-    parsed = json.loads(captured.out)
-    assert isinstance(parsed, dict)
-    return parsed
 
 
 def library_report(trace: kvpool.Trace, **settings: Any) -> dict[str, Any]:

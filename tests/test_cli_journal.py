@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,23 +13,15 @@ import pytest
 
 import kvpool
 from kvpool.cli import main
+from tests.command import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("plain_output")
+
 MAGIC = b"KVPJRN01"
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
-}
-
-
-@pytest.fixture(autouse=True)
-def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:

@@ -16,27 +16,18 @@ from rich.text import Text
 
 import kvpool
 from kvpool.cli import _app, main, terminal
+from tests.command import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("plain_output")
+
 #: Sets a title, clears the screen, colours what follows (as ESC and as a C1 control), and turns the line around.
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
 SHOWN = "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eb"
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
-
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
-}
-
-
-@pytest.fixture(autouse=True)
-def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
 def bailian(kind: str) -> bytes:
@@ -47,13 +38,6 @@ def bailian(kind: str) -> bytes:
 def agents(model: str) -> bytes:
     request = {"t": 0, "in": 200, "out": 7, "hash_ids": [1, 2, 3], "model": model}
     return json.dumps({"id": "s", "block_size": 64, "requests": [request]}).encode()
-
-
-def run(*arguments: str | bytes | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    command: list[Any] = [sys.executable, "-m", "kvpool", *arguments]
-    return subprocess.run(
-        command, capture_output=True, env=ENVIRONMENT | environment, check=False, stdin=subprocess.DEVNULL
-    )
 
 
 # --- escapes -------------------------------------------------------------------------------------------------------

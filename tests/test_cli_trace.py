@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import re
 import resource
 import subprocess
@@ -16,15 +15,12 @@ import pytest
 
 import kvpool
 from kvpool.cli import main
+from tests.command import ENVIRONMENT, json_of, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENVIRONMENT = {
-    name: value
-    for name, value in os.environ.items()
-    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
-}
+pytestmark = pytest.mark.usefixtures("plain_output")
 
 SESSIONS = """\
 {"session_id": "a", "timestamp": 1000, "input_length": 600, "output_length": 9, "hash_ids": [0, 1]}
@@ -65,30 +61,10 @@ GOOD = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-
 def written(folder: Path, name: str) -> Path:
     path = folder / f"{name}.trace"
     path.write_text(GOOD[name][0])
     return path
-
-
-def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    code = main([str(argument) for argument in arguments] + ["--json"])
-    captured = capsys.readouterr()
-    assert (code, captured.err) == (0, "")
-    parsed = json.loads(captured.out)
-    assert isinstance(parsed, dict)
-    return parsed
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> tuple[str, str]:

@@ -1,0 +1,39 @@
+"""The command line as tests run it: in a process of its own, or in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kvpool.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+#: Without what makes programs colour or widen their output.
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "COLUMNS", "TERMINAL_WIDTH"}
+}
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """``kvpool`` with these arguments, in a process of its own."""
+    command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    """What a command says with ``--json``, in this process; it succeeds, and says nothing else."""
+    code = main([str(argument) for argument in arguments] + ["--json"])
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    parsed = json.loads(captured.out)
+    assert isinstance(parsed, dict)
+    return parsed
