@@ -18,6 +18,9 @@ use kvpool::journal::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
+/// Keys from here on are made up: a recorded one is eight bytes of a digest, and any of them is as good as another.
+const UNHEARD_OF: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// What is known of a content.
 #[derive(Clone, Copy, Debug)]
 struct Content {
@@ -95,6 +98,12 @@ impl Contents {
         Ok(token)
     }
 
+    /// Key and fingerprint of a content that no journal has.
+    fn unheard_of(&self) -> ContentKey {
+        let key = UNHEARD_OF ^ self.contents.len() as u64;
+        (key, if self.hasher.has_fingerprints() { key } else { 0 })
+    }
+
     /// The token of each block of a chain.
     fn path(&mut self, record: &ChainRecord) -> Result<Vec<u32>, ReplayError> {
         let mut path = Vec::new();
@@ -113,8 +122,10 @@ impl Contents {
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
             let parent = path.last().copied();
             let token = self.token(key, fingerprint.unwrap_or(0), parent)?;
-            // A link may have named another epoch's content as the one before: a chain knows.
-            if let Some(content) = self.contents.get_mut(token as usize) {
+            // A link may have named another epoch's content as the one before: a chain knows, unless it has digests alone where
+            // contents differ by more.
+            let knows = fingerprint.is_some() || !self.hasher.has_fingerprints();
+            if let Some(content) = self.contents.get_mut(token as usize).filter(|_| knows) {
                 content.parent = parent;
             }
             path.push(token);
@@ -210,9 +221,13 @@ impl Contents {
         let mut tokens = zeros(count, "tokens")?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
-            // A refused append filled nothing, and nothing is known of what it would have.
-            let Some(key) = keys.next() else { break };
-            *last = self.token(key, fingerprints.next().unwrap_or(0), parent)?;
+            // An append that was refused has filled nothing, and one whose prompt was shortened fills other blocks: nothing is
+            // known of those, so each is a content of its own. A filler's number would name another prompt's.
+            let (key, fingerprint) = match keys.next() {
+                Some(key) => (key, fingerprints.next().unwrap_or(0)),
+                None => self.unheard_of(),
+            };
+            *last = self.token(key, fingerprint, parent)?;
             parent = Some(*last);
         }
         Ok(tokens)

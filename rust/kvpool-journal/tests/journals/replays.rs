@@ -1,6 +1,6 @@
 //! Replays are the run again.
 
-use kvpool::{BlockPool, CacheManager, ManagerConfig};
+use kvpool::{BlockPool, CacheManager, HashAlgorithm, ManagerConfig, Verify};
 use kvpool_journal::{Options, replay};
 use proptest::prelude::*;
 
@@ -51,4 +51,32 @@ proptest! {
         prop_assert_eq!(with.pool().free_order(), without.pool().free_order());
         prop_assert_eq!(with.pool().eviction_order(), without.pool().eviction_order());
     }
+}
+
+/// A chain of digests alone says nothing of which of two epochs' contents stands before which.
+#[test]
+fn chains_without_fingerprints_leave_the_epochs_apart() {
+    let config = ManagerConfig {
+        num_blocks: 6,
+        block_size: 1,
+        algorithm: HashAlgorithm::VllmSha256,
+        verify: Verify::Fingerprint,
+        event_capacity: 64,
+        ..ManagerConfig::default()
+    };
+    let calls = [
+        (29, 0, 645_697_418, 925_995_694),
+        (4, 0, 48_599_762, 820_686_646),
+        (29, 0, 2_108_030_238, 1_234_372_902),
+        (24, 0, 10_827_435, 152_444_412),
+        (175, 608_783_182, 2_730_816_013, 0),
+        (159, 2_196_128_987, 2_161_759_350, 4_238_412_792),
+        (79, 141_905, 762_457, 3_700_157_216),
+    ];
+    let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
+    let mut pool = BlockPool::with_journal(pool_settings(&config), ring(1)).unwrap();
+    run_pool(&mut pool, &hashed_by, &calls);
+    let image = image(pool.take_journal());
+    let report = replay(&image, Options { check_every: 1, ..Options::default() }, &mut |_| true).unwrap();
+    assert_eq!(report.difference, None);
 }
