@@ -2154,16 +2154,46 @@ class BlockPool:
             InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
-    def release(self, block_ids: BlockIds) -> None:
-        """Drops one reference per id; blocks without further references become cached-free or free.
+    def release(self, block_ids: BlockIds, *, until: int | None = None) -> None:
+        """Drops one reference per id.
 
-        Cached-free if they are registered and computed: used last at this moment, the deepest of a chain
-        evicted first. A block named twice loses two references. O(1) per block.
+        Blocks without further references become cached-free if they are registered and computed, else free. With a
+        ticket they become so when it ends, and a hit on them succeeds until then. O(1) per block.
+
+        Args:
+            block_ids: The blocks; one that is named twice loses two references.
+            until: A ticket of ``fence``: the step or transfer that may still touch the blocks.
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
+            InvalidArgumentError: The ticket is not open.
             TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def fence(self) -> int:
+        """Opens a fence and returns its ticket.
+
+        Blocks that are released ``until`` the ticket cannot be allocated before ``end_fence``. Tickets end in any
+        order. O(1).
+
+        >>> import kvpool
+        >>> pool = kvpool.BlockPool(num_blocks=4, block_size=16)
+        >>> ticket = pool.fence()
+        >>> pool.release(pool.allocate(3), until=ticket)
+        >>> pool.stats().fenced
+        3
+        >>> pool.end_fence(ticket)
+        3
+
+        Raises:
+            PoolPoisonedError: The pool refuses all work.
+        """
+    def end_fence(self, ticket: int) -> int:
+        """Ends a fence and returns how many references it held. O(those references).
+
+        Raises:
+            InvalidArgumentError: The ticket is not open: it has ended already, or is of another pool.
+            PoolPoisonedError: The pool refuses all work.
         """
     def release_table(self, block_ids: BlockIds) -> None:
         """Releases a block table, tail first: what becomes free is handed out again in table order.
@@ -2212,7 +2242,7 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, the null block, not held, or registered already.
             InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification
-                than what is registered, or a position is 2^29 or more.
+                than what is registered, or a position is 2^28 or more.
             StaleEpochError: The chain belongs to another epoch.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::journal::{Check, Ids, JournalHeader, PoolOperation};
 use kvpool::retention::TenantId;
-use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError};
+use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError, Ticket};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -135,6 +135,11 @@ impl Subject for PoolSubject {
                 answered(&pool.assign_tenant(&blocks.unpack(), TenantId(*tenant)), none)
             }
             O::AdvanceTime { now } => answered(&pool.advance_time(*now), count),
+            O::Fence => answered(&pool.fence(), |_| Vec::new()),
+            O::ReleaseUntil { blocks, ticket } => {
+                answered(&pool.release_until(&blocks.unpack(), Ticket::new(*ticket)), none)
+            }
+            O::EndFence { ticket } => answered(&pool.end_fence(Ticket::new(*ticket)), count),
             O::TakeEvents => {
                 let events = pool.take_events();
                 Answer {

@@ -2,7 +2,8 @@
 
 use kvpool::retention::HintReport;
 use kvpool::{
-    Admission, BlockId, NewBlock, Registered, StepOutcome, SwapId, TableChange, Transfer, TransferPlan,
+    Admission, BlockId, NewBlock, Registered, StepOutcome, SwapId, TableChange, Ticket, Transfer,
+    TransferPlan,
 };
 use kvpool_vllm::Removed;
 
@@ -89,6 +90,12 @@ impl ToValue for u64 {
 impl ToValue for BlockId {
     fn value(&self) -> Value {
         Value::Number(self.get().into())
+    }
+}
+
+impl ToValue for Ticket {
+    fn value(&self) -> Value {
+        Value::Number(self.get())
     }
 }
 

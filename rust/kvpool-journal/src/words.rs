@@ -281,6 +281,9 @@ impl Words for PoolOperation {
             Self::AssignTenant { .. } => "assign_tenant",
             Self::AdvanceTime { .. } => "advance_time",
             Self::TakeEvents => "take_events",
+            Self::Fence => "fence",
+            Self::ReleaseUntil { .. } => "release_until",
+            Self::EndFence { .. } => "end_fence",
         }
     }
 
@@ -312,7 +315,9 @@ impl Words for PoolOperation {
             Self::Retain { blocks: ids, retention: said } => format!("{}; {}", blocks(ids), kept(said)),
             Self::AssignTenant { blocks: ids, tenant } => format!("{}; tenant {tenant}", blocks(ids)),
             Self::AdvanceTime { now } => format!("to {now} s"),
-            Self::Reset | Self::BumpEpoch | Self::TakeEvents => String::new(),
+            Self::ReleaseUntil { blocks: ids, ticket } => format!("{} until ticket {ticket}", blocks(ids)),
+            Self::EndFence { ticket } => format!("ticket {ticket}"),
+            Self::Reset | Self::BumpEpoch | Self::TakeEvents | Self::Fence => String::new(),
         }
     }
 }

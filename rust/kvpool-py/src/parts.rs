@@ -138,7 +138,7 @@ impl PyBlockAllocator {
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> Vec<u32> {
-        enter(py, &self.0, |allocator| allocator.free_list().iter().map(BlockId::get).collect())
+        enter(py, &self.0, |allocator| allocator.free_order().map(BlockId::get).collect())
     }
 
     /// Recounts references and free list from scratch.
@@ -253,7 +253,7 @@ impl PyLruEvictor {
             let message = format!("num_blocks is {num_blocks}: must be from 2 to {}", kvpool::MAX_BLOCKS);
             return Err(raise(py, "InvalidArgumentError", message));
         }
-        Ok(Self(Door::new(LruEvictor::new(num_blocks)), num_blocks))
+        Ok(Self(Door::new(LruEvictor::new(num_blocks).or_raise(py)?), num_blocks))
     }
 
     /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, TierError, Tiers};
+use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -42,6 +42,20 @@ impl PyBlockPool {
         let tier = self.tier;
         let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
         self.enter(py, size, call)?.or_raise(py)
+    }
+
+    /// Runs an operation that ends fences: as many blocks as are fenced.
+    fn ending<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Tiers) -> Result<R, TierError> + Send,
+    ) -> PyResult<R> {
+        let tier = self.tier;
+        if self.health.is_some() {
+            return self.enter(py, 0, call)?.or_raise(py);
+        }
+        let fenced = |tiers: &Tiers| tiers.pool(tier).map_or(0, BlockPool::num_fenced);
+        enter_measured(py, &self.tiers, fenced, call).or_raise(py)
     }
 
     fn enter<R: Send>(
@@ -191,10 +205,30 @@ impl PyBlockPool {
         self.run(py, held.len(), |pool| pool.acquire(&held))
     }
 
-    /// Drops one reference per id; blocks without further references become cached-free or free.
-    fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Drops one reference per id; blocks without further references become cached-free or free, at the end of a ticket if one
+    /// is given.
+    #[pyo3(signature = (block_ids, *, until=None))]
+    fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.release(&held))
+        match until {
+            None => self.run(py, held.len(), |pool| pool.release(&held)),
+            Some(ticket) => {
+                let ticket = Ticket::new(count(py, "until", ticket)? as u64);
+                self.run(py, held.len(), |pool| pool.release_until(&held, ticket))
+            }
+        }
+    }
+
+    /// Opens a fence and returns its ticket.
+    fn fence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, 0, |pool| pool.fence().map(Ticket::get))
+    }
+
+    /// Ends a fence and returns how many references it held.
+    fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
+        let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
+        let tier = self.tier;
+        self.ending(py, |tiers| Ok(tiers.pool_mut(tier)?.end_fence(ticket)?))
     }
 
     /// Releases a block table, tail first: what becomes free is handed out again in table order.
@@ -213,12 +247,7 @@ impl PyBlockPool {
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let tier = self.tier;
-        if self.health.is_some() {
-            return self.run(py, 0, |pool| pool.complete_step(step));
-        }
-        let fenced = |tiers: &Tiers| tiers.pool(tier).map_or(0, BlockPool::num_fenced);
-        let complete = |tiers: &mut Tiers| Ok::<_, TierError>(tiers.pool_mut(tier)?.complete_step(step)?);
-        enter_measured(py, &self.tiers, fenced, complete).or_raise(py)
+        self.ending(py, |tiers| Ok(tiers.pool_mut(tier)?.complete_step(step)?))
     }
 
     /// Registers held blocks under the hashes of a chain and returns how many: they are immutable now.

@@ -1,8 +1,8 @@
 //! `BlockAllocator`: reference counts over the free list.
 //!
-//! Owns: the reference count of every block and, through [`FreeBlockList`], which blocks are free. A block is *free*
-//! (count 0, on the free list), *held* (count above 0) or *parked* (count 0, kept off the free list by its owner: the
-//! pool parks cached-free blocks, which the evictor orders).
+//! Owns: the reference count of every block, and which blocks are free. A block is *free* (count 0, on the free list), *held*
+//! (count above 0) or *parked* (count 0, kept off the free list by its owner: the pool parks cached-free blocks, which the
+//! evictor orders).
 //!
 //! Invariants:
 //! - A1: a block is on the free list only if its count is 0.
@@ -12,7 +12,7 @@
 //!   Releasing more references than a block has is an error that changes nothing (TensorRT-LLM #14937, vLLM #42571),
 //!   never a saturated counter.
 //!
-//! Costs: 4 bytes per block beside the free list's 8; O(1) per block.
+//! Costs: one record per block; O(1) per block, and no allocation but that of the answer.
 //!
 //! ```
 //! use kvpool::{BlockAllocator, PoolError};
@@ -26,74 +26,70 @@
 //! ```
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::free_list::{FreeBlockList, check_id};
+use crate::block::record::Records;
+use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
+use crate::free_list::{check_id, check_num_blocks, torn};
+use crate::list::List;
 
-/// Counts references, hands out free blocks, takes back released ones.
+/// Counts references, hands out free blocks, takes back released ones. A pool has the same over the records that its other parts
+/// use, too.
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
-    ref_counts: Vec<u32>,
-    free: FreeBlockList,
-    /// Blocks with a count above 0.
-    held: usize,
-    /// All references.
-    references: u64,
+    records: Records,
+    allocator: Allocator,
 }
 
 impl BlockAllocator {
-    /// An allocator of blocks `1..num_blocks`, all free. 12 bytes per block.
+    /// An allocator of blocks `1..num_blocks`, all free. 64 bytes per block.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`crate::MAX_BLOCKS`].
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
-        let free = FreeBlockList::new(num_blocks)?;
-        let mut ref_counts = Vec::new();
-        try_reserve(&mut ref_counts, num_blocks)?;
-        ref_counts.resize(num_blocks, 0);
-        Ok(Self { ref_counts, free, held: 0, references: 0 })
+        check_num_blocks(num_blocks)?;
+        let mut records = Records::new(num_blocks)?;
+        let allocator = Allocator::new(&mut records);
+        Ok(Self { records, allocator })
     }
 
     /// Blocks of the pool, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
-        self.ref_counts.len()
+        self.records.len()
     }
 
     /// Blocks that can be used: all but the null block.
     #[must_use]
     pub const fn num_usable(&self) -> usize {
-        self.ref_counts.len() - 1
+        self.records.len() - 1
     }
 
     /// Blocks on the free list.
     #[must_use]
     pub const fn num_free(&self) -> usize {
-        self.free.len()
+        self.allocator.free.len()
     }
 
     /// Blocks with at least one reference.
     #[must_use]
     pub const fn num_held(&self) -> usize {
-        self.held
+        self.allocator.held
     }
 
     /// References of all blocks.
     #[must_use]
     pub const fn num_references(&self) -> u64 {
-        self.references
+        self.allocator.references
     }
 
     /// References of `block`; `None` for ids outside the pool.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.ref_counts.get(block.index()).copied()
+        self.records.get(block).map(|record| record.references)
     }
 
     /// The free blocks in the order in which they will be handed out.
-    #[must_use]
-    pub const fn free_list(&self) -> &FreeBlockList {
-        &self.free
+    pub fn free_order(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.allocator.free.iter(&self.records)
     }
 
     /// Takes `n` free blocks, each with one reference. O(n).
@@ -111,20 +107,11 @@ impl BlockAllocator {
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        let first = out.len();
-        self.free.pop_front_n_into(n, out)?;
-        for &block in &out[first..] {
-            match self.ref_counts.get_mut(block.index()) {
-                Some(count) if *count == 0 => *count = 1,
-                count => {
-                    let reason = format!("A1: block {block} is on the free list with {count:?} references");
-                    return Err(PoolError::Poisoned { reason });
-                }
-            }
+        if n > self.num_free() {
+            let can_ever_fit = n < self.num_blocks();
+            return Err(PoolError::OutOfBlocks(Refusal::new(n, self.num_free(), 0, can_ever_fit)));
         }
-        self.held = self.held.wrapping_add(n);
-        self.references = self.references.wrapping_add(n as u64);
-        Ok(())
+        self.allocator.allocate_into(&mut self.records, n, out)
     }
 
     /// Adds one reference per id to blocks that somebody holds. O(n).
@@ -133,29 +120,7 @@ impl BlockAllocator {
     /// [`PoolError::NotHeld`] for a block without references (take it by `allocate` or by a lookup instead), unknown
     /// ids, a count that would overflow.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        for (position, &block) in blocks.iter().enumerate() {
-            if let Err(error) = self.acquire_one(block, position) {
-                for undo in blocks.iter().take(position) {
-                    self.ref_counts[undo.index()] -= 1;
-                }
-                return Err(error);
-            }
-        }
-        self.references = self.references.wrapping_add(blocks.len() as u64);
-        Ok(())
-    }
-
-    fn acquire_one(&mut self, block: BlockId, position: usize) -> Result<(), PoolError> {
-        check_id(block, self.num_blocks(), "acquired")?;
-        let count = &mut self.ref_counts[block.index()];
-        match *count {
-            0 => Err(PoolError::NotHeld { block, held: 0, operation: "acquire it", position }),
-            u32::MAX => Err(PoolError::RefCountOverflow { block, held: u32::MAX }),
-            _ => {
-                *count += 1;
-                Ok(())
-            }
-        }
+        self.allocator.acquire(&mut self.records, blocks)
     }
 
     /// Drops one reference per id; blocks without further references become free, the last of them to be handed out
@@ -165,68 +130,8 @@ impl BlockAllocator {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references; unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut idle = Vec::new();
-        self.drop_references(blocks, &mut idle)?;
-        for block in idle {
-            self.free_parked(block)?;
-        }
-        Ok(())
-    }
-
-    /// Drops one reference per id and parks the blocks that lost their last one, appending them to `idle` in the order
-    /// in which they did. The caller decides where they go.
-    pub(crate) fn drop_references(
-        &mut self,
-        blocks: &[BlockId],
-        idle: &mut Vec<BlockId>,
-    ) -> Result<(), PoolError> {
-        let first_idle = idle.len();
-        for (position, &block) in blocks.iter().enumerate() {
-            let refused = check_id(block, self.num_blocks(), "released").err().or_else(|| {
-                let none_left = self.ref_counts[block.index()] == 0;
-                none_left.then_some(PoolError::NotHeld { block, held: 0, operation: "release it", position })
-            });
-            if let Some(mut error) = refused {
-                idle.truncate(first_idle);
-                for undo in blocks.iter().take(position) {
-                    self.ref_counts[undo.index()] += 1;
-                }
-                if let PoolError::NotHeld { held, .. } = &mut error {
-                    *held = self.ref_counts[block.index()];
-                }
-                return Err(error);
-            }
-            let count = &mut self.ref_counts[block.index()];
-            *count -= 1;
-            if *count == 0 {
-                idle.push(block);
-            }
-        }
-        // Totals that are wrong are found by the sums, not here.
-        self.held = self.held.wrapping_sub(idle.len() - first_idle);
-        self.references = self.references.wrapping_sub(blocks.len() as u64);
-        Ok(())
-    }
-
-    /// Puts a parked block on the free list, to be handed out next.
-    pub(crate) fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
-        debug_assert_eq!(self.ref_counts[block.index()], 0);
-        self.free.push_front(block)
-    }
-
-    /// Gives a parked block its first reference.
-    pub(crate) fn hold_parked(&mut self, block: BlockId) {
-        debug_assert_eq!(self.ref_counts[block.index()], 0);
-        self.ref_counts[block.index()] = 1;
-        self.held = self.held.wrapping_add(1);
-        self.references = self.references.wrapping_add(1);
-    }
-
-    /// Adds free blocks up to `num_blocks - 1`, to be handed out last.
-    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.ref_counts, num_blocks)?;
-        self.free.grow(num_blocks)?;
-        self.ref_counts.resize(num_blocks, 0);
-        Ok(())
+        self.allocator.release(&mut self.records, blocks.iter(), &mut idle)?;
+        idle.into_iter().try_for_each(|block| self.allocator.free(&mut self.records, block))
     }
 
     /// Recounts references and lists from scratch.
@@ -234,31 +139,255 @@ impl BlockAllocator {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.free.check_invariants()?;
-        let held = self.ref_counts.iter().skip(1).filter(|&&count| count > 0).count();
+        self.allocator.check_invariants(&self.records)
+    }
+}
+
+/// The free list, and what all references add up to; over records of somebody else's.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocator {
+    free: List,
+    /// Blocks with a count above 0.
+    held: usize,
+    /// All references.
+    references: u64,
+}
+
+impl Allocator {
+    /// All blocks of `records` free, in ascending order.
+    pub(crate) fn new(records: &mut Records) -> Self {
+        let mut free = List::default();
+        free.push_back_range(records, 1, records.len() as u32);
+        Self { free, held: 0, references: 0 }
+    }
+
+    pub(crate) const fn free_list(&self) -> &List {
+        &self.free
+    }
+
+    pub(crate) const fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) const fn num_held(&self) -> usize {
+        self.held
+    }
+
+    pub(crate) const fn num_references(&self) -> u64 {
+        self.references
+    }
+
+    /// Takes `n` free blocks, of which there are as many, each with one reference.
+    #[inline]
+    pub(crate) fn allocate_into(
+        &mut self,
+        records: &mut Records,
+        n: usize,
+        out: &mut Vec<BlockId>,
+    ) -> Result<(), PoolError> {
+        let first = out.len();
+        if !self.free.pop_front_n(records, n, out) {
+            return Err(torn());
+        }
+        for &block in &out[first..] {
+            match records.get_mut(block) {
+                Some(record) if record.references == 0 => record.references = 1,
+                record => {
+                    let references = record.map(|record| record.references);
+                    let reason =
+                        format!("A1: block {block} is on the free list with {references:?} references");
+                    return Err(PoolError::Poisoned { reason });
+                }
+            }
+        }
+        self.held = self.held.wrapping_add(n);
+        self.references = self.references.wrapping_add(n as u64);
+        Ok(())
+    }
+
+    /// Adds one reference per id to blocks that somebody holds, all or none.
+    #[inline]
+    pub(crate) fn acquire(&mut self, records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
+        for (position, &block) in blocks.iter().enumerate() {
+            let references = records.get(block).map_or(0, |record| record.references);
+            if references == 0 || references == u32::MAX {
+                return Err(self.refuse_acquire(records, blocks, position));
+            }
+            if let Some(record) = records.get_mut(block) {
+                record.references += 1;
+            }
+        }
+        self.references = self.references.wrapping_add(blocks.len() as u64);
+        Ok(())
+    }
+
+    /// Takes back what an [`Self::acquire`] did before it met the block at `position`, and says what is wrong with that.
+    #[cold]
+    fn refuse_acquire(&mut self, records: &mut Records, blocks: &[BlockId], position: usize) -> PoolError {
+        for &undo in &blocks[..position] {
+            if let Some(record) = records.get_mut(undo) {
+                record.references -= 1;
+            }
+        }
+        let block = blocks[position];
+        if let Err(error) = check_id(block, records.len(), "acquired") {
+            return error;
+        }
+        match records.at(block.get()).references {
+            0 => PoolError::NotHeld { block, held: 0, operation: "acquire it", position },
+            _ => PoolError::RefCountOverflow { block, held: u32::MAX },
+        }
+    }
+
+    /// Drops one reference per id, all or none, of those that are no fences'. Appends the blocks that only pins hold now, or
+    /// nobody, to `idle`, in the order in which they were given up. Returns how many blocks fences alone hold now that somebody
+    /// else held, too.
+    #[inline]
+    pub(crate) fn release<'a>(
+        &mut self,
+        records: &mut Records,
+        blocks: impl ExactSizeIterator<Item = &'a BlockId> + Clone,
+        idle: &mut Vec<BlockId>,
+    ) -> Result<usize, PoolError> {
+        let (first_idle, count) = (idle.len(), blocks.len());
+        let (mut free, mut fenced) = (0, 0);
+        for (position, &block) in blocks.clone().enumerate() {
+            let Some(record) = records.get_mut(block).filter(|record| record.references > record.fences)
+            else {
+                idle.truncate(first_idle);
+                return Err(refuse_release(records, blocks, position));
+            };
+            record.references -= 1;
+            if record.references == record.fences {
+                free += usize::from(record.references == 0);
+                fenced += usize::from(record.references > 0);
+                if record.is_released() {
+                    idle.push(block);
+                }
+            }
+        }
+        // Totals that are wrong are found by the sums, not here.
+        self.held = self.held.wrapping_sub(free);
+        self.references = self.references.wrapping_sub(count as u64);
+        Ok(fenced)
+    }
+
+    /// Takes back a [`Self::release`] that went through, before anything else happened.
+    pub(crate) fn recount(&mut self, records: &mut Records, blocks: &[BlockId]) {
+        for &block in blocks {
+            if let Some(record) = records.get_mut(block) {
+                self.held = self.held.wrapping_add(usize::from(record.references == 0));
+                record.references += 1;
+            }
+        }
+        self.references = self.references.wrapping_add(blocks.len() as u64);
+    }
+
+    /// Takes back an [`Self::acquire`] that went through, before anything else happened.
+    pub(crate) fn uncount(&mut self, records: &mut Records, blocks: &[BlockId]) {
+        for &block in blocks {
+            if let Some(record) = records.get_mut(block) {
+                record.references -= 1;
+            }
+        }
+        self.references = self.references.wrapping_sub(blocks.len() as u64);
+    }
+
+    /// Adds a reference to a block that has some, and not the most that there can be.
+    #[inline]
+    pub(crate) fn count(&mut self, records: &mut Records, block: BlockId) {
+        if let Some(record) = records.get_mut(block) {
+            record.references = record.references.saturating_add(1);
+        }
+        self.references = self.references.wrapping_add(1);
+    }
+
+    /// Drops a reference that a fence has just given back, or a pin. Returns whether this was the last one; of a fence's, the last
+    /// one beside pins.
+    pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
+        let Some(record) = records.get_mut(block) else { return false };
+        record.references = record.references.wrapping_sub(1);
+        let released = if pin { record.references == 0 } else { record.is_released() };
+        self.held = self.held.wrapping_sub(usize::from(record.references == 0));
+        self.references = self.references.wrapping_sub(1);
+        released
+    }
+
+    /// Puts a parked block on the free list, to be handed out next.
+    #[inline]
+    pub(crate) fn free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
+        if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
+    }
+
+    /// Gives a parked block its first reference.
+    #[inline]
+    pub(crate) fn hold_parked(&mut self, records: &mut Records, block: BlockId) {
+        if let Some(record) = records.get_mut(block) {
+            record.references = 1;
+        }
+        self.held = self.held.wrapping_add(1);
+        self.references = self.references.wrapping_add(1);
+    }
+
+    /// Adds the free blocks that `records` has had since it had `before`, to be handed out last.
+    pub(crate) fn grow(&mut self, records: &mut Records, before: usize) {
+        self.free.push_back_range(records, before as u32, records.len() as u32);
+    }
+
+    /// Recounts references and the free list from scratch.
+    pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
+        let free = self.free.check_invariants(records)?;
+        let linked = records.iter().skip(1).filter(|record| record.is_free()).count();
+        ensure(free == linked, "L1 (every free block is on the list)", || {
+            format!("{linked} say so, {free} are")
+        })?;
+        let held = records.iter().skip(1).filter(|record| record.references > 0).count();
         ensure(held == self.held, "A2 (held blocks are counted)", || {
             format!("{held} have references, {} counted", self.held)
         })?;
-        ensure(self.ref_counts[0] == 0, "A3 (the null block has no references)", || {
-            format!("it has {}", self.ref_counts[0])
-        })?;
-        let references = self.ref_counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+        let of_null = records.at(0).references;
+        ensure(of_null == 0, "A3 (the null block has no references)", || format!("it has {of_null}"))?;
+        let references = records.iter().map(|record| u64::from(record.references)).sum::<u64>();
         ensure(references == self.references, "A4 (references are counted)", || {
             format!("{references} found, {} counted", self.references)
         })?;
-        let held_and_free = self.free.iter().find(|&block| self.ref_count(block) != Some(0));
+        let held_and_free = self.free.iter(records).find(|&block| records.at(block.get()).references > 0);
         ensure(held_and_free.is_none(), "A1 (a free block has no references)", || {
             format!("{held_and_free:?} is on the free list")
         })
     }
 }
 
+/// Takes back what a release did before it met the block at `position`, and says what is wrong with that.
+#[cold]
+fn refuse_release<'a>(
+    records: &mut Records,
+    blocks: impl Iterator<Item = &'a BlockId> + Clone,
+    position: usize,
+) -> PoolError {
+    for &undo in blocks.clone().take(position) {
+        if let Some(record) = records.get_mut(undo) {
+            record.references += 1;
+        }
+    }
+    let Some(&block) = blocks.clone().nth(position) else { return torn() };
+    if let Err(error) = check_id(block, records.len(), "released") {
+        return error;
+    }
+    let record = records.at(block.get());
+    if record.fences > record.references {
+        let reason = format!("F1: fences have more references of block {block} than there are");
+        return PoolError::Poisoned { reason };
+    }
+    PoolError::NotHeld { block, held: record.holders(), operation: "release it", position }
+}
+
 #[cfg(feature = "fault-injection")]
-impl BlockAllocator {
+impl Allocator {
     /// Changes a reference count, the number of held blocks or that of references behind the allocator's back: 0 to 2.
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        match (what, self.ref_counts.get_mut(block.index())) {
-            (0, Some(count)) => std::mem::replace(count, to) != to,
+    pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, records.get_mut(block)) {
+            (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,
             (1, _) => std::mem::replace(&mut self.held, to as usize) != to as usize,
             (2, _) => std::mem::replace(&mut self.references, u64::from(to)) != u64::from(to),
             _ => false,
@@ -266,7 +395,7 @@ impl BlockAllocator {
     }
 
     /// The free list, to change it behind the allocator's back.
-    pub(crate) fn free_list_mut(&mut self) -> &mut FreeBlockList {
+    pub(crate) fn free_list_mut(&mut self) -> &mut List {
         &mut self.free
     }
 }

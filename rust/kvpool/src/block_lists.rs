@@ -1,15 +1,15 @@
 //! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one of them.
 //!
-//! Owns: the links, and which list a block is on. What [`crate::BlockList`] is to one order, this is to a policy with queues:
+//! Owns: the links, and which list a block is on. What a list is to one order, this is to a policy with queues:
 //! small and main, T1 and T2, one list per class or priority.
 //!
-//! Invariants: a block is on one list or on none; a list's walk has as many members as it counts. As [`crate::BlockList`],
+//! Invariants: a block is on one list or on none; a list's walk has as many members as it counts. As a list,
 //! the lists are *torn* by a link that its neighbour does not mirror: they accept and give nothing from then on.
 //!
 //! Costs: every operation O(1); 9 bytes per block, taken at once, and 12 bytes per list.
 
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// No block: the end of a list. Block 0 is the null block and never a member.

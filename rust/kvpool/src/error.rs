@@ -95,6 +95,14 @@ pub enum PoolError {
         /// References that it has.
         held: u32,
     },
+    /// A ticket that is not open.
+    #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
+    UnknownTicket {
+        /// The ticket.
+        ticket: u64,
+        /// Tickets of the pool that are open.
+        open: usize,
+    },
     /// A block is already on a list that it was to be put on, or is not on the list that it was to be removed from.
     #[error("block {block} is {state}: cannot {operation}")]
     WrongState {

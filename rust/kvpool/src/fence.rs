@@ -1,37 +1,71 @@
-//! `FenceSet`: references that a running step or transfer still holds.
+//! `Fences`: references that a running step or transfer still holds.
 //!
 //! Under asynchronous scheduling a request can end while a step that reads or writes its blocks is still running on the
-//! device. `release_after(step)` hands its references to a fence; `complete_step(step)` gives up every fence of that
-//! step and of earlier ones (vLLM #45357, tpu-inference #3449: blocks freed early were overwritten by a running step).
+//! device. A release with a *ticket* hands its references to a fence, which the end of the ticket gives up (vLLM #45357,
+//! tpu-inference #3449: blocks freed early were overwritten by a running step). Tickets end in any order. Steps are tickets with
+//! numbers of the caller's: the end of a step ends those of all earlier steps, too.
 //!
-//! A *pin* is a fence that no step ends: the source or destination of a copy that is planned and not yet handed out. All
+//! A *pin* is a fence that no ticket ends: the source or destination of a copy that is planned and not yet handed out. All
 //! pins end together, when the plan is taken.
 //!
-//! Owns: how many of a block's references belong to fences, and the number of *fenced* blocks: those with no other
+//! Owns: how many of a block's references belong to fences and to pins, and the number of *fenced* blocks: those with no other
 //! reference. The references themselves are counted by the allocator.
 //!
-//! Invariants: F1: a block's fence references never exceed its reference count; F2: a block is fenced exactly if both are
-//! equal and above 0; F3: the fence references of all blocks are counted.
+//! Invariants: F1: a block's fence references are those of open tickets and pins, and never exceed its references; F2: a block is
+//! fenced exactly if both are equal and above 0; F3: the fence references of all blocks are counted.
 //!
-//! Costs: O(1) per block, O(log s) for s open steps; 4 bytes per block of the pool, from the first fence on.
+//! Costs: O(1) per block, in its record; O(log t) per call for t open tickets. What a ticket has is 4 bytes per reference, in
+//! memory that the next ticket uses again.
 
-use std::collections::BTreeMap;
-
-use hashbrown::HashMap;
+use std::fmt;
 
 use crate::block::BlockId;
+use crate::block::record::Records;
 use crate::error::{InvariantViolation, ensure};
 
-/// Open fences by step.
+/// What ends a fence. Tickets of one pool never come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// The ticket with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number: tickets of a pool count from 0.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The references of one open ticket or step.
+#[derive(Clone, Debug)]
+struct Fence {
+    number: u64,
+    blocks: Vec<BlockId>,
+}
+
+/// Open fences.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FenceSet {
-    /// Fence references per block; empty until the first fence.
-    references: Vec<u32>,
-    open: BTreeMap<u64, Vec<BlockId>>,
+pub(crate) struct Fences {
+    /// By step, ascending; those with references alone.
+    steps: Vec<Fence>,
+    /// By ticket, ascending: every one that is open.
+    tickets: Vec<Fence>,
+    next_ticket: u64,
     /// Blocks of copies that are planned and not yet handed out, one entry per reference.
     pinned: Vec<BlockId>,
-    /// How many of them are of each block.
-    pins: HashMap<BlockId, u32>,
+    /// Lists of fences that have ended, for the next.
+    spare: Vec<Vec<BlockId>>,
     /// Blocks whose every reference belongs to a fence.
     fenced: usize,
     /// The last completed step.
@@ -40,7 +74,10 @@ pub(crate) struct FenceSet {
     total: u64,
 }
 
-impl FenceSet {
+/// Lists that are kept for the next fences.
+const MOST_SPARE: usize = 8;
+
+impl Fences {
     pub(crate) const fn num_fenced(&self) -> usize {
         self.fenced
     }
@@ -50,12 +87,7 @@ impl FenceSet {
         self.total
     }
 
-    /// Whether no fence is open: the hot paths then skip this part.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.pinned.is_empty()
-    }
-
-    /// Whether `step` has completed, so that a fence on it would open at once.
+    /// Whether `step` has completed, so that a fence on it would end at once.
     pub(crate) fn is_completed(&self, step: u64) -> bool {
         self.completed.is_some_and(|completed| step <= completed)
     }
@@ -65,113 +97,166 @@ impl FenceSet {
         self.completed
     }
 
-    pub(crate) fn references(&self, block: BlockId) -> u32 {
-        self.references.get(block.index()).copied().unwrap_or(0)
+    /// Opens a ticket.
+    pub(crate) fn open(&mut self) -> Ticket {
+        let number = self.next_ticket;
+        self.next_ticket += 1;
+        let blocks = self.spare.pop().unwrap_or_default();
+        self.tickets.push(Fence { number, blocks });
+        Ticket(number)
     }
 
-    /// Whether fences hold all of the block's `ref_count` references.
-    pub(crate) fn is_fenced(&self, block: BlockId, ref_count: u32) -> bool {
-        ref_count > 0 && self.references(block) == ref_count
+    /// Whether `ticket` is open.
+    pub(crate) fn is_open(&self, ticket: Ticket) -> bool {
+        self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).is_ok()
     }
 
-    /// Hands one reference of each block, already counted, to a fence on `step`; to a pin without one.
-    pub(crate) fn add(
-        &mut self,
-        step: Option<u64>,
-        blocks: &[BlockId],
-        num_blocks: usize,
-        ref_count: impl Fn(BlockId) -> u32,
-    ) {
-        if self.references.len() < num_blocks {
-            self.references.resize(num_blocks, 0);
+    /// Open tickets.
+    pub(crate) const fn num_open(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// Hands one reference of each block, already counted, to the fence of an open ticket.
+    pub(crate) fn add_until(&mut self, records: &mut Records, ticket: Ticket, blocks: &[BlockId]) {
+        self.count(records, blocks, false);
+        if let Ok(at) = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number) {
+            self.tickets[at].blocks.extend_from_slice(blocks);
         }
+    }
+
+    /// The same, to the fence of a step.
+    pub(crate) fn add_after(&mut self, records: &mut Records, step: u64, blocks: &[BlockId]) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.count(records, blocks, false);
+        let at = match self.steps.binary_search_by_key(&step, |fence| fence.number) {
+            Ok(at) => at,
+            Err(at) => {
+                let blocks = self.spare.pop().unwrap_or_default();
+                self.steps.insert(at, Fence { number: step, blocks });
+                at
+            }
+        };
+        self.steps[at].blocks.extend_from_slice(blocks);
+    }
+
+    /// The same, to pins.
+    pub(crate) fn pin(&mut self, records: &mut Records, blocks: &[BlockId]) {
+        self.count(records, blocks, true);
+        self.pinned.extend_from_slice(blocks);
+    }
+
+    fn count(&mut self, records: &mut Records, blocks: &[BlockId], pins: bool) {
         for &block in blocks {
-            if let Some(references) = self.references.get_mut(block.index()) {
-                *references = references.saturating_add(1);
-                self.fenced = self.fenced.wrapping_add(usize::from(*references == ref_count(block)));
+            if let Some(record) = records.get_mut(block) {
+                record.fences = record.fences.saturating_add(1);
+                record.pins = record.pins.saturating_add(u32::from(pins));
+                self.fenced = self.fenced.wrapping_add(usize::from(record.is_fenced()));
             }
         }
         self.total = self.total.wrapping_add(blocks.len() as u64);
-        let fence = match step {
-            Some(step) => self.open.entry(step).or_default(),
-            None => {
-                blocks.iter().for_each(|&block| *self.pins.entry(block).or_default() += 1);
-                &mut self.pinned
-            }
-        };
-        fence.extend_from_slice(blocks);
     }
 
-    /// A reference was added to a block that had `before`.
-    pub(crate) fn on_acquire(&mut self, block: BlockId, before: u32) {
-        self.fenced = self.fenced.wrapping_sub(usize::from(self.is_fenced(block, before)));
+    /// A holder took a block that was fenced.
+    #[inline]
+    pub(crate) fn unfence(&mut self) {
+        self.fenced = self.fenced.wrapping_sub(1);
     }
 
-    /// A reference that no fence holds was dropped from a block, which has `after` left.
-    pub(crate) fn on_release(&mut self, block: BlockId, after: u32) {
-        self.fenced = self.fenced.wrapping_add(usize::from(self.is_fenced(block, after)));
+    /// Holders gave up `n` blocks that fences hold, too.
+    #[inline]
+    pub(crate) fn fence(&mut self, n: usize) {
+        self.fenced = self.fenced.wrapping_add(n);
     }
 
-    /// Ends the fences of `step` and before. Returns their blocks in the order in which they were fenced: the caller
-    /// ends one reference of each by [`Self::end_one`] and drops it.
+    /// Closes a ticket. Returns its blocks in the order in which they were fenced: the caller ends one reference of each by
+    /// [`Self::end_one`], drops it, and gives the list back by [`Self::recycle`]. `None` if the ticket is not open.
+    pub(crate) fn close(&mut self, ticket: Ticket) -> Option<Vec<BlockId>> {
+        let at = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number).ok()?;
+        Some(self.tickets.remove(at).blocks)
+    }
+
+    /// The same of `step` and all before, which are completed.
     pub(crate) fn complete(&mut self, step: u64) -> Vec<BlockId> {
         self.completed = self.completed.max(Some(step));
-        let later = step.checked_add(1).map(|next| self.open.split_off(&next)).unwrap_or_default();
-        std::mem::replace(&mut self.open, later).into_values().flatten().collect()
+        let ended = self.steps.partition_point(|fence| fence.number <= step);
+        let mut blocks = Vec::new();
+        for fence in self.steps.drain(..ended) {
+            if blocks.is_empty() {
+                blocks = fence.blocks;
+            } else {
+                blocks.extend_from_slice(&fence.blocks);
+            }
+        }
+        blocks
     }
 
-    /// Ends all pins, as [`Self::complete`] does with fences.
+    /// The same of all pins.
     pub(crate) fn end_pins(&mut self) -> Vec<BlockId> {
-        self.pins = HashMap::new();
         std::mem::take(&mut self.pinned)
     }
 
-    /// Pins of a block.
-    pub(crate) fn pins(&self, block: BlockId) -> u32 {
-        if self.pins.is_empty() { 0 } else { self.pins.get(&block).copied().unwrap_or(0) }
+    /// Takes a list back whose references have ended.
+    pub(crate) fn recycle(&mut self, mut blocks: Vec<BlockId>, pins: bool) {
+        blocks.clear();
+        if pins && self.pinned.is_empty() {
+            self.pinned = blocks;
+        } else if self.spare.len() < MOST_SPARE && blocks.capacity() > 0 {
+            self.spare.push(blocks);
+        }
     }
 
-    /// Takes back one ended reference of a block that has `ref_count` references, this one included. False, and nothing
-    /// changed, if it has none: F1 is broken.
+    /// Takes back one ended reference of a block. False, and nothing changed, if it has none: F1 is broken.
     #[must_use]
-    pub(crate) fn end_one(&mut self, block: BlockId, ref_count: u32) -> bool {
-        let was_fenced = self.is_fenced(block, ref_count);
-        let Some(references) =
-            self.references.get_mut(block.index()).filter(|held| (1..=ref_count).contains(*held))
-        else {
+    pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
+        let Some(record) = records.get_mut(block) else { return false };
+        let pins = u32::from(pin);
+        if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
-        };
-        *references -= 1;
-        let is_fenced = self.is_fenced(block, ref_count - 1);
+        }
+        // The reference itself is dropped by the caller: whether the block is fenced is only a matter of what is left.
+        let was_fenced = record.is_fenced();
+        let left = record.references - 1;
+        record.fences -= 1;
+        record.pins -= pins;
+        let is_fenced = left > 0 && left == record.fences;
         // Totals that are wrong are found by the sums, not here.
         self.fenced = self.fenced.wrapping_sub(usize::from(was_fenced)).wrapping_add(usize::from(is_fenced));
         self.total = self.total.wrapping_sub(1);
         true
     }
 
-    /// Recounts the fences from the open steps.
-    pub(crate) fn check_invariants(
-        &self,
-        ref_count: impl Fn(BlockId) -> u32,
-    ) -> Result<(), InvariantViolation> {
-        let mut recount = vec![0u32; self.references.len()];
-        for block in self.open.values().flatten().chain(&self.pinned) {
-            recount[block.index()] += 1;
+    /// Whether the sums can be right at all. O(1).
+    pub(crate) const fn is_plausible(&self) -> bool {
+        let none = self.steps.is_empty() && self.tickets.is_empty() && self.pinned.is_empty();
+        !none || self.total == 0
+    }
+
+    /// Recounts the fences from what is open.
+    pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
+        let mut recount = vec![(0_u32, 0_u32); records.len()];
+        let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);
+        open.for_each(|block| recount[block.index()].0 += 1);
+        for block in &self.pinned {
+            recount[block.index()].0 += 1;
+            recount[block.index()].1 += 1;
         }
-        let total = recount.iter().map(|&count| u64::from(count)).sum::<u64>();
+        let total = recount.iter().map(|&(fences, _)| u64::from(fences)).sum::<u64>();
         ensure(total == self.total, "F3 (fence references are counted)", || {
             format!("{total} found, {} counted", self.total)
         })?;
-        ensure(recount == self.references, "F1 (fence references are those of open steps)", || {
-            format!("counted {:?}, open {recount:?}", self.references)
+        let wrong = records.iter().zip(&recount).position(|(record, &open)| (record.fences, record.pins) != open);
+        ensure(wrong.is_none(), "F1 (fence references are those of open tickets)", || {
+            let at = wrong.unwrap_or(0);
+            let record = records.at(at as u32);
+            format!("block {at}: {} and {} pins, open {:?}", record.fences, record.pins, recount[at])
         })?;
-        let fenced =
-            (1..recount.len() as u32).map(BlockId::new).filter(|&b| self.is_fenced(b, ref_count(b))).count();
-        let exceeds =
-            (1..recount.len() as u32).map(BlockId::new).find(|&b| self.references(b) > ref_count(b));
-        ensure(exceeds.is_none(), "F1 (fence references are those of open steps)", || {
-            format!("{exceeds:?} has more fence references than references")
+        let exceeds = records.iter().position(|record| record.fences > record.references);
+        ensure(exceeds.is_none(), "F1 (fence references are references)", || {
+            format!("block {exceeds:?} has more fence references than references")
         })?;
+        let fenced = records.iter().filter(|record| record.is_fenced()).count();
         ensure(fenced == self.fenced, "F2 (fenced blocks are counted)", || {
             format!("{fenced} fenced, {} counted", self.fenced)
         })
@@ -179,11 +264,11 @@ impl FenceSet {
 }
 
 #[cfg(feature = "fault-injection")]
-impl FenceSet {
+impl Fences {
     /// Changes a block's fence references, the number of fenced blocks or that of fence references behind the set's back: 0 to 2.
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        match (what, self.references.get_mut(block.index())) {
-            (0, Some(count)) => std::mem::replace(count, to) != to,
+    pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
+        match (what, records.get_mut(block)) {
+            (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,
             (1, _) => std::mem::replace(&mut self.fenced, to as usize) != to as usize,
             (2, _) => std::mem::replace(&mut self.total, u64::from(to)) != u64::from(to),
             _ => false,

@@ -4,7 +4,7 @@
 //! first, because its memory is the likeliest to be warm. A pool starts with ids in ascending order, and a block table
 //! released tail first comes out again in the order of its ids, so runs stay runs.
 //!
-//! Invariants: those of [`BlockList`]: a block is on the list at most once, and the length is the length of a walk in
+//! Invariants: those of `list`: a block is on the list at most once, and the length is the length of a walk in
 //! either direction (vLLM #42571: a block freed twice in one call was counted twice and linked once).
 //!
 //! Costs: O(1) per block, removal from the middle included.
@@ -20,13 +20,14 @@
 //! ```
 
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::block_list::BlockList;
-use crate::error::{InvariantViolation, PoolError, Refusal};
+use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
+use crate::list::{Link, Links, List, try_reserve};
 
 /// The free blocks of a pool, in the order in which they will be handed out.
 #[derive(Clone, Debug)]
 pub struct FreeBlockList {
-    list: BlockList,
+    links: Vec<Link>,
+    list: List,
 }
 
 /// Checks a number of blocks, null block included.
@@ -48,7 +49,12 @@ impl FreeBlockList {
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`MAX_BLOCKS`].
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         check_num_blocks(num_blocks)?;
-        Ok(Self { list: BlockList::full(num_blocks)? })
+        let mut links = Vec::new();
+        try_reserve(&mut links, num_blocks)?;
+        links.resize(num_blocks, Link::LOOSE);
+        let mut list = List::default();
+        list.push_back_range(&mut links, 1, num_blocks as u32);
+        Ok(Self { links, list })
     }
 
     /// Number of free blocks.
@@ -60,13 +66,13 @@ impl FreeBlockList {
     /// Whether no block is free.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.len() == 0
     }
 
     /// Number of blocks of the pool, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
-        self.list.num_blocks()
+        self.links.len()
     }
 
     /// Whether the list met a broken link, and does nothing any more.
@@ -78,7 +84,7 @@ impl FreeBlockList {
     /// Whether `block` is free.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
-        self.list.contains(block)
+        !block.is_null() && self.links.link(block.get()).is_some_and(|link| link.is_linked())
     }
 
     /// The block that is handed out next.
@@ -102,7 +108,7 @@ impl FreeBlockList {
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
     pub fn pop_front_n_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        if self.list.pop_front_n(n, out) {
+        if self.list.pop_front_n(&mut self.links, n, out) {
             return Ok(());
         }
         if self.list.is_torn() {
@@ -118,7 +124,7 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it
     /// is no block of this pool.
     pub fn push_front(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_front(block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
+        if self.list.push_front(&mut self.links, block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
     }
 
     /// Frees `block`; it will be handed out last.
@@ -126,7 +132,7 @@ impl FreeBlockList {
     /// # Errors
     /// As [`Self::push_front`].
     pub fn push_back(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_back(block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
+        if self.list.push_back(&mut self.links, block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
     }
 
     /// Frees a run of blocks, all or none, as if by [`Self::push_front`] one after the other.
@@ -137,7 +143,7 @@ impl FreeBlockList {
         for (done, &block) in blocks.iter().enumerate() {
             if let Err(error) = self.push_front(block) {
                 for &undo in blocks.iter().take(done).rev() {
-                    self.list.remove(undo);
+                    self.list.remove(&mut self.links, undo);
                 }
                 return Err(error);
             }
@@ -151,26 +157,16 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it is no
     /// block of this pool.
     pub fn remove(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.remove(block) {
+        if self.list.remove(&mut self.links, block) {
             Ok(())
         } else {
             Err(self.refusal(block, "remove it from the free list"))
         }
     }
 
-    /// Adds blocks `num_blocks()..num_blocks` at the back, to be handed out last.
-    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let first = self.list.num_blocks();
-        self.list.grow(num_blocks)?;
-        for id in first..num_blocks {
-            self.list.push_back(BlockId::new(id as u32));
-        }
-        Ok(())
-    }
-
     /// The free blocks in the order in which they will be handed out.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.list.iter()
+        self.list.iter(&self.links)
     }
 
     /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the ends. O(1).
@@ -178,13 +174,7 @@ impl FreeBlockList {
     /// # Errors
     /// The broken invariant.
     pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(block)
-    }
-
-    /// Changes a link behind the list's back.
-    #[cfg(feature = "fault-injection")]
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.list.corrupt(block, what, to)
+        self.list.check_block(&self.links, block)
     }
 
     /// Recounts the list from its links.
@@ -192,7 +182,11 @@ impl FreeBlockList {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.list.check_invariants()
+        let len = self.list.check_invariants(&self.links)?;
+        let linked = self.links.iter().skip(1).filter(|link| link.is_linked()).count();
+        ensure(linked == len, "L1 (every free block is on the list)", || {
+            format!("{linked} say so, {len} are")
+        })
     }
 
     fn refusal(&self, block: BlockId, operation: &'static str) -> PoolError {
@@ -209,7 +203,7 @@ impl FreeBlockList {
 
 /// The free list met links that do not mirror each other.
 #[cold]
-fn torn() -> PoolError {
+pub(crate) fn torn() -> PoolError {
     PoolError::Poisoned { reason: "L1: links of the free list do not mirror each other".into() }
 }
 

@@ -30,7 +30,6 @@
 pub mod advisor;
 mod allocator;
 mod block;
-mod block_list;
 mod block_lists;
 mod error;
 mod events;
@@ -39,6 +38,7 @@ mod fence;
 mod free_list;
 pub mod hash;
 pub mod journal;
+mod list;
 mod manager;
 mod pool;
 mod prefix_index;
@@ -53,13 +53,13 @@ mod tiers;
 pub use advisor::{Advice, AdvisorConfig};
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
-pub use block_list::BlockList;
 pub use block_lists::BlockLists;
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use events::{BlockEvent, EventBatch};
 pub use evictor::{
     Candidate, Closed, Content, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor, Policy,
 };
+pub use fence::Ticket;
 pub use free_list::FreeBlockList;
 pub use hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,

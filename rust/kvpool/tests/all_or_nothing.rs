@@ -86,11 +86,11 @@ fn a_registration_that_is_too_deep_is_refused() {
     let mut pool = pool();
     let table = pool.allocate(1).unwrap();
     let chain = chain(HashAlgorithm::Sha256);
-    for start in [1 << 29, usize::MAX] {
+    for start in [1 << 28, usize::MAX] {
         let refused = pool.register(&table, &chain, start).unwrap_err().to_string();
         let message = format!(
             "block {start} of a hash chain is too deep: an index notes positions up to {}",
-            (1 << 29) - 1
+            (1 << 28) - 1
         );
         assert_eq!(refused, message);
     }
@@ -98,10 +98,10 @@ fn a_registration_that_is_too_deep_is_refused() {
         let hash = BlockHash::from_bytes([1; 32]);
         ChainLink::forged(HashAlgorithm::Sha256, 0, hash, None, None, depth, Box::new([1, 2, 3, 4]))
     };
-    let too_deep = PoolError::TooDeep { position: 1 << 29, most: (1 << 29) - 1 };
-    assert_eq!(pool.promote(table[0], &link(1 << 29)), Err(too_deep));
+    let too_deep = PoolError::TooDeep { position: 1 << 28, most: (1 << 28) - 1 };
+    assert_eq!(pool.promote(table[0], &link(1 << 28)), Err(too_deep));
     assert!(!pool.is_registered(table[0]) && pool.algorithm().is_none());
-    assert_eq!(pool.promote(table[0], &link((1 << 29) - 1)), Ok(table[0]));
+    assert_eq!(pool.promote(table[0], &link((1 << 28) - 1)), Ok(table[0]));
     pool.check_invariants().unwrap();
 }
 

@@ -105,7 +105,7 @@ fn a_number_of_blocks_out_of_range() {
     for num_blocks in [0, 1, MAX_BLOCKS + 1, usize::MAX] {
         let message =
             format!("num_blocks is {num_blocks}: must be from 2 (block 0 is the null block) to {MAX_BLOCKS}");
-        let with_evictor = BlockPool::with_evictor(pool_config(num_blocks), Box::new(LruEvictor::new(0)));
+        let with_evictor = BlockPool::with_evictor(pool_config(num_blocks), Box::new(LruEvictor::new(0).unwrap()));
         for error in [
             BlockPool::new(pool_config(num_blocks)).unwrap_err(),
             with_evictor.unwrap_err(),
@@ -289,10 +289,10 @@ fn chains_that_do_not_belong_to_the_pool() {
         refused(&mut pool, &message, |pool| pool.register(&table[..blocks], &good, start));
     }
     for (blocks, start, last) in
-        [(1, usize::MAX, usize::MAX), (3, usize::MAX - 1, usize::MAX), (2, 536_870_911, 536_870_912)]
+        [(1, usize::MAX, usize::MAX), (3, usize::MAX - 1, usize::MAX), (2, 268_435_455, 268_435_456)]
     {
         let message =
-            format!("block {last} of a hash chain is too deep: an index notes positions up to 536870911");
+            format!("block {last} of a hash chain is too deep: an index notes positions up to 268435455");
         refused(&mut pool, &message, |pool| pool.register(&table[..blocks], &good, start));
     }
     refused(&mut pool, "block 1 is already registered", |pool| pool.register(&ids(&[2, 1]), &good, 0));
@@ -664,7 +664,7 @@ impl Evictor for Liar {
 /// Blocks 1 and 2 are cached, 3 is held and registered, 4 held, 5 free.
 fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     let lie = Arc::new(Mutex::new(Lie::None));
-    let policy = Box::new(Liar(LruEvictor::new(6), Arc::clone(&lie)));
+    let policy = Box::new(Liar(LruEvictor::new(6).unwrap(), Arc::clone(&lie)));
     let mut pool = BlockPool::with_evictor(pool_config(6), policy).unwrap();
     let table = pool.allocate(3).unwrap();
     pool.register(&table, &chain(&[1; 12]), 0).unwrap();
@@ -755,7 +755,7 @@ fn a_policy_that_is_wrong_about_what_it_held_poisons_the_pool() {
 fn an_honest_policy_is_never_accused() {
     for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
         let config = PoolConfig { duplicates, ..pool_config(6) };
-        let policy = Box::new(Liar(LruEvictor::new(6), Arc::default()));
+        let policy = Box::new(Liar(LruEvictor::new(6).unwrap(), Arc::default()));
         let mut pool = BlockPool::with_evictor(config, policy).unwrap();
         for _ in 0..2 {
             let (one, two) = (pool.allocate(2).unwrap(), pool.allocate(2).unwrap());

@@ -39,6 +39,9 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::AssignTenant { blocks, tenant } => ("assign_tenant", vec![A::Blocks(blocks), A::Tenant(*tenant)]),
         O::AdvanceTime { now } => ("advance_time", vec![A::Time(*now)]),
         O::TakeEvents => return source.take_events(&step.answer.value),
+        O::Fence => ("fence", vec![]),
+        O::ReleaseUntil { blocks, ticket } => ("release_until", vec![A::Blocks(blocks), A::Until(*ticket)]),
+        O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),
     };
     source.call(name, &arguments, &step.answer, &step.answer.value)
 }

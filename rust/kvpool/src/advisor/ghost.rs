@@ -14,7 +14,7 @@
 
 use super::keys::KeyTable;
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 

@@ -6,7 +6,7 @@
 //!
 //! Costs: adding O(1), a sum O(buckets); 8 bytes per bucket, all taken at once.
 
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::PoolError;
 
 /// Weights by distance, from 1.

@@ -7,7 +7,7 @@
 //!
 //! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone.
 
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::PoolError;
 use crate::evictor::slots::Slots;
 

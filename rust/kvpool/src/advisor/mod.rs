@@ -56,7 +56,7 @@ mod keys;
 mod stack;
 mod tally;
 
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::BlockHash;
 use crate::retention::TenantId;

@@ -25,7 +25,7 @@ use std::collections::BinaryHeap;
 
 use super::fenwick::Fenwick;
 use super::keys::KeyTable;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::PoolError;
 
 /// 2^64: the scale of hashes.

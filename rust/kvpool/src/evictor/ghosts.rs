@@ -11,7 +11,7 @@
 
 use super::slots::Slots;
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 

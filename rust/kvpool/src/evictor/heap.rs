@@ -12,7 +12,7 @@
 //! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
 
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.

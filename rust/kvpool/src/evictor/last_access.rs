@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// The time of a block that nobody marked.

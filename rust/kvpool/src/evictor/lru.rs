@@ -10,46 +10,123 @@
 //! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first, and no lookup reaches
 //! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!
-//! Cost: O(1) per block and 8 bytes per block of the pool; a release that is not already deepest-first is sorted,
+//! Cost: O(1) per block, and in a pool no memory of its own: its links are those of the blocks' records; a release that is not already deepest-first is sorted,
 //! O(n log n). LRU is hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
 //! a scan of never-reused prompts larger than the cache flushes it.
 
 use std::cmp::Reverse;
 
 use super::{Candidate, Evictor};
-use crate::block::BlockId;
-use crate::block_list::BlockList;
-use crate::error::{InvariantViolation, PoolError};
+use crate::block::record::{IN_ORDER, Records};
+use crate::block::{BlockId, MAX_BLOCKS};
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::{Link, Links, List, try_reserve};
 
-/// The least-recently-used policy.
+/// Deepest first, as blocks of one release are evicted; of equal depth in the order given.
+#[inline]
+pub(crate) fn sort_deepest_first(candidates: &mut [Candidate]) {
+    if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
+        candidates.sort_by_key(|candidate| Reverse(candidate.depth));
+    }
+}
+
+/// The order of LRU over the records of a pool: front is the next victim.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lru {
+    list: List,
+}
+
+impl Lru {
+    pub(crate) const fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(crate) const fn is_torn(&self) -> bool {
+        self.list.is_torn()
+    }
+
+    /// Takes blocks that are on no list.
+    #[inline]
+    pub(crate) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
+        sort_deepest_first(candidates);
+        for &mut Candidate { block, .. } in candidates {
+            if self.list.push_back(records, block)
+                && let Some(record) = records.get_mut(block)
+            {
+                record.flags |= IN_ORDER;
+            }
+        }
+    }
+
+    /// Gives up a block; false if it does not have it.
+    #[inline]
+    pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
+        if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
+            return false;
+        }
+        if let Some(record) = records.get_mut(block) {
+            record.flags &= !IN_ORDER;
+        }
+        true
+    }
+
+    /// Gives up the next victim.
+    #[inline]
+    pub(crate) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
+        let victim = self.list.front()?;
+        self.remove(records, victim).then_some(victim)
+    }
+
+    pub(crate) fn iter<'a>(&self, records: &'a Records) -> impl Iterator<Item = BlockId> + 'a {
+        self.list.iter(records)
+    }
+
+    pub(crate) fn check_block(&self, records: &Records, block: BlockId) -> Result<(), InvariantViolation> {
+        self.list.check_block(records, block)
+    }
+
+    pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
+        let len = self.list.check_invariants(records)?;
+        let linked = records.iter().skip(1).filter(|record| record.is_in_order()).count();
+        ensure(linked == len, "L1 (every block in the order is on its list)", || {
+            format!("{linked} say so, {len} are")
+        })
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
+        self.list.corrupt(records, block, what, to)
+    }
+}
+
+/// The least-recently-used policy, by itself. A pool has the same over its records.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor, LruEvictor};
 /// let id = BlockId::new;
-/// let mut lru = LruEvictor::new(8);
+/// let mut lru = LruEvictor::new(8)?;
 /// lru.insert(&mut [Candidate { block: id(1), depth: 0 }, Candidate { block: id(2), depth: 1 }]);
 /// lru.insert(&mut [Candidate { block: id(3), depth: 0 }]);
 /// assert_eq!(lru.order(), [id(2), id(1), id(3)]);
 /// assert!(lru.remove(id(1)));
 /// assert_eq!(lru.evict(), Some(id(2)));
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LruEvictor {
+    links: Vec<Link>,
     /// Front: the next victim.
-    list: BlockList,
+    list: List,
 }
 
 impl LruEvictor {
-    /// An empty evictor for blocks `1..num_blocks`.
-    #[must_use]
-    pub fn new(num_blocks: usize) -> Self {
-        Self { list: BlockList::new(num_blocks) }
-    }
-
-    /// As [`Self::new`], with the memory for every block taken at once.
-    pub(super) fn reserved(num_blocks: usize) -> Result<Self, PoolError> {
-        let mut evictor = Self::new(num_blocks);
-        evictor.list.reserve_all()?;
+    /// An empty evictor for blocks `1..num_blocks`, with its memory taken at once.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut evictor = Self { links: Vec::new(), list: List::default() };
+        evictor.grow(num_blocks)?;
         Ok(evictor)
     }
 }
@@ -60,24 +137,22 @@ impl Evictor for LruEvictor {
     }
 
     fn insert(&mut self, candidates: &mut [Candidate]) {
-        if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
-            candidates.sort_by_key(|candidate| Reverse(candidate.depth));
-        }
+        sort_deepest_first(candidates);
         for candidate in candidates {
-            self.list.push_back(candidate.block);
+            self.list.push_back(&mut self.links, candidate.block);
         }
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
-        self.list.remove(block)
+        self.list.remove(&mut self.links, block)
     }
 
     fn renew(&mut self, block: BlockId) -> bool {
-        self.list.remove(block)
+        self.remove(block)
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        self.list.pop_front()
+        self.list.pop_front(&mut self.links)
     }
 
     fn len(&self) -> usize {
@@ -85,27 +160,34 @@ impl Evictor for LruEvictor {
     }
 
     fn contains(&self, block: BlockId) -> bool {
-        self.list.contains(block)
+        !block.is_null() && self.links.link(block.get()).is_some_and(|link| link.is_linked())
     }
 
     fn order(&self) -> Vec<BlockId> {
-        self.list.iter().collect()
+        self.list.iter(&self.links).collect()
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        self.list.grow(num_blocks)
+        let num_blocks = num_blocks.clamp(self.links.len().max(1), MAX_BLOCKS);
+        try_reserve(&mut self.links, num_blocks)?;
+        self.links.resize(num_blocks, Link::LOOSE);
+        Ok(())
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(block)
+        self.list.check_block(&self.links, block)
     }
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.list.corrupt(block, what, to)
+        self.list.corrupt(&mut self.links, block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.list.check_invariants()
+        let len = self.list.check_invariants(&self.links)?;
+        let linked = self.links.iter().filter(|link| link.is_linked()).count();
+        ensure(linked == len, "L1 (every block in the order is on its list)", || {
+            format!("{linked} say so, {len} are")
+        })
     }
 }

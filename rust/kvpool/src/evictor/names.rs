@@ -141,7 +141,7 @@ impl EvictionPolicy {
             Ok(Box::new(Closed::new(policy, num_blocks, retention)?))
         }
         match self {
-            Self::Lru if retention.is_none() => return Ok(Box::new(LruEvictor::reserved(num_blocks)?)),
+            Self::Lru if retention.is_none() => return Ok(Box::new(LruEvictor::new(num_blocks)?)),
             Self::LastAccess if retention.is_some() => {
                 return Err(PoolError::InvalidConfig {
                     field: "retention",

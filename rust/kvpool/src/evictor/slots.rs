@@ -12,7 +12,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::PoolError;
 
 /// An empty slot.

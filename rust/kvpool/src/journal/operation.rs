@@ -61,6 +61,12 @@ pub enum PoolOperation {
     AdvanceTime { now: f64 },
     /// [`crate::BlockPool::take_events`]
     TakeEvents,
+    /// [`crate::BlockPool::fence`]
+    Fence,
+    /// [`crate::BlockPool::release_until`]
+    ReleaseUntil { blocks: Ids, ticket: u64 },
+    /// [`crate::BlockPool::end_fence`]
+    EndFence { ticket: u64 },
 }
 
 /// A call of a [`crate::CacheManager`].

@@ -2,7 +2,7 @@
 
 use super::super::{
     Admission, BlockId, EventBatch, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId,
-    TableChange, TierError, TransferPlan,
+    TableChange, Ticket, TierError, TransferPlan,
 };
 use crate::error::Refusal;
 use crate::events::BlockEvent;
@@ -114,6 +114,12 @@ impl Outcome for u64 {
 impl Outcome for BlockId {
     fn add_to(&self, check: &mut Check) {
         check.add(u64::from(self.get()));
+    }
+}
+
+impl Outcome for Ticket {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.get());
     }
 }
 
@@ -237,6 +243,7 @@ impl Outcome for PoolError {
             Self::Hash(error) => return error.add_to(check),
             Self::Poisoned { .. } => 119,
             Self::TooDeep { .. } => 120,
+            Self::UnknownTicket { .. } => 121,
         });
     }
 }

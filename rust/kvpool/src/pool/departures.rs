@@ -9,7 +9,9 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
+use crate::events::BlockEvent;
 use crate::hash::BlockHash;
+use crate::prefix_index::Index;
 use crate::retention::EvictionCause;
 
 /// Why a content left the index.
@@ -59,7 +61,7 @@ impl BlockPool {
 
     /// The name of the policy that chooses victims.
     pub(crate) fn policy_name(&self) -> &'static str {
-        self.evictor.name()
+        self.order.name()
     }
 
     /// The content that leaves next is evicted, for this reason.
@@ -85,9 +87,17 @@ impl BlockPool {
     }
 
     /// The first computed copy of a content is `block`.
+    #[inline(never)]
     pub(super) fn note_appeared(&mut self, block: BlockId) {
-        if let (Some(log), Some(hash)) = (&mut self.departures, self.index.hash_of(block)) {
+        let (Some(hash), Some(depth)) =
+            (Index::hash_of(&self.records, block), Index::depth_of(&self.records, block))
+        else {
+            return;
+        };
+        if let Some(log) = &mut self.departures {
             log.changes.push(Change::Appeared { key: hash.key() });
         }
+        let parent = self.index.parent_of(&self.records, block);
+        self.events.push(BlockEvent::Stored { hash, parent, depth, block }, self.index.algorithm());
     }
 }

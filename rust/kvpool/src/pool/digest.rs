@@ -13,26 +13,23 @@
 //! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `BlockPool::scalars`, in their
 //!   order, each by `digest = mix(digest ^ scalar)`.
 //!
-//! Operations only *touch* the blocks they change; [`BlockPool::state_digest`] recounts those, each once, and adds the
+//! Operations only name the blocks that they changed; [`BlockPool::state_digest`] recounts those, each once, and adds the
 //! difference. What it does not know is in which order blocks are free (but for the next one) and evicted: an order that
 //! went another way shows in the blocks that the next operations get.
 //!
 //! Invariants:
-//! - D1: a block that no operation touched since it was counted looks as it did then. A reference count, hash or computed bit
-//!   that something else changed breaks it. The scrubber looks, and so does every operation, at the blocks that it is about to
-//!   change or to hand out.
+//! - D1: a block that no operation changed since it was counted looks as it did then. A reference count, hash or computed bit
+//!   that something else changed breaks it, and the scrubber finds it.
 //! - D2: what the blocks add up to is what the parts count.
 //!
-//! Costs: off, one branch per operation. On, 24 bytes and a bit per block and 4 bytes per touched block; a touch is a bit
-//! that is tested and set and three numbers compared, a digest O(blocks touched since the last one).
+//! Costs: off, one branch per operation. On, 24 bytes and a bit per block and 4 bytes per changed block; a change is a bit that is
+//! tested and set, a digest O(blocks changed since the last one).
 
 use super::BlockPool;
-use crate::allocator::BlockAllocator;
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::block::record::{COMPUTED, DEPTH, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::fence::FenceSet;
-use crate::prefix_index::PrefixIndex;
+use crate::list::try_reserve;
 
 /// Mixes 64 bits: `SplitMix64`'s first output for this seed. Part of the specification: never changes.
 #[inline]
@@ -58,10 +55,8 @@ struct Counts {
 }
 
 impl Counts {
-    #[inline]
-    fn of(allocator: &BlockAllocator, fences: &FenceSet, index: &PrefixIndex, block: BlockId) -> Self {
-        let references = allocator.ref_count(block).unwrap_or(0);
-        Self { references, fences: fences.references(block), content: index.content_check(block) }
+    fn of(record: &Record) -> Self {
+        Self { references: record.references, fences: record.fences, content: content_check(record) }
     }
 
     /// The term of a block that looks so, with this content.
@@ -72,6 +67,27 @@ impl Counts {
         let term = mix(u64::from(block.get()) << 32 | u64::from(self.references));
         let term = mix(term ^ (u64::from(self.fences) << 32 | u64::from(content)));
         mix(term ^ key)
+    }
+}
+
+/// What the digest takes in of a content: its depth and bits, and the first 8 bytes of its hash. Zeros without one.
+fn content_word(record: &Record) -> (u32, u64) {
+    if record.is_registered() {
+        (record.flags & (REGISTERED | COMPUTED | DEPTH), record.hash.key())
+    } else {
+        (0, 0)
+    }
+}
+
+/// A number that another hash, depth or computed bit would change; 0 without a content.
+fn content_check(record: &Record) -> u64 {
+    let word = |at: usize| {
+        let bytes: [u8; 8] = std::array::from_fn(|i| record.hash.as_bytes()[at + i]);
+        u64::from_le_bytes(bytes)
+    };
+    match content_word(record).0 {
+        0 => 0,
+        bits => (word(0) ^ word(8) ^ word(16) ^ word(24)).wrapping_add(u64::from(bits)),
     }
 }
 
@@ -129,11 +145,13 @@ pub(super) struct StateDigest {
     /// Of all terms, modulo 2^64.
     sum: u64,
     totals: Totals,
-    /// Blocks touched since they were counted, each once.
-    touched: Vec<BlockId>,
+    /// The checks of all contents, summed up modulo 2^64 as they came and went.
+    contents: u64,
+    /// Blocks that have changed since they were counted, each once.
+    changed: Vec<BlockId>,
     /// The same, one bit per block.
     marks: Vec<u64>,
-    /// Every block is touched.
+    /// Every block has.
     all: bool,
 }
 
@@ -154,50 +172,56 @@ impl StateDigest {
         Ok(())
     }
 
-    /// Whether a block was touched since it was counted.
+    /// Whether a block has changed since it was counted.
     #[inline]
-    fn is_touched(&self, block: BlockId) -> bool {
+    fn has_changed(&self, block: BlockId) -> bool {
         let word = self.marks.get(block.index() / 64).copied().unwrap_or(0);
         word >> (block.index() % 64) & 1 != 0
     }
 
-    /// Marks a block that is not. Returns what it looked like when it was counted.
-    fn touch(&mut self, block: BlockId) -> Option<Counts> {
-        *self.marks.get_mut(block.index() / 64)? |= 1 << (block.index() % 64);
-        self.touched.push(block);
-        if self.all { None } else { self.blocks.get(block.index()).map(|counted| counted.counts) }
+    #[inline(never)]
+    fn note(&mut self, blocks: &[BlockId]) {
+        for &block in blocks {
+            if !self.has_changed(block)
+                && let Some(word) = self.marks.get_mut(block.index() / 64)
+            {
+                *word |= 1 << (block.index() % 64);
+                self.changed.push(block);
+            }
+        }
     }
 
-    /// What a block looked like when it was counted, unless it was touched since.
-    fn untouched(&self, block: BlockId) -> Option<Counts> {
-        let touched = self.all || self.is_touched(block);
-        self.blocks.get(block.index()).filter(|_| !touched).map(|counted| counted.counts)
+    /// What a block looked like when it was counted, unless it has changed since.
+    fn unchanged(&self, block: BlockId) -> Option<Counts> {
+        let changed = self.all || self.has_changed(block);
+        self.blocks.get(block.index()).filter(|_| !changed).map(|counted| counted.counts)
     }
 
-    /// Recounts what was touched. `look` says what a block looks like, `content` what its content is.
-    fn settle(&mut self, look: impl Fn(BlockId) -> Counts, content: impl Fn(BlockId) -> (u32, u64)) {
+    /// Recounts what has changed.
+    fn settle(&mut self, records: &Records) {
         if self.all {
             self.marks.fill(0);
-            self.touched.clear();
-            self.touched.extend((1..self.blocks.len() as u32).map(BlockId::new));
+            self.changed.clear();
+            self.changed.extend((1..self.blocks.len() as u32).map(BlockId::new));
             self.all = false;
         }
-        for &block in &self.touched {
+        for &block in &self.changed {
             if let Some(word) = self.marks.get_mut(block.index() / 64) {
                 *word &= !(1 << (block.index() % 64));
             }
             let Some(counted) = self.blocks.get_mut(block.index()) else { continue };
-            let now = look(block);
+            let record = records.at(block.get());
+            let now = Counts::of(record);
             // Many blocks end up as they were: hit and released.
             if now == counted.counts {
                 continue;
             }
             self.totals.exchange(counted.counts, now);
-            let term = now.term(block, content(block));
+            let term = now.term(block, content_word(record));
             self.sum = self.sum.wrapping_add(term).wrapping_sub(counted.term);
             *counted = Counted { counts: now, term };
         }
-        self.touched.clear();
+        self.changed.clear();
     }
 }
 
@@ -224,14 +248,10 @@ impl BlockPool {
         Some(take_in(blocks, self.scalars()))
     }
 
-    /// Counts what was touched.
+    /// Counts what has changed.
     pub(super) fn settle_digest(&mut self) {
-        let Self { digest, allocator, fences, index, .. } = self;
-        if let Some(digest) = digest {
-            digest.settle(
-                |block| Counts::of(allocator, fences, index, block),
-                |block| index.content_word(block),
-            );
+        if let Some(digest) = &mut self.digest {
+            digest.settle(&self.records);
         }
     }
 
@@ -240,12 +260,9 @@ impl BlockPool {
         self.digest.as_ref().map(|digest| digest.totals)
     }
 
-    fn counts(&self, block: BlockId) -> Counts {
-        Counts::of(&self.allocator, &self.fences, &self.index, block)
-    }
-
     fn term(&self, block: BlockId) -> u64 {
-        self.counts(block).term(block, self.index.content_word(block))
+        let record = self.records.at(block.get());
+        Counts::of(record).term(block, content_word(record))
     }
 
     /// What [`Self::state_digest`] gives, counted anew from every block, whether the pool was made with digests or not.
@@ -281,95 +298,53 @@ impl BlockPool {
         ]
     }
 
-    /// Says that an operation is going to change these blocks: their references, fences or contents. What was counted of them is
-    /// compared first.
-    ///
-    /// # Errors
-    /// [`PoolError::Poisoned`]: somebody else has changed one of them.
+    /// Says that an operation has changed these blocks: their references, fences or contents.
     #[inline]
-    pub(super) fn touch(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        let Some(digest) = &self.digest else { return Ok(()) };
-        // Most blocks were touched since the last digest.
-        match blocks.iter().position(|&block| !digest.is_touched(block)) {
-            None => Ok(()),
-            Some(first) => self.touch_first(&blocks[first..]),
+    pub(super) fn note_changed(&mut self, blocks: &[BlockId]) {
+        if let Some(digest) = &mut self.digest {
+            digest.note(blocks);
         }
     }
 
-    #[inline(never)]
-    fn touch_first(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        let Self { digest: Some(digest), allocator, fences, index, .. } = self else { return Ok(()) };
-        for &block in blocks {
-            if digest.is_touched(block) {
-                continue;
-            }
-            let counted = digest.touch(block);
-            if counted.is_some_and(|counted| counted != Counts::of(allocator, fences, index, block)) {
-                return Err(self.tampered(block));
-            }
-        }
-        Ok(())
-    }
-
-    /// The same of free blocks that were just handed out, with one reference each.
-    #[inline]
-    pub(super) fn touch_new(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        let Self { digest: Some(digest), allocator, fences, index, .. } = self else { return Ok(()) };
-        let new = Counts { references: 1, ..Counts::default() };
-        for &block in blocks {
-            let counted = if digest.is_touched(block) { None } else { digest.touch(block) };
-            if counted.is_some_and(|counted| counted != Counts::default())
-                || Counts::of(allocator, fences, index, block) != new
-            {
-                return Err(self.tampered(block));
-            }
-        }
-        Ok(())
-    }
-
-    /// The same of every block. O(blocks).
-    pub(super) fn touch_all(&mut self) -> Result<(), PoolError> {
-        let tampered = (0..self.num_blocks() as u32).map(BlockId::new).find(|&block| self.is_tampered(block));
-        if let Some(block) = tampered {
-            return Err(self.tampered(block));
-        }
+    /// The same of every block, none of which has a content. O(blocks).
+    pub(super) fn note_all_changed(&mut self) {
         if let Some(digest) = &mut self.digest {
             digest.all = true;
+            digest.contents = 0;
         }
-        Ok(())
     }
 
-    /// Refuses a block that somebody else has changed since it was counted.
-    pub(crate) fn check_untampered(&self, block: BlockId) -> Result<(), PoolError> {
-        if self.is_tampered(block) { Err(self.tampered(block)) } else { Ok(()) }
-    }
-
-    /// Whether somebody else has changed a block since it was counted.
+    /// These blocks have the contents that they have from now on.
     #[inline]
-    pub(super) fn is_tampered(&self, block: BlockId) -> bool {
-        let counted = self.digest.as_ref().and_then(|digest| digest.untouched(block));
-        counted.is_some_and(|counted| counted != self.counts(block))
+    pub(super) fn note_contents(&mut self, blocks: &[BlockId]) {
+        if let Some(digest) = &mut self.digest {
+            let checks = blocks.iter().map(|block| content_check(self.records.at(block.get())));
+            digest.contents = checks.fold(digest.contents, u64::wrapping_add);
+        }
     }
 
-    /// Poisons the pool for a block that somebody else has changed.
-    #[cold]
-    pub(super) fn tampered(&self, block: BlockId) -> PoolError {
-        self.condemn(|| {
-            let counted = self.digest.as_ref().and_then(|digest| digest.blocks.get(block.index()));
-            let counted = counted.map(|counted| counted.counts);
-            format!("D1: {block:?} was {counted:?}, is {:?}, and no operation changed it", self.counts(block))
-        })
+    /// The content that this block has is going to change, or to go.
+    #[inline]
+    pub(super) fn note_content_ends(&mut self, block: BlockId) {
+        if let Some(digest) = &mut self.digest {
+            digest.contents = digest.contents.wrapping_sub(content_check(self.records.at(block.get())));
+        }
+    }
+
+    /// The checks of all contents as they came and went; 0 without a digest.
+    pub(super) fn content_sum(&self) -> u64 {
+        self.digest.as_ref().map_or(0, |digest| digest.contents)
     }
 
     /// D1 for one block. O(1).
     pub(super) fn check_term(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let Some(digest) = &self.digest else { return Ok(()) };
-        let Some(counted) = digest.untouched(block) else { return Ok(()) };
+        let Some(counted) = digest.unchanged(block) else { return Ok(()) };
         let stored = digest.blocks.get(block.index()).map(|counted| counted.term);
         ensure(
-            counted == self.counts(block) && stored == Some(self.term(block)),
-            "D1 (what no operation touched is as it was counted)",
-            || format!("{block:?} was {counted:?}, is {:?}", self.counts(block)),
+            counted == Counts::of(self.records.at(block.get())) && stored == Some(self.term(block)),
+            "D1 (what no operation changed is as it was counted)",
+            || format!("{block:?} was {counted:?}, is {:?}", Counts::of(self.records.at(block.get()))),
         )
     }
 

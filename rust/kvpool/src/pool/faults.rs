@@ -83,26 +83,27 @@ impl BlockPool {
     /// Changes one value behind the pool's back. False, and nothing changed, if there is no such value, or if it is so already.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
+        let records = &mut self.records;
         match fault {
-            Fault::References(block, to) => self.allocator.corrupt(block, 0, to),
-            Fault::FenceReferences(block, to) => self.fences.corrupt(block, 0, to),
-            Fault::FreePrev(block, to) => self.allocator.free_list_mut().corrupt(block, 0, to),
-            Fault::FreeNext(block, to) => self.allocator.free_list_mut().corrupt(block, 1, to),
-            Fault::RingPrev(block, to) => self.index.corrupt(block, 0, to),
-            Fault::RingNext(block, to) => self.index.corrupt(block, 1, to),
-            Fault::Hash(block, bit) => self.index.corrupt(block, 2, bit),
-            Fault::Computed(block) => self.index.corrupt(block, 3, 0),
-            Fault::Depth(block, to) => self.index.corrupt(block, 4, to),
-            Fault::Registered(block) => self.index.corrupt(block, 8, 0),
-            Fault::TableEntry(block, to) => self.index.corrupt(block, 5, to),
-            Fault::TableEntryGone(block) => self.index.corrupt(block, 6, 0),
-            Fault::Evictor(block, what, to) => self.evictor.corrupt(block, what, to),
-            Fault::NumFree(to) => self.allocator.free_list_mut().corrupt(none, 2, to),
-            Fault::NumHeld(to) => self.allocator.corrupt(none, 1, to),
-            Fault::NumReferences(to) => self.allocator.corrupt(none, 2, to),
-            Fault::NumFenced(to) => self.fences.corrupt(none, 1, to),
-            Fault::NumFenceReferences(to) => self.fences.corrupt(none, 2, to),
-            Fault::NumRegistered(to) => self.index.corrupt(none, 7, to),
+            Fault::References(block, to) => self.allocator.corrupt(records, block, 0, to),
+            Fault::FenceReferences(block, to) => self.fences.corrupt(records, block, 0, to),
+            Fault::FreePrev(block, to) => self.allocator.free_list_mut().corrupt(records, block, 0, to),
+            Fault::FreeNext(block, to) => self.allocator.free_list_mut().corrupt(records, block, 1, to),
+            Fault::RingPrev(block, to) => self.index.corrupt(records, block, 0, to),
+            Fault::RingNext(block, to) => self.index.corrupt(records, block, 1, to),
+            Fault::Hash(block, bit) => self.index.corrupt(records, block, 2, bit),
+            Fault::Computed(block) => self.index.corrupt(records, block, 3, 0),
+            Fault::Depth(block, to) => self.index.corrupt(records, block, 4, to),
+            Fault::Registered(block) => self.index.corrupt(records, block, 8, 0),
+            Fault::TableEntry(block, to) => self.index.corrupt(records, block, 5, to),
+            Fault::TableEntryGone(block) => self.index.corrupt(records, block, 6, 0),
+            Fault::Evictor(block, what, to) => self.order.corrupt(records, block, what, to),
+            Fault::NumFree(to) => self.allocator.free_list_mut().corrupt(records, none, 2, to),
+            Fault::NumHeld(to) => self.allocator.corrupt(records, none, 1, to),
+            Fault::NumReferences(to) => self.allocator.corrupt(records, none, 2, to),
+            Fault::NumFenced(to) => self.fences.corrupt(records, none, 1, to),
+            Fault::NumFenceReferences(to) => self.fences.corrupt(records, none, 2, to),
+            Fault::NumRegistered(to) => self.index.corrupt(records, none, 7, to),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Allocation, references, fences, eviction, reset, epochs and growth: the lifetime half of [`BlockPool`].
 
-use std::collections::BTreeMap;
-
 use super::{BlockPool, Cause, DuplicatePolicy};
+use crate::block::record::DEPTH;
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::events::BlockEvent;
 use crate::evictor::Candidate;
+use crate::fence::Ticket;
 use crate::free_list::check_id;
 use crate::journal::{Check, Ids, PoolOperation};
 use crate::retention::EvictionCause;
@@ -38,37 +38,38 @@ impl BlockPool {
 
     fn allocate_unrecorded(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         self.check_poison()?;
-        if n > self.num_available() {
+        let available = self.num_available();
+        if n > available {
             let can_ever_fit = n <= self.num_usable();
-            let refusal = Refusal::new(n, self.num_available(), self.num_fenced(), can_ever_fit);
-            return Err(PoolError::OutOfBlocks(refusal));
+            return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
         }
         self.check_sums_of_lists()?;
-        let free = n.min(self.allocator.num_free());
         let first = out.len();
+        let free = n.min(self.allocator.num_free());
         // Enough are free and cached: whatever fails from here on is an invariant that broke.
-        if let Err(error) = self.allocator.allocate_into(free, out) {
+        if let Err(error) = self.allocator.allocate_into(&mut self.records, free, out) {
             return Err(self.broken(error.to_string()));
         }
-        self.touch_new(&out[first..])?;
         for _ in free..n {
             let victim = self.evict_one()?;
-            self.allocator.hold_parked(victim);
+            self.allocator.hold_parked(&mut self.records, victim);
             out.push(victim);
-            self.counters.evicted += 1;
         }
+        self.counters.evicted += (n - free) as u64;
         self.counters.allocated += n as u64;
+        self.note_changed(&out[first..]);
         Ok(())
     }
 
     /// The next victim, without its content. Pinned blocks whose turn comes before it only leave the order.
+    #[inline]
     fn evict_one(&mut self) -> Result<BlockId, PoolError> {
         loop {
-            let Some(victim) = self.evictor.evict() else {
+            let Some(victim) = self.order.evict(&mut self.records) else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
-                self.note_evicted(self.evictor.cause());
+                self.note_evicted(self.order.cause());
                 self.unregister(victim);
                 return Ok(victim);
             }
@@ -76,13 +77,16 @@ impl BlockPool {
     }
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
+    #[inline]
     fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
-        if !self.is_released(victim) || !self.index.is_computed(victim) {
+        let record = self.records.at(victim.get());
+        if !record.is_released() || !record.is_computed() {
             return Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")));
         }
-        self.touch(&[victim])?;
-        let pinned = self.allocator.ref_count(victim) != Some(0);
-        self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(pinned));
+        let pinned = record.references > 0;
+        if pinned {
+            self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
+        }
         Ok(pinned)
     }
 
@@ -105,21 +109,23 @@ impl BlockPool {
     /// One reference more to each of some held blocks, for holders or for pins.
     pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
-        self.touch(blocks)?;
-        if self.fences.is_idle() {
-            return self.allocator.acquire(blocks);
+        self.allocator.acquire(&mut self.records, blocks)?;
+        self.note_changed(blocks);
+        if self.fences.num_references() == 0 {
+            return Ok(());
         }
-        let mut added = BTreeMap::<BlockId, u32>::new();
+        // Once more, one by one: a block that is named twice is fenced, or pinned alone, only before the first of them.
+        self.allocator.uncount(&mut self.records, blocks);
         for &block in blocks {
-            *added.entry(block).or_default() += 1;
-        }
-        self.allocator.acquire(blocks)?;
-        for (block, added) in added {
-            let before = self.allocator.ref_count(block).unwrap_or(added).saturating_sub(added);
-            if for_holders {
-                self.take_back(block, before);
+            let record = self.records.at(block.get());
+            if record.is_fenced() {
+                self.fences.unfence();
             }
-            self.fences.on_acquire(block, before);
+            let pinned_alone = record.is_released();
+            self.allocator.count(&mut self.records, block);
+            if pinned_alone && for_holders {
+                self.take_back(block);
+            }
         }
         Ok(())
     }
@@ -138,30 +144,24 @@ impl BlockPool {
         )
     }
 
-    fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+    pub(super) fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.give_up(blocks.iter())?;
+        self.note_changed(blocks);
+        Ok(())
+    }
+
+    /// Drops references, and sends the blocks that nobody holds any more where they belong.
+    #[inline]
+    fn give_up<'a>(
+        &mut self,
+        blocks: impl ExactSizeIterator<Item = &'a BlockId> + Clone,
+    ) -> Result<(), PoolError> {
         self.check_poison()?;
-        self.touch(blocks)?;
-        let mut shared = BTreeMap::<BlockId, u32>::new();
-        if !self.fences.is_idle() {
-            self.check_releasable(blocks, &mut shared)?;
-        }
         self.idle.clear();
-        self.allocator.drop_references(blocks, &mut self.idle)?;
-        if shared.is_empty() {
-            return self.settle_idle(false);
-        }
-        // What only pins hold from now on is released, too; in the order in which holders gave it up.
-        self.idle.clear();
-        for block in blocks {
-            let Some(named) = shared.get_mut(block) else { continue };
-            *named -= 1;
-            if *named == 0 {
-                let left = self.allocator.ref_count(*block).unwrap_or(0);
-                self.fences.on_release(*block, left);
-                if self.is_released(*block) {
-                    self.idle.push(*block);
-                }
-            }
+        match self.allocator.release(&mut self.records, blocks, &mut self.idle) {
+            Ok(fenced) => self.fences.fence(fenced),
+            Err(PoolError::Poisoned { reason }) => return Err(self.broken(reason)),
+            Err(error) => return Err(error),
         }
         self.settle_idle(false)
     }
@@ -178,90 +178,115 @@ impl BlockPool {
     }
 
     fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
-        let tail_first: Vec<_> = table.iter().rev().copied().collect();
-        self.release(&tail_first)
+        self.give_up(table.iter().rev())?;
+        self.note_changed(table);
+        Ok(())
     }
 
-    /// Checks that callers, as opposed to fences, hold the references that `blocks` names, and counts them.
-    fn check_releasable(
-        &self,
-        blocks: &[BlockId],
-        named: &mut BTreeMap<BlockId, u32>,
-    ) -> Result<(), PoolError> {
-        for (position, &block) in blocks.iter().enumerate() {
-            check_id(block, self.num_blocks(), "released")?;
-            let count = named.entry(block).or_default();
-            *count += 1;
-            let references = self.allocator.ref_count(block).unwrap_or(0);
-            let Some(held) = references.checked_sub(self.fences.references(block)) else {
-                return Err(self
-                    .condemn(|| format!("F1: fences have more references of block {block} than there are")));
-            };
-            if *count > held {
-                return Err(PoolError::NotHeld { block, held, operation: "release it", position });
+    /// Checks that holders, as opposed to fences, have the references that `blocks` names.
+    fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        // A release that is taken back at once counts them, and finds the first that is not there.
+        self.idle.clear();
+        match self.allocator.release(&mut self.records, blocks.iter(), &mut self.idle) {
+            Ok(_) => {
+                self.allocator.recount(&mut self.records, blocks);
+                Ok(())
             }
+            Err(PoolError::Poisoned { reason }) => Err(self.broken(reason)),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor or to the free list.
     /// Whose last pin has just ended has been there.
+    #[inline]
     fn settle_idle(&mut self, unpinned: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
         self.candidates.clear();
         for &block in &idle {
-            let pinned = self.allocator.ref_count(block) != Some(0);
-            if unpinned {
-                if self.evictor.contains(block) {
-                    self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
-                    continue;
-                }
-                // Its turn has come, or it has nothing to be kept for.
-                self.note_evicted(EvictionCause::Policy);
-                self.unregister(block);
-            } else if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
-                continue; // placed with a copy that was dropped
-            } else if let Some(depth) = self.index.depth_of(block) {
-                let may_drop = self.duplicates == DuplicatePolicy::DropOnRelease;
-                let copy = if may_drop { self.index.other_computed_copy(block) } else { None };
-                let copy = copy.filter(|_| !self.evictor.has_dependents(block));
-                if self.index.is_computed(block) && copy.is_none() {
-                    self.candidates.push(Candidate { block, depth });
-                    self.pinned_in_order += usize::from(pinned);
-                    continue;
-                }
-                if let Some(copy) = copy {
-                    self.counters.duplicates_dropped += 1;
-                    // What was never computed had nothing computed behind it.
-                    if self.index.is_computed(block) {
-                        if self.evictor.renew(copy) {
-                            self.candidates.push(Candidate { block: copy, depth });
-                        } else {
-                            self.place_again(copy);
-                        }
-                    }
-                }
+            let record = self.records.at(block.get());
+            let (references, flags) = (record.references, record.flags);
+            let (registered, computed) = (record.is_registered(), record.is_computed());
+            let plain = references == 0 && !unpinned && self.duplicates == DuplicatePolicy::Keep;
+            if plain && computed {
+                self.candidates.push(Candidate { block, depth: flags & DEPTH });
+                continue;
+            }
+            let kept = if plain { false } else { self.settle_rare(block, unpinned) };
+            if kept {
+                continue;
+            }
+            if registered {
                 self.unregister(block);
             }
-            self.evictor.remove(block);
-            if !pinned {
+            if self.history {
+                self.order.remove(&mut self.records, block);
+            }
+            if references == 0 {
                 self.free_parked(block)?;
             }
         }
-        self.relink_candidates();
-        let held = self.evictor.len();
-        self.evictor.insert(&mut self.candidates);
-        if self.evictor.len() != held + self.candidates.len() {
+        if self.history {
+            self.relink_candidates();
+        }
+        let held = self.order.len();
+        self.order.insert(&mut self.records, &mut self.candidates);
+        if self.order.len() != held + self.candidates.len() {
             return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
         }
         self.idle = idle;
         Ok(())
     }
 
+    /// What becomes of a released block where pins or duplicates matter. Returns whether its content stays; what was put in
+    /// `self.candidates` gets a place in the order.
+    #[cold]
+    fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
+        let record = *self.records.at(block.get());
+        let pinned = record.references > 0;
+        if unpinned {
+            if self.order.contains(&self.records, block) {
+                self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
+                return true;
+            }
+            // Its turn has come, or it has nothing to be kept for.
+            if record.is_registered() {
+                self.note_evicted(EvictionCause::Policy);
+            }
+            return false;
+        }
+        if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
+            return true; // placed with a copy that was dropped
+        }
+        if !record.is_registered() {
+            return false;
+        }
+        let may_drop = self.duplicates == DuplicatePolicy::DropOnRelease && !self.order.has_dependents(block);
+        let copy = if may_drop { self.index.other_computed_copy(&self.records, block) } else { None };
+        let Some(copy) = copy else {
+            if record.is_computed() {
+                self.candidates.push(Candidate { block, depth: record.depth() });
+                self.pinned_in_order += usize::from(pinned);
+            }
+            return record.is_computed();
+        };
+        self.counters.duplicates_dropped += 1;
+        // What was never computed had nothing computed behind it.
+        if record.is_computed() {
+            if self.order.renew(&mut self.records, copy) {
+                self.candidates.push(Candidate { block: copy, depth: record.depth() });
+            } else {
+                self.place_again(copy);
+            }
+        }
+        false
+    }
+
     /// Puts a parked block on the free list.
+    #[inline]
     fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
         // It is on no list: a list that has it is broken.
-        self.allocator.free_parked(block).map_err(|error| self.broken(error.to_string()))
+        self.allocator.free(&mut self.records, block).map_err(|error| self.broken(error.to_string()))
     }
 
     /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
@@ -278,18 +303,15 @@ impl BlockPool {
     /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give
     /// it up uncomputed, and until then it protects nothing that a lookup needs.
     fn relink_candidates(&mut self) {
-        if !self.history {
-            return;
-        }
         let mut at = 0;
         while let Some(&Candidate { block, .. }) = self.candidates.get(at) {
-            let parent = self.evictor.parent(block);
-            if parent.is_none_or(|parent| !self.index.is_computed(parent))
-                && let Some(hash) = self.index.parent_of(block)
-                && let Some(parent) = self.index.head_of_hash(&hash)
+            let parent = self.order.parent(block);
+            if parent.is_none_or(|parent| !self.records.at(parent.get()).is_computed())
+                && let Some(hash) = self.index.parent_of(&self.records, block)
+                && let Some(parent) = self.index.head_of_hash(&self.records, &hash)
             {
                 self.place_again(parent);
-                self.evictor.relink(block, parent);
+                self.order.relink(block, parent);
             }
             at += 1;
         }
@@ -310,14 +332,76 @@ impl BlockPool {
 
     fn release_after_unrecorded(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
         if self.fences.is_completed(step) {
-            return self.release(blocks);
+            return self.release_unrecorded(blocks);
         }
         self.check_poison()?;
-        self.touch(blocks)?;
-        self.check_releasable(blocks, &mut BTreeMap::new())?;
-        let allocator = &self.allocator;
-        self.fences.add(Some(step), blocks, allocator.num_blocks(), |b| allocator.ref_count(b).unwrap_or(0));
+        self.check_releasable(blocks)?;
+        self.fences.add_after(&mut self.records, step, blocks);
+        self.note_changed(blocks);
         Ok(())
+    }
+
+    /// Opens a fence: what is released until its ticket stays out of reach until [`Self::end_fence`]. O(1).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn fence(&mut self) -> Result<Ticket, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::Fence, |inner| {
+            inner.check_poison()?;
+            Ok(inner.fences.open())
+        })
+    }
+
+    /// Releases blocks that may still be read or written until `ticket` ends: then they become free or cached-free, and not
+    /// before; until then a hit on them still succeeds. Tickets end in any order. O(n).
+    ///
+    /// ```
+    /// use kvpool::{BlockPool, PoolConfig};
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, ..PoolConfig::default() })?;
+    /// let blocks = pool.allocate(3)?;
+    /// let (first, second) = (pool.fence()?, pool.fence()?);
+    /// pool.release_until(&blocks[..1], first)?;
+    /// pool.release_until(&blocks[1..], second)?;
+    /// assert_eq!((pool.num_available(), pool.num_fenced()), (0, 3));
+    /// pool.end_fence(second)?;
+    /// assert_eq!((pool.num_available(), pool.num_fenced()), (2, 1));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownTicket`]; as [`Self::release`].
+    pub fn release_until(&mut self, blocks: &[BlockId], ticket: Ticket) -> Result<(), PoolError> {
+        self.recorded(
+            |_, _, _| PoolOperation::ReleaseUntil { blocks: Ids::pack(blocks), ticket: ticket.get() },
+            |inner| {
+                inner.check_poison()?;
+                inner.check_ticket(ticket)?;
+                inner.check_releasable(blocks)?;
+                inner.fences.add_until(&mut inner.records, ticket, blocks);
+                inner.note_changed(blocks);
+                Ok(())
+            },
+        )
+    }
+
+    /// Ends a fence. Returns how many references it held. O(those references).
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of another pool.
+    pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
+        self.recorded(|_, _, _| PoolOperation::EndFence { ticket: ticket.get() }, |inner| {
+            inner.check_poison()?;
+            inner.check_ticket(ticket)?;
+            let ended = inner.fences.close(ticket).unwrap_or_default();
+            inner.end_fences(ended, false)
+        })
+    }
+
+    fn check_ticket(&self, ticket: Ticket) -> Result<(), PoolError> {
+        if self.fences.is_open(ticket) {
+            return Ok(());
+        }
+        Err(PoolError::UnknownTicket { ticket: ticket.get(), open: self.fences.num_open() })
     }
 
     /// Ends the fences of `step` and of all earlier steps. Returns how many references they held. O(those references).
@@ -334,25 +418,27 @@ impl BlockPool {
     fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
-        self.end_fences(&ended, false)?;
-        Ok(ended.len())
+        self.end_fences(ended, false)
     }
 
-    pub(super) fn end_fences(&mut self, ended: &[BlockId], pins: bool) -> Result<(), PoolError> {
+    /// Drops the references of a fence that has ended, or of all pins. Returns how many there were.
+    pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
-        self.touch(ended)?;
-        for &block in ended {
-            let references = self.allocator.ref_count(block).unwrap_or(0);
-            if !self.fences.end_one(block, references) {
+        for &block in &ended {
+            if !self.fences.end_one(&mut self.records, block, pins) {
+                let references = self.records.at(block.get()).references;
                 let reason = format!("F1: a fence of block {block} ends, which has {references} references");
                 return Err(self.broken(reason));
             }
-            self.allocator.drop_references(&[block], &mut self.idle)?;
-            if references > 1 && self.is_released(block) {
-                self.idle.push(block); // of its references pins are left
+            if self.allocator.end_fence(&mut self.records, block, pins) {
+                self.idle.push(block);
             }
         }
-        self.settle_idle(pins)
+        self.note_changed(&ended);
+        self.settle_idle(pins)?;
+        let count = ended.len();
+        self.fences.recycle(ended, pins);
+        Ok(count)
     }
 
     /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only policies that order by
@@ -378,14 +464,14 @@ impl BlockPool {
         }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "accessed")?;
-            self.check_untampered(block)?;
-            if self.allocator.ref_count(block) == Some(0) && !self.evictor.contains(block) {
+            let held = self.records.at(block.get()).references > 0;
+            if !held && !self.order.contains(&self.records, block) {
                 let operation = "mark it as accessed";
                 return Err(PoolError::NotHeld { block, held: 0, operation, position });
             }
         }
         for &block in blocks {
-            self.evictor.mark_accessed(block, time);
+            self.order.mark_accessed(block, time);
         }
         Ok(())
     }
@@ -407,15 +493,15 @@ impl BlockPool {
         for &block in blocks {
             check_id(block, self.num_blocks(), "evicted")?;
         }
-        self.touch(blocks)?;
         let mut dropped = 0;
         for &block in blocks {
-            if !self.index.contains(block) {
+            let record = self.records.at(block.get());
+            if !record.is_registered() {
                 continue;
             }
-            let idle = self.allocator.ref_count(block) == Some(0);
+            let idle = record.references == 0;
             let in_order = self.is_pinned_in_order(block);
-            if self.evictor.remove(block) != (idle || in_order) {
+            if self.order.remove(&mut self.records, block) != (idle || in_order) {
                 let reason = format!("B2: the evictor is wrong about whether it held block {block}");
                 return Err(self.broken(reason));
             }
@@ -426,6 +512,7 @@ impl BlockPool {
                 self.free_parked(block)?;
             }
         }
+        self.note_changed(blocks);
         Ok(dropped)
     }
 
@@ -474,19 +561,19 @@ impl BlockPool {
 
     fn forget(&mut self) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
-        self.touch_all()?;
-        while let Some(block) = self.evictor.evict() {
+        while let Some(block) = self.order.evict(&mut self.records) {
             let pinned = self.check_victim(block)?;
-            self.index.remove(block);
+            self.index.remove(&mut self.records, block);
             if !pinned {
                 self.free_parked(block)?;
             }
         }
-        if !self.evictor.is_empty() {
+        if self.order.len() > 0 {
             return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
         }
-        self.evictor.clear();
-        self.index.clear();
+        self.order.clear();
+        self.index.clear(&mut self.records);
+        self.note_all_changed();
         if let Some(advisor) = &mut self.advisor {
             advisor.forget();
         }
@@ -512,13 +599,15 @@ impl BlockPool {
         if num_blocks < from || num_blocks > MAX_BLOCKS {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
-        // Memory for everything first: the allocator, whose size is the pool's, comes last and hands the blocks out.
+        // Memory for everything first: the blocks, which are handed out then, come last.
         let advisor =
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
-        self.index.grow(num_blocks)?;
-        self.evictor.grow(num_blocks)?;
+        self.records.reserve(num_blocks)?;
+        self.order.grow(num_blocks)?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
-        self.allocator.grow(num_blocks)?;
+        self.index.grow(&self.records, num_blocks)?;
+        self.records.grow(num_blocks)?;
+        self.allocator.grow(&mut self.records, from);
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);
         }

@@ -4,11 +4,10 @@ use super::BlockPool;
 use crate::advisor::Sample;
 use crate::block::BlockId;
 use crate::error::PoolError;
-use crate::events::BlockEvent;
 use crate::free_list::check_id;
 use crate::hash::HashChain;
 use crate::journal::{Ids, PoolOperation};
-use crate::prefix_index::{Inserted, PrefixIndex, Visibility};
+use crate::prefix_index::{Index, Inserted, Visibility};
 use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
@@ -46,6 +45,9 @@ pub(crate) struct PrefixMatch {
     pub(super) sample: Sample,
 }
 
+/// Positions whose lines a lookup asks for at once.
+const LOOKAHEAD: usize = 16;
+
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
@@ -74,49 +76,61 @@ impl BlockPool {
         self.check_chain(chain)?;
         let asked = chain.len().min(max_blocks);
         let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
+        found.blocks.reserve(asked.min(self.index.num_registered()));
+        let mut guesses = [0; LOOKAHEAD];
         for position in 0..asked {
-            match self.index.find_or_collision(chain, position) {
-                Ok(Some(block)) => {
-                    self.check_untampered(block)?;
-                    let references = self.allocator.ref_count(block).unwrap_or(u32::MAX);
-                    if references == u32::MAX {
-                        break; // no further reference can be counted: as good as a miss
-                    }
-                    found.idle += usize::from(references == 0);
-                    found.blocks.push(block);
-                }
-                Ok(None) => break,
-                Err(()) => {
-                    found.collided = true;
-                    break;
-                }
+            let lane = position % LOOKAHEAD;
+            if lane == 0 {
+                self.index.guess(&self.records, chain, position, &mut guesses);
             }
+            let block = match guesses[lane] {
+                0 => match self.index.find_or_collision(&self.records, chain, position) {
+                    Ok(Some(block)) => block,
+                    Ok(None) => break,
+                    Err(()) => {
+                        found.collided = true;
+                        break;
+                    }
+                },
+                guess => BlockId::new(guess),
+            };
+            let references = self.records.at(block.get()).references;
+            if references == u32::MAX {
+                break; // no further reference can be counted: as good as a miss
+            }
+            found.idle += usize::from(references == 0);
+            found.blocks.push(block);
         }
         Ok(found)
     }
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
-        self.touch(&found.blocks)?;
         for &block in &found.blocks {
-            let before = self.allocator.ref_count(block).unwrap_or(0);
-            if before > 0 {
-                if !self.take_back(block, before) {
-                    self.note_shared_hit(block);
+            let record = self.records.at(block.get());
+            if record.references == 0 {
+                if !self.order.hit(&mut self.records, block) {
+                    return Err(self
+                        .broken(format!("B2: block {block} is cached, unheld, and not with the evictor")));
                 }
-                self.allocator.acquire(&[block])?;
-                self.fences.on_acquire(block, before);
-            } else if self.evictor.hit(block) {
-                self.allocator.hold_parked(block);
-            } else {
-                return Err(
-                    self.broken(format!("B2: block {block} is cached, unheld, and not with the evictor"))
-                );
+                self.allocator.hold_parked(&mut self.records, block);
+                continue;
+            }
+            if record.is_fenced() {
+                self.fences.unfence();
+            }
+            let pinned_alone = record.is_released();
+            self.allocator.count(&mut self.records, block);
+            if pinned_alone {
+                self.take_back(block);
+            } else if self.history {
+                self.note_shared_hit(block);
             }
         }
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;
         self.counters.collisions += u64::from(found.collided);
+        self.note_changed(&found.blocks);
         self.advise(found);
         Ok(())
     }
@@ -162,7 +176,7 @@ impl BlockPool {
     pub fn probe(&self, chain: &HashChain, max_blocks: usize) -> Result<Probe, PoolError> {
         let found = self.find_prefix(chain, max_blocks)?;
         let cached_blocks = found.blocks.len();
-        let pending = (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(chain, at));
+        let pending = (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(&self.records, chain, at));
         Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
     }
 
@@ -172,7 +186,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], [`PoolError::TooDeep`] behind
-    /// the first 2^29 blocks of a chain, unknown ids, and what [`Self::match_and_acquire`] says of chains.
+    /// the first 2^28 blocks of a chain, unknown ids, and what [`Self::match_and_acquire`] says of chains.
     pub fn register(
         &mut self,
         blocks: &[BlockId],
@@ -197,36 +211,37 @@ impl BlockPool {
     ) -> Result<Registered, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
-        PrefixIndex::check_depth(start.saturating_add(blocks.len().saturating_sub(1)))?;
-        if start + blocks.len() > chain.len() {
+        Index::check_depth(start.saturating_add(blocks.len().saturating_sub(1)))?;
+        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
             return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
         }
-        self.touch(blocks)?;
         for (position, &block) in blocks.iter().enumerate() {
-            check_id(block, self.num_blocks(), "registered")?;
-            if self.allocator.ref_count(block) == Some(0) {
+            if self.records.at(block.get()).references == 0 {
+                check_id(block, self.num_blocks(), "registered")?;
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
+        let mut registered = blocks.len();
         for (done, &block) in blocks.iter().enumerate() {
             let Some(link) = chain.link(start + done) else { break };
             // Already registered before, or named twice in this call: take back what this call did.
-            if self.index.contains(block) {
+            if self.records.at(block.get()).is_registered() {
                 for undo in blocks.iter().take(done).rev() {
-                    self.index.remove(*undo);
+                    self.index.remove(&mut self.records, *undo);
                 }
                 return Err(PoolError::AlreadyRegistered { block });
             }
-            if self.index.insert_checked(block, &link) == Inserted::Collision {
+            if self.index.insert(&mut self.records, block, &link) == Inserted::Collision {
                 self.counters.collisions += 1;
-                self.note_all_registered(&blocks[..done], chain, start);
-                self.advise_registered(chain, start, start + done);
-                return Ok(Registered { blocks: done, collided: true });
+                registered = done;
+                break;
             }
         }
-        self.note_all_registered(blocks, chain, start);
-        self.advise_registered(chain, start, start + blocks.len());
-        Ok(Registered { blocks: blocks.len(), collided: false })
+        self.note_changed(&blocks[..registered]);
+        self.note_contents(&blocks[..registered]);
+        self.note_all_registered(&blocks[..registered], chain, start);
+        self.advise_registered(chain, start, start + registered);
+        Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
@@ -253,29 +268,33 @@ impl BlockPool {
         )
     }
 
-    fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+    pub(super) fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
-        self.touch(blocks)?;
         for &block in blocks {
-            check_id(block, self.num_blocks(), "marked computed")?;
-            if !self.index.contains(block) {
+            if !self.records.at(block.get()).is_registered() {
+                check_id(block, self.num_blocks(), "marked computed")?;
                 return Err(PoolError::NotRegistered { block });
             }
         }
+        if self.events.is_enabled() || self.departures.is_some() || self.digest.is_some() {
+            self.mark_computed_watched(blocks);
+        } else {
+            for &block in blocks {
+                self.index.mark_computed(&mut self.records, block);
+            }
+        }
+        self.note_changed(blocks);
+        Ok(())
+    }
+
+    fn mark_computed_watched(&mut self, blocks: &[BlockId]) {
         for &block in blocks {
-            let appeared = self.index.mark_computed_checked(block) == Visibility::Appeared;
+            self.note_content_ends(block);
+            let appeared = self.index.mark_computed(&mut self.records, block) == Visibility::Appeared;
+            self.note_contents(&[block]);
             if appeared {
                 self.note_appeared(block);
             }
-            if appeared
-                && self.events.is_enabled()
-                && let (Some(hash), Some(depth)) = (self.index.hash_of(block), self.index.depth_of(block))
-            {
-                let parent = self.index.parent_of(block);
-                let stored = BlockEvent::Stored { hash, parent, depth, block };
-                self.events.push(stored, self.index.algorithm());
-            }
         }
-        Ok(())
     }
 }

@@ -43,6 +43,7 @@ mod faults;
 mod journal;
 mod lifetime;
 mod lookup;
+mod order;
 mod pins;
 mod promote;
 mod retention;
@@ -52,15 +53,18 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use crate::advisor::{Advisor, AdvisorConfig};
-use crate::allocator::BlockAllocator;
+use crate::allocator::Allocator;
+use crate::block::record::Records;
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::events::{BlockEvent, EventBatch, EventLog};
+use crate::evictor::lru::Lru;
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
-use crate::fence::FenceSet;
+use crate::fence::Fences;
+use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
 use crate::journal::{Check, Journal, PoolOperation};
-use crate::prefix_index::{PrefixIndex, Visibility};
+use crate::prefix_index::{Index, Visibility};
 use crate::retention::RetentionConfig;
 use crate::stats::PoolStats;
 
@@ -167,12 +171,14 @@ struct Counters {
 /// Blocks of one tier: allocation, prefix cache, eviction.
 #[derive(Debug)]
 pub struct BlockPool {
-    allocator: BlockAllocator,
-    index: PrefixIndex,
-    evictor: Box<dyn Evictor>,
-    /// Whether the evictor wants to be told of registrations and of hits on blocks in use.
+    /// What is known of each block: all parts below write to it.
+    records: Records,
+    allocator: Allocator,
+    index: Index,
+    order: order::Order,
+    /// Whether the order wants to be told of registrations and of hits on blocks in use.
     history: bool,
-    fences: FenceSet,
+    fences: Fences,
     /// Blocks that the evictor holds and pins hold, too.
     pinned_in_order: usize,
     events: EventLog,
@@ -202,9 +208,13 @@ impl BlockPool {
         reason = "a configuration is handed over: later fields may be consumed"
     )]
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
-        let allocator = BlockAllocator::new(config.num_blocks)?;
-        let evictor = config.eviction.build(config.num_blocks, config.retention.as_ref())?;
-        Self::assemble(&config, allocator, evictor)
+        check_num_blocks(config.num_blocks)?;
+        let order = if config.eviction == EvictionPolicy::Lru && config.retention.is_none() {
+            order::Order::Lru(Lru::default())
+        } else {
+            order::Order::Other(config.eviction.build(config.num_blocks, config.retention.as_ref())?)
+        };
+        Self::assemble(&config, order)
     }
 
     /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored: [`crate::Closed`] makes
@@ -217,7 +227,7 @@ impl BlockPool {
         reason = "a configuration is handed over: later fields may be consumed"
     )]
     pub fn with_evictor(config: PoolConfig, mut evictor: Box<dyn Evictor>) -> Result<Self, PoolError> {
-        let allocator = BlockAllocator::new(config.num_blocks)?;
+        check_num_blocks(config.num_blocks)?;
         if !evictor.is_empty() {
             return Err(PoolError::InvalidConfig {
                 field: "evictor",
@@ -226,25 +236,22 @@ impl BlockPool {
             });
         }
         evictor.grow(config.num_blocks)?;
-        Self::assemble(&config, allocator, evictor)
+        Self::assemble(&config, order::Order::Other(evictor))
     }
 
-    fn assemble(
-        config: &PoolConfig,
-        allocator: BlockAllocator,
-        evictor: Box<dyn Evictor>,
-    ) -> Result<Self, PoolError> {
+    fn assemble(config: &PoolConfig, order: order::Order) -> Result<Self, PoolError> {
         let events = EventLog::new(config.event_capacity)?;
-        let advisor = config.advisor.as_ref().map(|config| Advisor::new(config, allocator.num_usable()));
-        let history = evictor.wants_history();
+        let advisor = config.advisor.as_ref().map(|config_of| Advisor::new(config_of, config.num_blocks - 1));
+        let history = order.wants_history();
         let keep_parents = events.is_enabled() || history;
-        let index = PrefixIndex::new(config.num_blocks, config.block_size, config.verify, keep_parents)?;
+        let mut records = Records::new(config.num_blocks)?;
         Ok(Self {
-            allocator,
-            index,
-            evictor,
+            allocator: Allocator::new(&mut records),
+            index: Index::new(config.num_blocks, config.block_size, config.verify, keep_parents)?,
+            records,
+            order,
             history,
-            fences: FenceSet::default(),
+            fences: Fences::default(),
             pinned_in_order: 0,
             events,
             advisor: advisor.transpose()?.map(Box::new),
@@ -264,13 +271,13 @@ impl BlockPool {
     /// Blocks, null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
-        self.allocator.num_blocks()
+        self.records.len()
     }
 
     /// Blocks that can be used: all but the null block.
     #[must_use]
     pub const fn num_usable(&self) -> usize {
-        self.allocator.num_usable()
+        self.records.len() - 1
     }
 
     /// Blocks that an allocation can take now: free and cached-free.
@@ -300,33 +307,33 @@ impl BlockPool {
     /// References of `block` that fences hold: part of [`Self::ref_count`].
     #[must_use]
     pub fn fence_references(&self, block: BlockId) -> u32 {
-        self.fences.references(block)
+        self.records.at(block.get()).fences
     }
 
     /// References of `block` outside of fences and pins: block tables and other holders.
     #[must_use]
     pub fn num_holders(&self, block: BlockId) -> u32 {
-        // More fences than references: the scrubber's to find.
-        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.references(block))
+        self.records.at(block.get()).holders()
     }
 
     /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
     /// Pins do not: a planned copy is made before anything of the step is written.
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
-        self.ref_count(block).unwrap_or(0).saturating_sub(self.fences.pins(block))
+        let record = self.records.at(block.get());
+        record.references.saturating_sub(record.pins)
     }
 
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
     #[must_use]
     pub fn is_registered(&self, block: BlockId) -> bool {
-        self.index.contains(block)
+        self.records.at(block.get()).is_registered()
     }
 
     /// The blocks registered under `hash`, computed ones first. A look, not a hold: see [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        self.index.copies(hash)
+        self.index.copies(&self.records, hash)
     }
 
     /// Whether `complete_step` has been called for `step` or a later one.
@@ -368,18 +375,18 @@ impl BlockPool {
     /// References of `block`, those of fences included; `None` for ids outside the pool.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.allocator.ref_count(block)
+        self.records.get(block).map(|record| record.references)
     }
 
     /// Where `block` is; `None` for ids outside the pool.
     #[must_use]
     pub fn state(&self, block: BlockId) -> Option<BlockState> {
-        let references = self.allocator.ref_count(block)?;
-        Some(match references {
+        let record = self.records.get(block)?;
+        Some(match record.references {
             _ if block.is_null() => BlockState::Null,
-            0 if self.evictor.contains(block) => BlockState::CachedFree,
+            0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
             0 => BlockState::Free,
-            _ if self.fences.is_fenced(block, references) => BlockState::Fenced,
+            _ if record.is_fenced() => BlockState::Fenced,
             _ => BlockState::Active,
         })
     }
@@ -387,27 +394,27 @@ impl BlockPool {
     /// The hash under which `block` is registered.
     #[must_use]
     pub fn hash_of(&self, block: BlockId) -> Option<BlockHash> {
-        self.index.hash_of(block)
+        Index::hash_of(&self.records, block)
     }
 
     /// Whether `block` is registered and its KV written.
     #[must_use]
     pub fn is_computed(&self, block: BlockId) -> bool {
-        self.index.is_computed(block)
+        self.records.at(block.get()).is_computed()
     }
 
     /// The free blocks in the order in which they will be handed out. O(free blocks).
     #[must_use]
     pub fn free_order(&self) -> Vec<BlockId> {
-        self.allocator.free_list().iter().collect()
+        self.allocator.free_list().iter(&self.records).collect()
     }
 
     /// The cached-free blocks in the order in which they would be evicted. O(cached-free blocks).
     #[must_use]
     pub fn eviction_order(&self) -> Vec<BlockId> {
-        let mut order = self.evictor.order();
+        let mut order = self.order.order(&self.records);
         if self.pinned_in_order > 0 {
-            order.retain(|&block| self.allocator.ref_count(block) == Some(0));
+            order.retain(|&block| self.records.at(block.get()).references == 0);
         }
         order
     }
@@ -451,11 +458,11 @@ impl BlockPool {
         if let Some(reason) = self.poison_reason() {
             return Err(InvariantViolation::new("B0 (the pool is not poisoned)", reason));
         }
-        self.allocator.check_invariants()?;
-        self.index.check_invariants()?;
-        self.evictor.check_invariants()?;
+        self.allocator.check_invariants(&self.records)?;
+        self.index.check_invariants(&self.records)?;
+        self.order.check_invariants(&self.records)?;
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
-        self.fences.check_invariants(|block| self.allocator.ref_count(block).unwrap_or(0))?;
+        self.fences.check_invariants(&self.records)?;
         self.check_digest()?;
         self.check_block(BlockId::new(0))?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
@@ -485,7 +492,7 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.
     pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
-        self.index.keep_parents()
+        self.index.keep_parents(&self.records)
     }
 
     /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
@@ -493,27 +500,36 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        let parent = before.or_else(|| self.index.head_of_hash(&link.parent?));
+        let parent = before.or_else(|| self.index.head_of_hash(&self.records, &link.parent?));
         let content = Content { key: link.hash.key(), depth: link.depth };
-        self.evictor.registered(block, content, parent);
+        self.order.registered(block, content, parent);
     }
 
     /// Tells the evictor that a lookup took a block which was in use.
     fn note_shared_hit(&mut self, block: BlockId) {
         if self.history {
-            self.evictor.hit(block);
+            self.order.hit(&mut self.records, block);
         }
     }
 
     /// Takes a registered block out of the index, with its event.
+    #[inline]
     fn unregister(&mut self, block: BlockId) {
-        let wanted = self.events.is_enabled() || self.departures.is_some();
-        let hash = if wanted { self.index.hash_of(block) } else { None };
+        if self.events.is_enabled() || self.departures.is_some() || self.digest.is_some() {
+            return self.unregister_watched(block);
+        }
+        self.index.remove(&mut self.records, block);
+    }
+
+    #[inline(never)]
+    fn unregister_watched(&mut self, block: BlockId) {
+        let Some(hash) = Index::hash_of(&self.records, block) else { return };
+        self.note_content_ends(block);
         let algorithm = self.index.algorithm(); // it may be the last one
-        let vanished = self.index.contains(block) && self.index.remove_checked(block) == Visibility::Vanished;
-        if let (true, Some(hash)) = (vanished, hash) {
+        let vanished = self.index.remove(&mut self.records, block) == Visibility::Vanished;
+        if vanished {
             self.events.push(BlockEvent::Removed { hash, block }, algorithm);
         }
-        self.note_unregistered(hash.filter(|_| vanished));
+        self.note_unregistered(vanished.then_some(hash));
     }
 }

@@ -7,7 +7,7 @@ use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
 use crate::journal::{LinkRecord, PoolOperation};
-use crate::prefix_index::{Inserted, PrefixIndex};
+use crate::prefix_index::{Index, Inserted};
 
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
@@ -16,7 +16,7 @@ impl BlockPool {
             return Err(PoolError::StaleEpoch { chain: link.epoch(), pool: self.epoch });
         }
         self.index.check_kind(link.algorithm(), link.tokens().len())?;
-        PrefixIndex::check_depth(link.depth() as usize)?;
+        Index::check_depth(link.depth() as usize)?;
         if self.verify() >= crate::hash::Verify::Fingerprint && link.as_ref().fingerprint.is_none() {
             return Err(PoolError::MissingVerification { verify: "fingerprints" });
         }
@@ -43,21 +43,24 @@ impl BlockPool {
     fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
-        self.touch(&[block])?;
         if self.num_holders(block) == 0 {
             return Err(PoolError::NotHeld { block, held: 0, operation: "promote it", position: 0 });
         }
-        if self.index.contains(block) {
+        if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
         if let Some(shared) = self.acquire_link(&link.as_ref())? {
-            self.release(&[block])?;
+            self.release_unrecorded(&[block])?;
             return Ok(shared);
         }
-        match self.index.insert_checked(block, &link.as_ref()) {
+        match self.index.insert(&mut self.records, block, &link.as_ref()) {
             Inserted::Collision => self.counters.collisions += 1,
-            _ => self.note_registered(block, &link.as_ref(), None),
+            Inserted::Registered => {
+                self.note_contents(&[block]);
+                self.note_registered(block, &link.as_ref(), None);
+            }
         }
+        self.note_changed(&[block]);
         Ok(block)
     }
 
@@ -77,12 +80,12 @@ impl BlockPool {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
         self.counters.collisions +=
-            u64::from(shared.is_none() && self.index.find_link(&link.as_ref()).is_err());
+            u64::from(shared.is_none() && self.index.find_link(&self.records, &link.as_ref()).is_err());
         Ok(shared)
     }
 
     fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
-        let Some(shared) = self.index.find_link(link).ok().flatten() else {
+        let Some(shared) = self.index.find_link(&self.records, link).ok().flatten() else {
             self.counters.misses += 1;
             self.advise_link(link, false);
             return Ok(None);
@@ -95,48 +98,49 @@ impl BlockPool {
 
     /// One more reference to a block that is held or cached-free.
     pub(crate) fn hold(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.allocator.ref_count(block) != Some(0) {
-            let pinned = self.is_released(block);
-            self.acquire(&[block])?;
+        let record = self.records.at(block.get());
+        if record.references > 0 {
+            let pinned = record.is_released();
+            self.add_references(&[block], true)?;
             if !pinned {
                 self.note_shared_hit(block); // else it was one already
             }
             return Ok(());
         }
-        self.touch(&[block])?;
-        if !self.evictor.hit(block) {
+        if !self.order.hit(&mut self.records, block) {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
         }
-        self.allocator.hold_parked(block);
+        self.allocator.hold_parked(&mut self.records, block);
+        self.note_changed(&[block]);
         Ok(())
     }
 
     /// What is known of a registered and computed block's content.
     pub(crate) fn content_of(&self, block: BlockId) -> Option<LinkRef<'_>> {
-        if self.index.is_computed(block) { self.index.link_of(block) } else { None }
+        if self.is_computed(block) { self.index.link_of(&self.records, block) } else { None }
     }
 
     /// The computed block with a content of another tier's pool.
     pub(crate) fn find_content(&self, content: &LinkRef<'_>) -> Option<BlockId> {
-        let found = self.index.find_link(content).ok().flatten().filter(|&found| !self.is_tampered(found))?;
+        let found = self.index.find_link(&self.records, content).ok().flatten()?;
+        let record = self.records.at(found.get());
         // A block that nobody can hold once more is as good as none.
-        let usable = self.allocator.ref_count(found).is_some_and(|held| held < u32::MAX / 2);
-        (usable && self.index.is_computed(found)).then_some(found)
+        (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
     }
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted, and leaves it
     /// unregistered.
     pub(crate) fn adopt_content(&mut self, block: BlockId, content: &LinkRef<'_>) -> Result<(), PoolError> {
-        if self.index.contains(block) {
+        if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
-        self.touch(&[block])?;
-        if self.index.insert_checked(block, content) == Inserted::Collision {
+        if self.index.insert(&mut self.records, block, content) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());
         }
+        self.note_contents(&[block]);
         self.note_registered(block, content, None);
-        self.mark_computed(&[block])
+        self.mark_computed_unrecorded(&[block])
     }
 }

@@ -41,16 +41,14 @@ impl BlockPool {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "retained")?;
-            self.check_untampered(block)?;
         }
-        let Some(retainer) = self.evictor.retention_mut() else {
+        let Some(retainer) = self.order.retention_mut() else {
             return Err(PoolError::NoRetention { operation: "retain blocks" });
         };
         let mut report = HintReport::default();
         for &block in blocks {
             // A fence is no holder: whoever released the block has no say any more.
-            let references = self.allocator.ref_count(block).unwrap_or(0);
-            let shared = references.saturating_sub(self.fences.references(block)) > 1;
+            let shared = self.records.at(block.get()).holders() > 1;
             report.count(if retention.keep == Keep::Demoted && shared {
                 Hint::Ignored
             } else {
@@ -108,28 +106,28 @@ impl BlockPool {
     pub fn tenant_blocks(&self, tenant: TenantId) -> Result<usize, PoolError> {
         self.check_poison()?;
         let refused = PoolError::NoRetention { operation: "count a tenant's blocks" };
-        Ok(self.evictor.retention().ok_or(refused)?.tenant_blocks(tenant))
+        Ok(self.order.retention().ok_or(refused)?.tenant_blocks(tenant))
     }
 
     /// How many blocks are retained how; `None` without retention. O(1).
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
-        self.evictor.retention().map(Retain::stats)
+        self.order.retention().map(Retain::stats)
     }
 
     /// Whether the pool was made with retention.
     #[must_use]
     pub fn has_retention(&self) -> bool {
-        self.evictor.retention().is_some()
+        self.order.retention().is_some()
     }
 
     /// The latest time that [`Self::advance_time`] was told; `None` before any, or without retention.
     #[must_use]
     pub fn retention_time(&self) -> Option<f64> {
-        self.evictor.retention()?.now()
+        self.order.retention()?.now()
     }
 
     fn retainer(&mut self, operation: &'static str) -> Result<&mut dyn Retain, PoolError> {
-        self.evictor.retention_mut().ok_or(PoolError::NoRetention { operation })
+        self.order.retention_mut().ok_or(PoolError::NoRetention { operation })
     }
 }

@@ -15,8 +15,7 @@
 //!
 //! A pool without a digest does not notice a reference count that was changed from one possible number to another.
 //!
-//! Between two scrubs operations look out for themselves: links are followed only if they are mirrored, and with a digest no
-//! operation takes a block whose references or content somebody else has changed since it was counted last.
+//! Between two scrubs operations look out for links alone: they are followed only if they are mirrored.
 //!
 //! Costs: O(1) per block checked (O(log blocks) with access times), O(blocks touched since the last digest) per call.
 
@@ -87,26 +86,29 @@ impl BlockPool {
 
     /// Everything that can be said of one block in O(1).
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.allocator.free_list().check_block(block)?;
-        self.index.check_block(block)?;
-        self.evictor.check_block(block)?;
+        let record = self.records.at(block.get());
+        if block.is_null() || !record.is_in_order() {
+            self.allocator.free_list().check_block(&self.records, block)?;
+        }
+        self.index.check_block(&self.records, block)?;
+        self.order.check_block(&self.records, block)?;
         self.check_term(block)?;
-        let references = self.ref_count(block).unwrap_or(0);
-        let on_free_list = self.allocator.free_list().contains(block);
-        let evictable = self.evictor.contains(block);
+        let references = record.references;
+        let on_free_list = record.is_free();
+        let evictable = self.order.contains(&self.records, block);
         // Pins leave a block its place in the order.
-        let held = references > 0 && !(evictable && self.is_released(block));
+        let held = references > 0 && !(evictable && record.is_released());
         let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
         ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
             format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
         })?;
-        ensure(!evictable || self.index.is_computed(block), "B2 (evictable blocks are computed)", || {
+        ensure(!evictable || record.is_computed(), "B2 (evictable blocks are computed)", || {
             format!("{block:?}")
         })?;
-        ensure(!on_free_list || !self.index.contains(block), "B3 (free blocks are not registered)", || {
+        ensure(!on_free_list || !record.is_registered(), "B3 (free blocks are not registered)", || {
             format!("{block:?}")
         })?;
-        let fenced = self.fences.references(block);
+        let fenced = record.fences;
         ensure(fenced <= references, "F1 (fence references are references)", || {
             format!("{block:?}: {fenced} of {references}")
         })?;
@@ -115,11 +117,11 @@ impl BlockPool {
 
     /// A block hangs on one with the content before its own.
     fn check_parent(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        if !self.history || !self.index.contains(block) {
+        if !self.history || !self.is_registered(block) {
             return Ok(());
         }
-        let Some(parent) = self.evictor.parent(block) else { return Ok(()) };
-        let (holds, wanted) = (self.index.hash_of(parent), self.index.parent_of(block));
+        let Some(parent) = self.order.parent(block) else { return Ok(()) };
+        let (holds, wanted) = (self.hash_of(parent), self.index.parent_of(&self.records, block));
         ensure(holds == wanted, "E5 (a block hangs on the content before its own)", || {
             format!("{block:?} hangs on {parent:?} with {holds:?}, not {wanted:?}")
         })
@@ -134,8 +136,7 @@ impl BlockPool {
             format!("{free} free, {cached_free} cached-free, {held} held of {}", self.num_usable())
         })?;
         let references = self.fences.num_references();
-        let idle = !self.fences.is_idle() || references == 0;
-        ensure(idle && fenced <= held, "F2 (fenced blocks are held)", || {
+        ensure(self.fences.is_plausible() && fenced <= held, "F2 (fenced blocks are held)", || {
             format!("{fenced} fenced of {held} held, {references} fence references")
         })?;
         let Some(totals) = self.digest_totals() else { return Ok(()) };
@@ -145,7 +146,7 @@ impl BlockPool {
             held,
             fenced,
             registered: self.index.num_registered(),
-            contents: self.index.content_sum(),
+            contents: self.content_sum(),
         };
         ensure(totals == counted, "D2 (counters are those of the blocks)", || {
             format!("counted {counted:?}, found {totals:?}")
@@ -155,7 +156,7 @@ impl BlockPool {
     /// Refuses work if an invariant broke before, or if a part met broken links.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
-        if self.poison.get().is_none() && !self.index.is_torn() && !self.allocator.free_list().is_torn() {
+        if self.poison.get().is_none() && !self.index.is_torn() && !self.allocator.free_list().is_torn() && !self.order.is_torn() {
             return Ok(());
         }
         Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))

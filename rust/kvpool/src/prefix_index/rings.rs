@@ -1,332 +1,250 @@
 //! Changes of the index: blocks enter and leave the ring of their hash, and become computed.
 //!
-//! A ring is doubly linked through the entries, so each change is O(1), however many copies a hash has.
+//! A ring is doubly linked through the records, so each change is O(1), however many copies a hash has. The ring of an only copy
+//! is the block itself.
 
-use super::{COMPUTED, Entry, HEAD, Inserted, PrefixIndex, REGISTERED, Visibility};
+use super::index::{Index, Visibility};
+use super::Inserted;
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::free_list::check_id;
-use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
+use crate::block::record::{COMPUTED, CONTENT, DEPTH, HEAD, REGISTERED, Record, Records};
+use crate::error::{InvariantViolation, ensure};
+use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::list::Link;
 
-impl PrefixIndex {
-    /// Registers `block` as the chain's block `position`, not yet computed. O(1).
-    ///
-    /// # Errors
-    /// [`PoolError::AlreadyRegistered`]; ids and positions out of range; what [`Self::check_chain`] finds.
-    pub fn insert(
-        &mut self,
-        block: BlockId,
-        chain: &HashChain,
-        position: usize,
-    ) -> Result<Inserted, PoolError> {
-        check_id(block, self.num_blocks, "registered")?;
-        self.check_chain(chain)?;
-        Self::check_depth(position)?;
-        let Some(link) = chain.link(position) else {
-            return Err(PoolError::ChainTooShort { start: position, blocks: 1, chain: chain.len() });
-        };
-        if self.contains(block) {
-            return Err(PoolError::AlreadyRegistered { block });
-        }
-        Ok(self.insert_checked(block, &link))
-    }
-
-    /// [`Self::insert`] after all checks.
+impl Index {
+    /// Registers a block, which is real and not registered, with a content whose kind and depth were checked; not yet computed.
     #[inline]
-    pub(crate) fn insert_checked(&mut self, block: BlockId, link: &LinkRef<'_>) -> Inserted {
+    pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
         let id = block.get();
         self.algorithm = Some(link.algorithm);
-        let mut flags = REGISTERED;
-        let (computed, uncomputed) = self.heads_of(&link.hash);
+        let home = self.table.home(&link.hash);
+        let (computed, uncomputed) = self.heads_of(records, home, &link.hash);
         if computed.or(uncomputed).is_some_and(|copy| !self.verifies_link(copy, link)) {
             return Inserted::Collision;
         }
-        let (prev, next) = if let Some(head) = uncomputed {
-            // At the end of the ring.
-            let tail = self.entries[head as usize].prev;
-            if !self.mirrors(tail, head) {
+        let mut head = 0;
+        let mut ring = Link { prev: id, next: id };
+        if let Some(first) = uncomputed {
+            ring = Link { prev: records.at(first).ring.prev, next: first };
+            if !self.mirrors(records, ring.prev, first) {
                 return Inserted::Collision; // not over what cannot be trusted
             }
-            self.entries[tail as usize].next = id;
-            self.entries[head as usize].prev = id;
-            (tail, head)
+            set_next(records, ring.prev, id);
+            set_prev(records, first, id);
         } else {
-            self.insert_head(id, &link.hash);
+            self.torn |= !self.table.insert(home, id);
             self.mixed += usize::from(computed.is_some());
-            flags |= HEAD;
-            (id, id)
-        };
-        if block.index() >= self.entries.len() {
-            self.extend_to(block);
+            head = HEAD;
         }
-        self.entries[block.index()] =
-            Entry { hash: link.hash, prev, next, depth_and_flags: link.depth | flags };
+        if let Some(record) = records.get_mut(block) {
+            record.hash = link.hash;
+            record.ring = ring;
+            record.flags = (record.flags & !CONTENT) | (link.depth & DEPTH) | REGISTERED | head;
+        }
+        self.registered = self.registered.wrapping_add(1);
+        if self.verify > Verify::None || self.keeps_parents() {
+            self.note_more(block, link);
+        }
+        Inserted::Registered
+    }
+
+    /// What a record has no room for.
+    fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
             *slot = link.fingerprint.unwrap_or_default();
         }
-        if self.verify >= Verify::Tokens
-            && let Some(tokens) = link.tokens
-        {
-            let at = block.index() * self.block_size;
-            self.tokens[at..at + self.block_size].copy_from_slice(tokens);
+        let (size, at) = (self.block_size(), block.index() * self.block_size());
+        if let (Some(tokens), Some(slots)) = (link.tokens, self.tokens.get_mut(at..at + size)) {
+            slots.copy_from_slice(tokens);
         }
         if let Some(slot) = self.parents.get_mut(block.index()) {
             // Always written: what the block held before had another one.
             *slot = link.parent.unwrap_or(link.hash);
         }
-        self.registered = self.registered.wrapping_add(1);
-        self.content_sum = self.content_sum.wrapping_add(self.content_check(block));
-        Inserted::Registered
     }
 
-    /// Sets the computed bit of a registered block: from now on a lookup may return it. O(1); doing it again is a no-op.
-    ///
-    /// # Errors
-    /// [`PoolError::NotRegistered`]; ids out of range.
-    pub fn mark_computed(&mut self, block: BlockId) -> Result<(), PoolError> {
-        check_id(block, self.num_blocks, "marked computed")?;
-        if !self.contains(block) {
-            return Err(PoolError::NotRegistered { block });
-        }
-        self.mark_computed_checked(block);
-        Ok(())
-    }
-
-    pub(crate) fn mark_computed_checked(&mut self, block: BlockId) -> Visibility {
+    /// Sets the computed bit of a registered block: from now on a lookup may return it.
+    #[inline]
+    pub(crate) fn mark_computed(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
-        let Entry { hash, next, depth_and_flags: flags, .. } = self.entries[block.index()];
+        let Record { hash, ring, flags, .. } = *records.at(id);
         if flags & COMPUTED != 0 {
             return Visibility::Unchanged;
         }
-        let alone = flags & HEAD != 0 && next == id;
+        let alone = flags & HEAD != 0 && ring.next == id;
         // Of nearly every content there is one copy: its ring becomes one of computed copies as it is.
-        let computed = if alone && self.mixed == 0 { None } else { self.ring_of(&hash, true) };
+        if alone && self.mixed == 0 {
+            set_flags(records, id, flags | COMPUTED);
+            return Visibility::Appeared;
+        }
+        let computed = self.ring_of(records, &hash, true);
         let moves = !alone || computed.is_some();
-        if moves && !self.leave_ring(id) {
+        if moves && !self.leave_ring(records, id) {
             return Visibility::Unchanged;
         }
-        self.entries[block.index()].depth_and_flags |= COMPUTED;
-        self.content_sum = self.content_sum.wrapping_add(u64::from(COMPUTED));
+        let flags = records.at(id).flags;
+        set_flags(records, id, flags | COMPUTED);
         if let Some(head) = computed {
             self.mixed = self.mixed.saturating_sub(usize::from(alone));
-            let tail = self.entries[head as usize].prev;
-            self.link_after(id, tail);
+            self.link_before(records, id, head);
             return Visibility::Unchanged;
         }
         if moves {
-            self.insert_head(id, &hash);
+            self.torn |= !self.table.insert(self.table.home(&hash), id);
             self.mixed += 1; // the ring that it left has others
-            let entry = &mut self.entries[block.index()];
-            (entry.prev, entry.next) = (id, id);
-            entry.depth_and_flags |= HEAD;
+            if let Some(record) = records.get_mut(block) {
+                record.ring = Link { prev: id, next: id };
+                record.flags |= HEAD;
+            }
         }
         Visibility::Appeared
     }
 
     /// Whether `prev` and `next` are neighbours in a ring that say so of each other. Tears the index if they do not.
-    fn mirrors(&mut self, prev: u32, next: u32) -> bool {
-        let forward = self.entries.get(prev as usize).filter(|entry| entry.next == next);
-        let backward = self.entries.get(next as usize).filter(|entry| entry.prev == prev);
-        let sound = match (forward, backward) {
-            (Some(before), Some(behind)) => {
-                before.hash == behind.hash && before.is(COMPUTED) == behind.is(COMPUTED)
-            }
-            _ => false,
-        };
+    fn mirrors(&mut self, records: &Records, prev: u32, next: u32) -> bool {
+        let (before, behind) = (records.at(prev), records.at(next));
+        let sound = before.ring.next == next
+            && behind.ring.prev == prev
+            && before.hash == behind.hash
+            && before.is_computed() == behind.is_computed();
         self.torn |= !sound;
         sound
     }
 
-    fn unlink(&mut self, id: u32) -> bool {
-        let (prev, next) = (self.entries[id as usize].prev, self.entries[id as usize].next);
-        if !self.mirrors(prev, id) || !self.mirrors(id, next) {
-            return false;
-        }
-        self.entries[prev as usize].next = next;
-        self.entries[next as usize].prev = prev;
-        true
-    }
-
-    fn link_after(&mut self, id: u32, prev: u32) {
-        let Some(next) = self.entries.get(prev as usize).map(|entry| entry.next) else {
-            self.torn = true;
-            return;
-        };
-        if !self.mirrors(prev, next) {
+    /// Puts `id`, which has just become computed, at the end of the ring that `head` heads.
+    fn link_before(&mut self, records: &mut Records, id: u32, head: u32) {
+        let tail = records.at(head).ring.prev;
+        if !self.mirrors(records, tail, head) {
             return;
         }
-        self.entries[id as usize].prev = prev;
-        self.entries[id as usize].next = next;
-        self.entries[prev as usize].next = id;
-        self.entries[next as usize].prev = id;
-    }
-
-    fn move_head(&mut self, hash: &BlockHash, from: u32, to: u32) {
-        match self.table.find_mut(self.table_key.hash(hash), |&head| head == from) {
-            Some(slot) => *slot = to,
-            None => self.torn = true,
+        if let Some(record) = records.get_mut(BlockId::new(id)) {
+            record.ring = Link { prev: tail, next: head };
         }
-        self.entries[from as usize].depth_and_flags &= !HEAD;
-        self.entries[to as usize].depth_and_flags |= HEAD;
-    }
-
-    /// Enters a ring in the table, with `id` as its head.
-    fn insert_head(&mut self, id: u32, hash: &BlockHash) {
-        let (entries, key) = (&self.entries, self.table_key);
-        let rehash = |&head: &u32| entries.get(head as usize).map_or(0, |entry| key.hash(&entry.hash));
-        self.table.insert_unique(key.hash(hash), id, rehash);
-        self.heads += 1;
+        set_next(records, tail, id);
+        set_prev(records, head, id);
     }
 
     /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its links were sound.
-    fn leave_ring(&mut self, id: u32) -> bool {
-        let Entry { hash, next: heir, depth_and_flags: flags, .. } = self.entries[id as usize];
-        let sound = self.unlink(id);
+    #[inline]
+    fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
+        let Record { hash, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
+        let alone = heir == id && prev == id;
+        let sound = alone || (self.mirrors(records, prev, id) && self.mirrors(records, id, heir));
+        if sound && !alone {
+            set_next(records, prev, heir);
+            set_prev(records, heir, prev);
+        }
         if flags & HEAD != 0 {
+            let home = self.table.home(&hash);
             // What hangs on broken links is not found any more, rather than somebody else's content.
             if sound && heir != id {
-                self.move_head(&hash, id, heir);
+                self.torn |= !self.table.replace(home, id, heir);
+                let flags = records.at(heir).flags;
+                set_flags(records, heir, flags | HEAD);
             } else {
-                self.remove_head(id);
+                self.torn |= !self.table.remove(home, id);
             }
+            set_flags(records, id, flags & !HEAD);
         }
         sound
     }
 
-    /// Takes the entry of the ring that `id` heads out of the table.
-    fn remove_head(&mut self, id: u32) {
-        let at = self.table_key.hash(&self.entries[id as usize].hash);
-        match self.table.find_entry(at, |&head| head == id) {
-            Ok(slot) => {
-                slot.remove();
-            }
-            Err(_) => self.torn = true,
-        }
-        self.heads = self.heads.wrapping_sub(1);
-        self.entries[id as usize].depth_and_flags &= !HEAD;
-    }
-
-    /// Takes `block` out of the index: no lookup finds it any more. Returns whether it was registered. O(1).
-    pub fn remove(&mut self, block: BlockId) -> bool {
-        if !self.contains(block) {
-            return false;
-        }
-        self.remove_checked(block);
-        true
-    }
-
-    pub(crate) fn remove_checked(&mut self, block: BlockId) -> Visibility {
+    /// Takes a registered block out of the index: no lookup finds it any more.
+    #[inline]
+    pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
-        let Entry { hash, next, depth_and_flags: flags, .. } = self.entries[block.index()];
-        let sound = self.leave_ring(id);
-        let last = flags & HEAD != 0 && (next == id || !sound);
-        if last && self.mixed > 0 && self.ring_of(&hash, flags & COMPUTED == 0).is_some() {
+        let Record { hash, ring, flags, .. } = *records.at(id);
+        let sound = self.leave_ring(records, id);
+        let last = flags & HEAD != 0 && (ring.next == id || !sound);
+        if last && self.mixed > 0 && self.ring_of(records, &hash, flags & COMPUTED == 0).is_some() {
             self.mixed = self.mixed.saturating_sub(1);
         }
-        self.entries[block.index()].depth_and_flags = 0;
-        let gone = self.entries[block.index()].check(flags);
-        self.content_sum = self.content_sum.wrapping_sub(gone);
+        forget(records.get_mut(block));
         self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
         if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
     /// Forgets everything, the algorithm too. O(blocks).
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self, records: &mut Records) {
         self.table.clear();
-        for entry in &mut self.entries {
-            entry.depth_and_flags = 0;
-        }
+        records.iter_mut().for_each(|record| forget(Some(record)));
         self.registered = 0;
-        self.content_sum = 0;
-        self.heads = 0;
         self.mixed = 0;
     }
 
-    /// Whether one block is found by the hash that it is registered under, and its links and bits agree with those of its
-    /// neighbours; or has none, if it is not registered. Of block 0: what is counted. O(1).
-    ///
-    /// # Errors
-    /// The broken invariant.
-    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+    /// See [`super::PrefixIndex::check_block`].
+    pub(crate) fn check_block(&self, records: &Records, block: BlockId) -> Result<(), InvariantViolation> {
         ensure(!self.torn, "P1 (ring links mirror each other)", || "a change met links that do not".into())?;
         if block.is_null() {
-            let counted = self.heads == self.table.len() && self.heads <= self.registered;
-            let paired = self.mixed <= self.heads / 2 && self.registered <= self.num_blocks;
-            ensure(counted && paired, "P3 (rings are counted)", || {
-                let (table, heads, mixed) = (self.table.len(), self.heads, self.mixed);
-                format!("{table} in the table, {heads} rings, {mixed} pairs, {} blocks", self.registered)
+            let heads = self.table.len();
+            let counted = heads <= self.registered && self.registered < records.len();
+            ensure(counted && self.mixed <= heads / 2, "P3 (rings are counted)", || {
+                format!("{heads} rings, {} pairs, {} blocks", self.mixed, self.registered)
             })?;
         }
-        let Some(entry) = self.entries.get(block.index()) else { return Ok(()) };
-        if !entry.is(REGISTERED) || block.is_null() {
-            return ensure(entry.depth_and_flags == 0, "P1 (what is not registered has no content)", || {
-                format!("{block:?}: {:x}", entry.depth_and_flags)
+        let Some(record) = records.get(block) else { return Ok(()) };
+        if !record.is_registered() || block.is_null() {
+            let content = record.flags & CONTENT;
+            return ensure(content == 0, "P1 (what is not registered has no content)", || {
+                format!("{block:?}: {content:x}")
             });
         }
-        let head = self.ring_of(&entry.hash, entry.is(COMPUTED));
-        let leads = head.is_some_and(|head| self.entries[head as usize].is(HEAD))
-            && entry.is(HEAD) == (head == Some(block.get()));
+        let head = self.ring_of(records, &record.hash, record.is_computed());
+        let leads = head.is_some_and(|head| records.at(head).is(HEAD))
+            && record.is(HEAD) == (head == Some(block.get()));
         ensure(leads, "P1 (the table leads to the head of a block's ring)", || {
-            format!("{block:?}, a head: {}, is found by {head:?}", entry.is(HEAD))
+            format!("{block:?}, a head: {}, is found by {head:?}", record.is(HEAD))
         })?;
         let neighbour = |id: u32| {
-            let other = self.entries.get(id as usize);
-            other.filter(|other| other.is(REGISTERED) && other.hash == entry.hash)
+            let other = records.get(BlockId::new(id));
+            other.filter(|other| other.is_registered() && other.hash == record.hash)
         };
-        let (before, behind) = (neighbour(entry.prev), neighbour(entry.next));
-        let alone = entry.next == block.get() && !entry.is(HEAD);
+        let Link { prev, next } = record.ring;
+        let (before, behind) = (neighbour(prev), neighbour(next));
+        let alone = next == block.get() && !record.is(HEAD);
         let mirrored = !alone
-            && before.is_some_and(|before| before.next == block.get())
-            && behind.is_some_and(|behind| behind.prev == block.get());
+            && before.is_some_and(|before| before.ring.next == block.get())
+            && behind.is_some_and(|behind| behind.ring.prev == block.get());
         ensure(mirrored, "P1 (ring links mirror each other)", || {
-            format!("{block:?}: {} before, {} behind", entry.prev, entry.next)
+            format!("{block:?}: {prev} before, {next} behind")
         })?;
         let alike =
-            |other: Option<&Entry>| other.is_none_or(|other| other.is(COMPUTED) == entry.is(COMPUTED));
+            |other: Option<&Record>| other.is_none_or(|other| other.is_computed() == record.is_computed());
         ensure(alike(before) && alike(behind), "P2 (a ring is of computed copies, or of others)", || {
-            format!("{block:?}, between {} and {}", entry.prev, entry.next)
+            format!("{block:?}, between {prev} and {next}")
         })
     }
 
-    /// Recounts rings, flags and table from scratch.
-    ///
-    /// # Errors
-    /// The first broken invariant.
-    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+    /// See [`super::PrefixIndex::check_invariants`].
+    pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let (mut in_rings, mut mixed) = (0, 0);
-        self.check_block(BlockId::new(0))?;
-        for &head in &self.table {
-            let Some(entry) = self.entries.get(head as usize).filter(|entry| entry.is(HEAD)) else {
-                return Err(InvariantViolation::new(
-                    "P1 (a table entry is the head of its ring)",
-                    format!("#{head}"),
-                ));
-            };
-            let computed = entry.is(COMPUTED);
-            mixed += usize::from(computed && self.ring_of(&entry.hash, false).is_some());
-            let copies = self.copies(&entry.hash).into_iter();
-            for copy in copies.filter(|copy| self.entries[copy.index()].is(COMPUTED) == computed) {
-                let member = &self.entries[copy.index()];
+        self.check_block(records, BlockId::new(0))?;
+        self.table.check_invariants(|id| &records.at(id).hash)?;
+        for head in self.table.iter() {
+            let Record { hash, flags, .. } = *records.at(head);
+            ensure(flags & HEAD != 0, "P1 (a table entry is the head of its ring)", || format!("#{head}"))?;
+            let computed = flags & COMPUTED != 0;
+            mixed += usize::from(computed && self.ring_of(records, &hash, false).is_some());
+            for copy in self.copies(records, &hash) {
+                let member = records.at(copy.get());
+                if member.is_computed() != computed {
+                    continue;
+                }
                 in_rings += 1;
-                ensure(
-                    member.hash == entry.hash && member.is(REGISTERED),
-                    "P3 (a ring has one hash)",
-                    || format!("{copy:?} in the ring of #{head}"),
-                )?;
+                ensure(member.is_registered(), "P3 (a ring is of registered blocks)", || {
+                    format!("{copy:?} in the ring of #{head}")
+                })?;
                 ensure(member.is(HEAD) == (copy.get() == head), "P1 (a ring has one head)", || {
                     format!("{copy:?}")
                 })?;
-                ensure(
-                    self.entries.get(member.next as usize).is_some_and(|next| next.prev == copy.get()),
-                    "P1 (ring links mirror each other)",
-                    || format!("{copy:?}"),
-                )?;
+                let mirrored = records.at(member.ring.next).ring.prev == copy.get();
+                ensure(mirrored, "P1 (ring links mirror each other)", || format!("{copy:?}"))?;
             }
         }
         ensure(mixed == self.mixed, "P3 (rings are counted)", || {
             format!("{mixed} hashes have two, {} counted", self.mixed)
         })?;
-        let flagged = self.entries.iter().filter(|entry| entry.is(REGISTERED)).count();
+        let flagged = records.iter().filter(|record| record.is_registered()).count();
         ensure(
             in_rings == flagged && flagged == self.registered,
             "P1 (every registered block is in a ring)",
@@ -335,47 +253,70 @@ impl PrefixIndex {
     }
 }
 
+#[inline]
+fn set_next(records: &mut Records, of: u32, next: u32) {
+    if let Some(record) = records.get_mut(BlockId::new(of)) {
+        record.ring.next = next;
+    }
+}
+
+#[inline]
+fn set_prev(records: &mut Records, of: u32, prev: u32) {
+    if let Some(record) = records.get_mut(BlockId::new(of)) {
+        record.ring.prev = prev;
+    }
+}
+
+#[inline]
+fn set_flags(records: &mut Records, of: u32, flags: u32) {
+    if let Some(record) = records.get_mut(BlockId::new(of)) {
+        record.flags = flags;
+    }
+}
+
+/// The content of a record is gone.
+#[inline]
+fn forget(record: Option<&mut Record>) {
+    if let Some(record) = record {
+        record.flags &= !CONTENT;
+    }
+}
+
 #[cfg(feature = "fault-injection")]
-impl PrefixIndex {
+impl Index {
     /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its link forward, 2 a byte of
     /// its hash, 3 its computed bit, 4 its depth, 5 where the table leads that leads to it, 6 whether the table leads to it, 7 (of
     /// any block) the number of registered blocks, 8 (of one that is not registered) that it is. False if there is no such thing,
     /// or if it is so already.
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+    pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;
         }
-        let at = self.entries.get(block.index()).map_or(0, |entry| self.table_key.hash(&entry.hash));
-        let Some(entry) = self.entries.get_mut(block.index()) else { return false };
-        let registered = entry.is(REGISTERED);
+        let home = self.table.home(&records.at(block.get()).hash);
+        let Some(record) = records.get_mut(block) else { return false };
+        let registered = record.is_registered();
         let replace = |slot: &mut u32, to: u32| std::mem::replace(slot, to) != to;
         match what {
-            0 if registered => replace(&mut entry.prev, to),
-            1 if registered => replace(&mut entry.next, to),
+            0 if registered => replace(&mut record.ring.prev, to),
+            1 if registered => replace(&mut record.ring.next, to),
             2 if registered => {
-                let mut bytes = *entry.hash.as_bytes();
+                let mut bytes = *record.hash.as_bytes();
                 bytes[to as usize % 32] ^= 1 << (to / 32 % 8);
-                entry.hash = BlockHash::from_bytes(bytes);
+                record.hash = BlockHash::from_bytes(bytes);
                 true
             }
             3 if registered => {
-                entry.depth_and_flags ^= COMPUTED;
+                record.flags ^= COMPUTED;
                 true
             }
             4 if registered => {
-                let changed = (entry.depth_and_flags & !super::DEPTH) | (to & super::DEPTH);
-                replace(&mut entry.depth_and_flags, changed)
+                let changed = (record.flags & !DEPTH) | (to & DEPTH);
+                replace(&mut record.flags, changed)
             }
-            5 if registered && to != block.get() => {
-                let found = self.table.find_mut(at, |&head| head == block.get());
-                found.map(|slot| *slot = to).is_some()
-            }
-            6 if registered => {
-                let found = self.table.find_entry(at, |&head| head == block.get());
-                found.map(hashbrown::hash_table::OccupiedEntry::remove).is_ok()
-            }
+            5 if registered && to != block.get() => self.table.replace(home, block.get(), to),
+            6 if registered => self.table.remove(home, block.get()),
             8 if !registered && !block.is_null() => {
-                entry.depth_and_flags |= REGISTERED;
+                record.flags |= REGISTERED;
                 true
             }
             _ => false,

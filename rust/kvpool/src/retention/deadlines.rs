@@ -6,7 +6,7 @@
 //! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// Not in the heap.

@@ -260,7 +260,6 @@ impl Tiers {
     fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
         self.check_poison()?;
         let pool = self.pool(tier)?;
-        pool.check_untampered(block)?;
         match pool.num_holders(block) {
             0 => Err(PoolError::NotHeld { block, held: 0, operation: "write to it", position: 0 }.into()),
             holders => Ok(holders == 1 && !pool.is_registered(block)),

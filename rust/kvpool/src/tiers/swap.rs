@@ -114,7 +114,6 @@ impl Swap {
         for (position, (Place { block, .. }, references)) in references.enumerate() {
             let needed = needed.entry(block).or_default();
             *needed += references;
-            pool.check_untampered(block)?;
             let held = pool.num_holders(block);
             if held < *needed {
                 return Err(PoolError::NotHeld { block, held, operation, position }.into());
@@ -174,7 +173,6 @@ impl Tiers {
                 continue;
             }
             check_id(block, source.num_blocks(), "swapped")?;
-            source.check_untampered(block)?;
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));

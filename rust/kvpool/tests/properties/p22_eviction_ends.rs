@@ -69,7 +69,7 @@ fn property_22_one_eviction_per_victim_and_none_for_a_commit() {
     for cached in 0..=4usize {
         for n in 0..=6usize {
             let log = Arc::new(Log::default());
-            let evictor = Watched(LruEvictor::new(0), Arc::clone(&log));
+            let evictor = Watched(LruEvictor::new(0).unwrap(), Arc::clone(&log));
             let config = PoolConfig { num_blocks: 7, block_size: B, ..Default::default() };
             let mut pool = BlockPool::with_evictor(config, Box::new(evictor)).unwrap();
             cache(&mut pool, &(0..(B * cached) as u32).collect::<Vec<_>>());

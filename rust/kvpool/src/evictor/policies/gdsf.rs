@@ -22,7 +22,7 @@
 
 use super::ranked::Ranked;
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::policy::{Content, Policy};
 

@@ -21,7 +21,7 @@
 //! When not to use it: where sessions end and their blocks stay popular for nothing, as agents' do: their counts outlive them.
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::ghosts::Ghosts;
 use crate::evictor::heap::BlockHeap;

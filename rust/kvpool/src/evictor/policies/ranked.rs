@@ -2,7 +2,7 @@
 //! in the order of LRU.
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::heap::BlockHeap;
 

@@ -13,7 +13,7 @@
 //! hit in A1in proves nothing, so each block has to be evicted once before it is kept.
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::ghosts::Ghosts;

@@ -11,7 +11,7 @@
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::reason::MissReason;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::PoolError;
 use crate::evictor::slots::Slots;
 use crate::hash::ExtraKeys;

@@ -19,7 +19,7 @@
 //! construction and written as contents come.
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;

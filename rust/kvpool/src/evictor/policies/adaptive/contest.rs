@@ -13,7 +13,7 @@
 use super::choice::{Choice, MODES};
 use super::order::Mode;
 use super::shadow::{Sampled, Shadow};
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// One of so many keys is sampled at most.

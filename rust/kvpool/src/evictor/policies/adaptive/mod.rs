@@ -39,7 +39,7 @@ mod recent;
 mod shadow;
 
 use crate::block::BlockId;
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::policy::{Content, Policy};
 pub use choice::Choice;

@@ -9,7 +9,7 @@
 //!
 //! Costs: all operations O(1); 15 bytes per eviction remembered, taken by [`Recent::reserve`] alone.
 
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
 

@@ -16,7 +16,7 @@
 
 use super::order::{Mode, Order};
 use crate::block::{BlockId, NULL_BLOCK};
-use crate::block_list::try_reserve;
+use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
 

@@ -1,0 +1,198 @@
+//! `Record`: what the core knows of one block, in one cache line.
+//!
+//! Owns: the layout, and the array of records. Who writes which field:
+//!
+//! | field | written by |
+//! |---|---|
+//! | `link` | [`crate::list`]: the free list, or the order of LRU; a block is on one list at most |
+//! | `flags` IN_ORDER | the order of LRU: on which of the two |
+//! | `hash`, `ring`, depth, REGISTERED, COMPUTED, HEAD | the prefix index |
+//! | `references` | the allocator |
+//! | `fences`, `pins` | the fences |
+//!
+//! The record of block 0, the null block, stays blank. An id outside the array reads as a blank record, too: ids come from callers
+//! who were checked, or from links that are compared before they are followed, so a broken link is found and never followed far.
+//!
+//! Costs: 64 bytes per block, one allocation, all of it written at construction.
+
+use super::BlockId;
+use crate::error::PoolError;
+use crate::hash::BlockHash;
+use crate::list::{Link, Links, try_reserve};
+
+/// The block is full, hashed and indexed.
+pub(crate) const REGISTERED: u32 = 1 << 31;
+/// Its KV is written.
+pub(crate) const COMPUTED: u32 = 1 << 30;
+/// The table leads to it, as to the head of the ring of its hash.
+pub(crate) const HEAD: u32 = 1 << 29;
+/// Its link is one of the eviction order, not of the free list.
+pub(crate) const IN_ORDER: u32 = 1 << 28;
+/// The position of its content in its chain.
+pub(crate) const DEPTH: u32 = IN_ORDER - 1;
+
+/// What a block without a content has none of.
+pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
+
+/// Positions of a chain that a record can note.
+pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Record {
+    /// That of its content, if it is registered.
+    pub(crate) hash: BlockHash,
+    /// Neighbours on the list that it is on.
+    pub(crate) link: Link,
+    /// Neighbours in the ring of the blocks with its hash.
+    pub(crate) ring: Link,
+    /// References, those of fences and pins included.
+    pub(crate) references: u32,
+    /// Of these, references that fences and pins hold.
+    pub(crate) fences: u32,
+    /// Of these, pins.
+    pub(crate) pins: u32,
+    /// Depth in the low bits, flags above.
+    pub(crate) flags: u32,
+}
+
+const _: () = assert!(size_of::<Record>() == 64);
+
+const BLANK: Record = Record {
+    hash: BlockHash::from_bytes([0; 32]),
+    link: Link::LOOSE,
+    ring: Link::LOOSE,
+    references: 0,
+    fences: 0,
+    pins: 0,
+    flags: 0,
+};
+
+static OUTSIDE: Record = BLANK;
+
+impl Record {
+    #[inline]
+    pub(crate) const fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_registered(&self) -> bool {
+        self.is(REGISTERED)
+    }
+
+    #[inline]
+    pub(crate) const fn is_computed(&self) -> bool {
+        self.is(COMPUTED)
+    }
+
+    #[inline]
+    pub(crate) const fn depth(&self) -> u32 {
+        self.flags & DEPTH
+    }
+
+    /// References that are neither fences nor pins: block tables and other holders. 0 if there are more fences than references,
+    /// which the scrubber finds.
+    #[inline]
+    pub(crate) const fn holders(&self) -> u32 {
+        self.references.saturating_sub(self.fences)
+    }
+
+    /// Whether nobody but pins holds it: nobody at all, of most blocks.
+    #[inline]
+    pub(crate) const fn is_released(&self) -> bool {
+        self.references == self.pins
+    }
+
+    /// Whether fences and pins hold all of its references, and there are some.
+    #[inline]
+    pub(crate) const fn is_fenced(&self) -> bool {
+        self.references > 0 && self.references == self.fences
+    }
+
+    /// Whether it is on the free list.
+    #[inline]
+    pub(crate) const fn is_free(&self) -> bool {
+        self.link.is_linked() && !self.is(IN_ORDER)
+    }
+
+    /// Whether it is in the order of LRU.
+    #[inline]
+    pub(crate) const fn is_in_order(&self) -> bool {
+        self.link.is_linked() && self.is(IN_ORDER)
+    }
+}
+
+/// The records of all blocks of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Records(Vec<Record>);
+
+impl Records {
+    /// Blank records of blocks `0..num_blocks`.
+    pub(crate) fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut records = Self(Vec::new());
+        records.grow(num_blocks)?;
+        Ok(records)
+    }
+
+    /// Blank records up to `num_blocks - 1`. Nothing has changed if there is no memory.
+    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.0, num_blocks)?;
+        self.0.resize(num_blocks.max(self.0.len()), BLANK);
+        Ok(())
+    }
+
+    /// Memory for records up to `num_blocks - 1`.
+    pub(crate) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.0, num_blocks)
+    }
+
+    /// Blocks, null block included.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The record of a block; `None` outside the pool.
+    #[inline]
+    pub(crate) fn get(&self, block: BlockId) -> Option<&Record> {
+        self.0.get(block.index())
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, block: BlockId) -> Option<&mut Record> {
+        self.0.get_mut(block.index())
+    }
+
+    /// The record of a block; a blank one outside the pool.
+    #[inline]
+    pub(crate) fn at(&self, id: u32) -> &Record {
+        self.0.get(id as usize).unwrap_or(&OUTSIDE)
+    }
+
+    /// All of them, from that of the null block on.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.0.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.0.iter_mut()
+    }
+}
+
+impl Links for Records {
+    #[inline]
+    fn link(&self, id: u32) -> Option<&Link> {
+        self.0.get(id as usize).map(|record| &record.link)
+    }
+
+    #[inline]
+    fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
+        self.0.get_mut(id as usize).map(|record| &mut record.link)
+    }
+
+    fn num_links(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,300 @@
+//! `List`: an intrusive doubly linked list whose links are block ids.
+//!
+//! Owns: the links. A list has only its ends and its length; the links are in an array of somebody else's ([`Links`]): in the
+//! blocks' records, or in an array of links alone. Several lists may share one array: a block is on one of them at most, and
+//! whoever shares them knows on which. Nothing here knows why a block is on a list.
+//!
+//! Invariants: block 0 is the null block and never a member, so 0 marks both ends; a block on no list has loose links, so
+//! membership is one load and a stale link cannot lie.
+//!
+//! A change looks at both neighbours, which it has to write anyway. Links that do not mirror each other *tear* the list: from then
+//! on it accepts and gives nothing, so a broken link is never followed into somebody else's block.
+//!
+//! Costs: every operation O(1), or O(n) for n blocks; 8 bytes per block in the array.
+
+use crate::block::BlockId;
+use crate::error::{InvariantViolation, PoolError, ensure};
+
+/// Behind the last block, and before the first.
+const END: u32 = 0;
+const UNLINKED: u32 = u32::MAX;
+
+/// The neighbours of a block on a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+}
+
+impl Link {
+    /// Of a block on no list.
+    pub(crate) const LOOSE: Self = Self { prev: UNLINKED, next: UNLINKED };
+
+    #[inline]
+    pub(crate) const fn is_linked(self) -> bool {
+        self.next != UNLINKED
+    }
+}
+
+/// An array of links, by block id.
+pub(crate) trait Links {
+    fn link(&self, id: u32) -> Option<&Link>;
+    fn link_mut(&mut self, id: u32) -> Option<&mut Link>;
+    fn num_links(&self) -> usize;
+}
+
+impl Links for Vec<Link> {
+    #[inline]
+    fn link(&self, id: u32) -> Option<&Link> {
+        self.get(id as usize)
+    }
+
+    #[inline]
+    fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
+        self.get_mut(id as usize)
+    }
+
+    fn num_links(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Reserves room for `n` items, or says that a pool of `n` blocks does not fit in memory.
+pub(crate) fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
+    items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
+}
+
+/// The error for arrays that do not fit in memory.
+pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
+    PoolError::InvalidConfig {
+        field: "num_blocks",
+        value: num_blocks.to_string(),
+        expected: "few enough for the pool's arrays to fit in memory".into(),
+    }
+}
+
+/// The ends of a list. Every call is given the array that has its links: the same one, always.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct List {
+    front: u32,
+    back: u32,
+    len: usize,
+    /// Links were found that do not mirror each other.
+    torn: bool,
+}
+
+impl List {
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list met a broken link, and does nothing any more.
+    pub(crate) const fn is_torn(&self) -> bool {
+        self.torn
+    }
+
+    pub(crate) const fn front(&self) -> Option<BlockId> {
+        if self.len > 0 { Some(BlockId::new(self.front)) } else { None }
+    }
+
+    /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.
+    #[inline]
+    fn mirrors(&mut self, links: &impl Links, prev: u32, next: u32) -> bool {
+        let behind = if prev == END { Some(self.front) } else { links.link(prev).map(|link| link.next) };
+        let before = if next == END { Some(self.back) } else { links.link(next).map(|link| link.prev) };
+        self.torn |= behind != Some(next) || before != Some(prev);
+        !self.torn
+    }
+
+    #[inline]
+    fn set_next(&mut self, links: &mut impl Links, of: u32, next: u32) {
+        match links.link_mut(of) {
+            Some(link) if of != END => link.next = next,
+            _ => self.front = next,
+        }
+    }
+
+    #[inline]
+    fn set_prev(&mut self, links: &mut impl Links, of: u32, prev: u32) {
+        match links.link_mut(of) {
+            Some(link) if of != END => link.prev = prev,
+            _ => self.back = prev,
+        }
+    }
+
+    /// Puts `block` before the front; false, and nothing changed, if it is on a list already.
+    #[inline]
+    pub(crate) fn push_front(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+        self.insert_between(links, block.get(), END, self.front)
+    }
+
+    /// Puts `block` after the back; false, and nothing changed, if it is on a list already.
+    #[inline]
+    pub(crate) fn push_back(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+        self.insert_between(links, block.get(), self.back, END)
+    }
+
+    #[inline]
+    fn insert_between(&mut self, links: &mut impl Links, id: u32, prev: u32, next: u32) -> bool {
+        let loose = id != END && links.link(id).is_some_and(|link| !link.is_linked());
+        if !loose || !self.mirrors(links, prev, next) {
+            return false;
+        }
+        if let Some(link) = links.link_mut(id) {
+            *link = Link { prev, next };
+        }
+        self.set_next(links, prev, id);
+        self.set_prev(links, next, id);
+        self.len += 1;
+        true
+    }
+
+    /// Takes the front block.
+    #[inline]
+    pub(crate) fn pop_front(&mut self, links: &mut impl Links) -> Option<BlockId> {
+        let front = self.front()?;
+        self.remove(links, front).then_some(front)
+    }
+
+    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer. The
+    /// rest is joined to the end once, however many are taken.
+    pub(crate) fn pop_front_n(&mut self, links: &mut impl Links, n: usize, out: &mut Vec<BlockId>) -> bool {
+        if n > self.len || self.torn {
+            return false;
+        }
+        let before = out.len();
+        out.reserve(n);
+        let (mut last, mut at) = (END, self.front);
+        for _ in 0..n {
+            match links.link_mut(at) {
+                Some(slot) if slot.prev == last && at != END => {
+                    out.push(BlockId::new(at));
+                    (last, at) = (at, slot.next);
+                    *slot = Link::LOOSE;
+                }
+                _ => return self.tear(out, before),
+            }
+        }
+        if n > 0 {
+            let mirrored = if at == END { self.back == last } else { links.link(at).is_some_and(|link| link.prev == last) };
+            if !mirrored {
+                return self.tear(out, before);
+            }
+            self.set_prev(links, at, END);
+            self.front = at;
+            self.len -= n;
+        }
+        true
+    }
+
+    #[cold]
+    fn tear(&mut self, out: &mut Vec<BlockId>, before: usize) -> bool {
+        self.torn = true;
+        out.truncate(before);
+        false
+    }
+
+    /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing changed, if it is on none.
+    #[inline]
+    pub(crate) fn remove(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+        let id = block.get();
+        let Some(&Link { prev, next }) = links.link(id).filter(|link| link.is_linked()) else { return false };
+        if id == END || !self.mirrors(links, prev, id) || !self.mirrors(links, id, next) {
+            return false;
+        }
+        if let Some(link) = links.link_mut(id) {
+            *link = Link::LOOSE;
+        }
+        self.set_next(links, prev, next);
+        self.set_prev(links, next, prev);
+        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        true
+    }
+
+    /// Links blocks `first..=last`, which are on no list, behind the back, in ascending order. O(blocks).
+    pub(crate) fn push_back_range(&mut self, links: &mut impl Links, first: u32, end: u32) {
+        for id in first..end {
+            self.push_back(links, BlockId::new(id));
+        }
+    }
+
+    /// The blocks from front to back.
+    pub(crate) fn iter<'a>(&self, links: &'a impl Links) -> impl Iterator<Item = BlockId> + 'a {
+        walk(links, self.front, |link| link.next)
+    }
+
+    /// Whether the links of one block, which is on this list or on none, and those of its neighbours agree. Of block 0: the ends.
+    /// O(1).
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub(crate) fn check_block(&self, links: &impl Links, block: BlockId) -> Result<(), InvariantViolation> {
+        const NAME: &str = "L1 (links mirror each other)";
+        ensure(!self.torn, NAME, || "a change met links that do not".into())?;
+        let next_of = |id: u32| if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) };
+        let prev_of = |id: u32| if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) };
+        let Link { prev, next } = match links.link(block.get()) {
+            _ if block.is_null() => {
+                let empty = self.len == 0;
+                let sound = (self.front == END) == empty && (self.back == END) == empty;
+                ensure(sound, NAME, || {
+                    format!("a list of {}: from {} to {}", self.len, self.front, self.back)
+                })?;
+                Link { prev: self.back, next: self.front }
+            }
+            Some(link) if link.is_linked() || link.prev != UNLINKED => *link,
+            _ => return Ok(()),
+        };
+        let id = block.get();
+        ensure(next_of(prev) == Some(id) && prev_of(next) == Some(id), NAME, || {
+            format!("{block:?}: {prev} before, {next} after")
+        })
+    }
+
+    /// Recounts the list from its links: forward and backward walks mirror each other and have its length. Returns the length.
+    ///
+    /// # Errors
+    /// The broken invariant.
+    pub(crate) fn check_invariants(&self, links: &impl Links) -> Result<usize, InvariantViolation> {
+        const NAME: &str = "L1 (a list's walks agree with its length)";
+        ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
+        let forward: Vec<_> = self.iter(links).collect();
+        let mut backward: Vec<_> = walk(links, self.back, |link| link.prev).collect();
+        backward.reverse();
+        let differ = forward.iter().zip(&backward).position(|(one, other)| one != other);
+        ensure(differ.is_none() && forward.len() == backward.len(), NAME, || {
+            format!("{} walked forward, {} backward, different from block {differ:?} on", forward.len(), backward.len())
+        })?;
+        ensure(forward.len() == self.len, NAME, || {
+            format!("{} walked, {} counted", forward.len(), self.len)
+        })?;
+        Ok(self.len)
+    }
+
+    /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward (of block 0 the list's back
+    /// and front), 2 the length. False if there is no such thing, or if it is so already.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn corrupt(&mut self, links: &mut impl Links, block: BlockId, what: usize, to: u32) -> bool {
+        let replace = |slot: &mut u32| std::mem::replace(slot, to) != to;
+        match (what, links.link_mut(block.get())) {
+            (0, _) if block.is_null() => replace(&mut self.back),
+            (1, _) if block.is_null() => replace(&mut self.front),
+            (0, Some(link)) => replace(&mut link.prev),
+            (1, Some(link)) => replace(&mut link.next),
+            (2, _) => std::mem::replace(&mut self.len, to as usize) != to as usize,
+            _ => false,
+        }
+    }
+}
+
+/// Walks the links, over real blocks and never longer than there are: a broken ring ends, it does not hang.
+fn walk<'a>(
+    links: &'a impl Links,
+    first: u32,
+    step: impl Fn(&Link) -> u32 + 'a,
+) -> impl Iterator<Item = BlockId> + 'a {
+    std::iter::successors(Some(first), move |&at| links.link(at).map(&step))
+        .take(links.num_links())
+        .take_while(|&at| at != END && (at as usize) < links.num_links())
+        .map(BlockId::new)
+}

@@ -1,0 +1,192 @@
+//! `Order`: the eviction order of a pool.
+//!
+//! LRU, the default, is over the pool's own records: no call through a table of functions, no memory of its own. Every other
+//! policy is an [`Evictor`] with what it needs.
+
+use crate::block::BlockId;
+use crate::block::record::Records;
+use crate::error::{InvariantViolation, PoolError};
+use crate::evictor::lru::Lru;
+use crate::evictor::{Candidate, Content, Evictor};
+use crate::retention::{EvictionCause, Retain};
+
+#[derive(Debug)]
+pub(super) enum Order {
+    Lru(Lru),
+    Other(Box<dyn Evictor>),
+}
+
+impl Order {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Lru(_) => "lru",
+            Self::Other(evictor) => evictor.name(),
+        }
+    }
+
+    /// Whether registrations and hits on blocks in use are to be reported. Always says the same.
+    pub(super) fn wants_history(&self) -> bool {
+        match self {
+            Self::Lru(_) => false,
+            Self::Other(evictor) => evictor.wants_history(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Lru(lru) => lru.len(),
+            Self::Other(evictor) => evictor.len(),
+        }
+    }
+
+    pub(super) fn is_torn(&self) -> bool {
+        matches!(self, Self::Lru(lru) if lru.is_torn())
+    }
+
+    #[inline]
+    pub(super) fn contains(&self, records: &Records, block: BlockId) -> bool {
+        match self {
+            Self::Lru(_) => records.at(block.get()).is_in_order(),
+            Self::Other(evictor) => evictor.contains(block),
+        }
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
+        match self {
+            Self::Lru(lru) => lru.insert(records, candidates),
+            Self::Other(evictor) => evictor.insert(candidates),
+        }
+    }
+
+    #[inline]
+    pub(super) fn hit(&mut self, records: &mut Records, block: BlockId) -> bool {
+        match self {
+            Self::Lru(lru) => lru.remove(records, block),
+            Self::Other(evictor) => evictor.hit(block),
+        }
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
+        match self {
+            Self::Lru(lru) => lru.remove(records, block),
+            Self::Other(evictor) => evictor.remove(block),
+        }
+    }
+
+    pub(super) fn renew(&mut self, records: &mut Records, block: BlockId) -> bool {
+        match self {
+            Self::Lru(lru) => lru.remove(records, block),
+            Self::Other(evictor) => evictor.renew(block),
+        }
+    }
+
+    #[inline]
+    pub(super) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
+        match self {
+            Self::Lru(lru) => lru.evict(records),
+            Self::Other(evictor) => evictor.evict(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        if let Self::Other(evictor) = self {
+            evictor.clear();
+        }
+    }
+
+    pub(super) fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
+        if let Self::Other(evictor) = self {
+            evictor.registered(block, content, parent);
+        }
+    }
+
+    pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
+        match self {
+            Self::Lru(_) => None,
+            Self::Other(evictor) => evictor.parent(block),
+        }
+    }
+
+    pub(super) fn relink(&mut self, block: BlockId, parent: BlockId) {
+        if let Self::Other(evictor) = self {
+            evictor.relink(block, parent);
+        }
+    }
+
+    pub(super) fn has_dependents(&self, block: BlockId) -> bool {
+        match self {
+            Self::Lru(_) => false,
+            Self::Other(evictor) => evictor.has_dependents(block),
+        }
+    }
+
+    pub(super) fn cause(&self) -> EvictionCause {
+        match self {
+            Self::Lru(_) => EvictionCause::Policy,
+            Self::Other(evictor) => evictor.cause(),
+        }
+    }
+
+    pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
+        if let Self::Other(evictor) = self {
+            evictor.mark_accessed(block, time);
+        }
+    }
+
+    pub(super) fn retention(&self) -> Option<&dyn Retain> {
+        match self {
+            Self::Lru(_) => None,
+            Self::Other(evictor) => evictor.retention(),
+        }
+    }
+
+    pub(super) fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
+        match self {
+            Self::Lru(_) => None,
+            Self::Other(evictor) => evictor.retention_mut(),
+        }
+    }
+
+    /// In the order of eviction. O(blocks held).
+    pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
+        match self {
+            Self::Lru(lru) => lru.iter(records).collect(),
+            Self::Other(evictor) => evictor.order(),
+        }
+    }
+
+    pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        match self {
+            Self::Lru(_) => Ok(()),
+            Self::Other(evictor) => evictor.grow(num_blocks),
+        }
+    }
+
+    pub(super) fn check_block(&self, records: &Records, block: BlockId) -> Result<(), InvariantViolation> {
+        match self {
+            Self::Lru(lru) if block.is_null() || records.at(block.get()).is_in_order() => {
+                lru.check_block(records, block)
+            }
+            Self::Lru(_) => Ok(()),
+            Self::Other(evictor) => evictor.check_block(block),
+        }
+    }
+
+    pub(super) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
+        match self {
+            Self::Lru(lru) => lru.check_invariants(records),
+            Self::Other(evictor) => evictor.check_invariants(),
+        }
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(super) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
+        match self {
+            Self::Lru(lru) => lru.corrupt(records, block, what, to),
+            Self::Other(evictor) => evictor.corrupt(block, what, to),
+        }
+    }
+}

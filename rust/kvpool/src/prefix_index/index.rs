@@ -1,0 +1,371 @@
+//! `Index`: the prefix index over records of somebody else's: those of a pool, or of a [`super::PrefixIndex`]. Lookups are here,
+//! changes in `rings`.
+
+use std::fmt;
+
+use super::table::{Home, Table};
+use crate::block::BlockId;
+use crate::block::record::{HEAD, MAX_POSITIONS, Records};
+use crate::error::PoolError;
+use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX_BLOCK_SIZE, Verify};
+use crate::list::{no_memory, try_reserve};
+
+/// A change of what can be matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visibility {
+    Unchanged,
+    Appeared,
+    Vanished,
+}
+
+/// The table, and what a record has no room for.
+#[derive(Clone)]
+pub(crate) struct Index {
+    /// The head of each ring, by its hash.
+    pub(super) table: Table,
+    block_size: usize,
+    pub(super) verify: Verify,
+    /// That of what was registered last. As long as anything is, all others must have it, for digests of several are not
+    /// comparable; an empty index has none.
+    pub(super) algorithm: Option<HashAlgorithm>,
+    /// By block, as `verify` says.
+    pub(super) fingerprints: Vec<Fingerprint>,
+    pub(super) tokens: Vec<u32>,
+    /// Parent hashes, kept only for whoever asks for them. The block's own hash, which no content has as its parent, says
+    /// that none is known.
+    pub(super) parents: Vec<BlockHash>,
+    pub(super) registered: usize,
+    /// Hashes that have two rings: of computed copies, and of others.
+    pub(super) mixed: usize,
+    /// A change met links that do not mirror each other, or a table that does not lead to a ring's head: the content that it
+    /// met is not found any more, and the index can no longer be trusted.
+    pub(super) torn: bool,
+}
+
+impl Index {
+    /// An empty index, with all its memory.
+    pub(crate) fn new(
+        num_blocks: usize,
+        block_size: usize,
+        verify: Verify,
+        keep_parents: bool,
+    ) -> Result<Self, PoolError> {
+        if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
+            return Err(PoolError::InvalidConfig {
+                field: "block_size",
+                value: block_size.to_string(),
+                expected: format!("from 1 to {MAX_BLOCK_SIZE} tokens"),
+            });
+        }
+        let mut index = Self {
+            table: Table::new().prepare(num_blocks - 1)?,
+            block_size,
+            verify,
+            algorithm: None,
+            fingerprints: Vec::new(),
+            tokens: Vec::new(),
+            parents: Vec::new(),
+            registered: 0,
+            mixed: 0,
+            torn: false,
+        };
+        index.grow_arrays(num_blocks, keep_parents)?;
+        Ok(index)
+    }
+
+    /// Makes room for blocks up to `num_blocks - 1`. Nothing has changed if there is no memory. O(blocks).
+    pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
+        let mut table = self.table.prepare(num_blocks - 1)?;
+        self.grow_arrays(num_blocks, self.keeps_parents())?;
+        table.rebuild(&self.table, |id| &records.at(id).hash);
+        self.table = table;
+        Ok(())
+    }
+
+    fn grow_arrays(&mut self, num_blocks: usize, keep_parents: bool) -> Result<(), PoolError> {
+        let of_fingerprints = if self.verify >= Verify::Fingerprint { num_blocks } else { 0 };
+        let of_tokens =
+            if self.verify >= Verify::Tokens { num_blocks.saturating_mul(self.block_size) } else { 0 };
+        let of_parents = if keep_parents { num_blocks } else { 0 };
+        try_reserve(&mut self.fingerprints, of_fingerprints)?;
+        try_reserve(&mut self.tokens, of_tokens).map_err(|_| no_memory(num_blocks))?;
+        try_reserve(&mut self.parents, of_parents)?;
+        self.fingerprints.resize(of_fingerprints, 0);
+        self.tokens.resize(of_tokens, 0);
+        self.parents.resize(of_parents, BlockHash::from_bytes([0; 32]));
+        Ok(())
+    }
+
+    /// Whether blocks remember their parents' hashes.
+    pub(crate) const fn keeps_parents(&self) -> bool {
+        !self.parents.is_empty()
+    }
+
+    /// From now on blocks remember their parents' hashes. Of what is registered already none is known.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    pub(crate) fn keep_parents(&mut self, records: &Records) -> Result<(), PoolError> {
+        if self.keeps_parents() {
+            return Ok(());
+        }
+        try_reserve(&mut self.parents, records.len())?;
+        self.parents.extend(records.iter().map(|record| record.hash));
+        Ok(())
+    }
+
+    /// Whether a change met broken links: see [`Self::check_block`].
+    pub(crate) const fn is_torn(&self) -> bool {
+        self.torn
+    }
+
+    pub(crate) const fn num_registered(&self) -> usize {
+        self.registered
+    }
+
+    pub(crate) fn num_hashes(&self) -> usize {
+        self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
+    }
+
+    pub(crate) const fn algorithm(&self) -> Option<HashAlgorithm> {
+        if self.registered == 0 { None } else { self.algorithm }
+    }
+
+    pub(crate) const fn verify(&self) -> Verify {
+        self.verify
+    }
+
+    pub(crate) const fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    pub(crate) fn hash_of(records: &Records, block: BlockId) -> Option<BlockHash> {
+        records.get(block).filter(|record| record.is_registered()).map(|record| record.hash)
+    }
+
+    pub(crate) fn depth_of(records: &Records, block: BlockId) -> Option<u32> {
+        records.get(block).filter(|record| record.is_registered()).map(|record| record.depth())
+    }
+
+    pub(crate) fn parent_of(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
+        let record = records.get(block).filter(|record| record.is_registered() && record.depth() > 0)?;
+        self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
+    }
+
+    pub(crate) fn copies(&self, records: &Records, hash: &BlockHash) -> Vec<BlockId> {
+        let (computed, others) = self.heads_of(records, self.table.home(hash), hash);
+        let mut out = Vec::new();
+        for head in computed.into_iter().chain(others) {
+            let mut at = head;
+            // Never longer than the pool: a broken ring ends, it does not hang.
+            while out.len() < records.len() && records.at(at).hash == *hash {
+                out.push(BlockId::new(at));
+                at = records.at(at).ring.next;
+                if at == head {
+                    break;
+                }
+            }
+        }
+        out
+    }
+
+    /// The computed copy of the block's content that a lookup would find if `block` were not there.
+    pub(crate) fn other_computed_copy(&self, records: &Records, block: BlockId) -> Option<BlockId> {
+        let record = records.get(block).filter(|record| record.is_registered())?;
+        // It is the head of the computed ones; or that is this block, and the other one is next.
+        let first = record.is(HEAD) && record.is_computed();
+        let other =
+            if first { record.ring.next } else { self.ring_of(records, &record.hash, true)? };
+        let copy = records.at(other);
+        let found = other != block.get() && copy.is_computed() && copy.hash == record.hash;
+        found.then_some(BlockId::new(other))
+    }
+
+    /// The block under `hash` that a lookup would find first: the oldest computed one, else the oldest.
+    #[inline]
+    fn head_of(&self, records: &Records, home: Home, hash: &BlockHash) -> Option<u32> {
+        let mut uncomputed = None;
+        let leads = |head: u32| {
+            let record = records.at(head);
+            if record.hash != *hash {
+                return false;
+            }
+            if !record.is_computed() {
+                uncomputed = Some(head);
+            }
+            record.is_computed()
+        };
+        self.table.find(home, leads).or(uncomputed)
+    }
+
+    /// The head of the ring of the computed blocks under `hash`, or of the others.
+    pub(super) fn ring_of(&self, records: &Records, hash: &BlockHash, computed: bool) -> Option<u32> {
+        self.table.find(self.table.home(hash), |head| {
+            let record = records.at(head);
+            record.is_computed() == computed && record.hash == *hash
+        })
+    }
+
+    /// Both: the head of the computed ones, and that of the others.
+    #[inline]
+    pub(super) fn heads_of(
+        &self,
+        records: &Records,
+        home: Home,
+        hash: &BlockHash,
+    ) -> (Option<u32>, Option<u32>) {
+        let (mut computed, mut uncomputed) = (None, None);
+        self.table.find(home, |head| {
+            let record = records.at(head);
+            if record.hash == *hash {
+                *(if record.is_computed() { &mut computed } else { &mut uncomputed }) = Some(head);
+            }
+            computed.is_some() && uncomputed.is_some()
+        });
+        (computed, uncomputed)
+    }
+
+    /// Whether `block` holds the content that `chain` names at `position`, by the index's own verification.
+    #[inline]
+    fn verifies(&self, block: u32, chain: &HashChain, position: usize) -> bool {
+        self.verify == Verify::None
+            || chain.link(position).is_some_and(|link| self.verifies_link(block, &link))
+    }
+
+    pub(super) fn verifies_link(&self, block: u32, link: &LinkRef<'_>) -> bool {
+        let block = block as usize;
+        if self.verify >= Verify::Fingerprint && link.fingerprint.as_ref() != self.fingerprints.get(block) {
+            return false;
+        }
+        self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
+    }
+
+    fn block_tokens(&self, block: usize) -> Option<&[u32]> {
+        self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
+    }
+
+    /// The block registered under `hash` that a lookup would find first, computed or not.
+    pub(crate) fn head_of_hash(&self, records: &Records, hash: &BlockHash) -> Option<BlockId> {
+        self.head_of(records, self.table.home(hash), hash).map(BlockId::new)
+    }
+
+    /// What is known of a registered block: enough to register another one with its content, in another tier.
+    pub(crate) fn link_of(&self, records: &Records, block: BlockId) -> Option<LinkRef<'_>> {
+        Some(LinkRef {
+            algorithm: self.algorithm?,
+            hash: Self::hash_of(records, block)?,
+            fingerprint: self.fingerprints.get(block.index()).copied(),
+            tokens: self.block_tokens(block.index()),
+            depth: Self::depth_of(records, block)?,
+            parent: self.parent_of(records, block),
+        })
+    }
+
+    /// The block registered with this content that a lookup would find first, computed or not; `Err(())` if blocks with
+    /// its hash hold other content.
+    pub(crate) fn find_link(&self, records: &Records, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
+        let Some(head) = self.head_of(records, self.table.home(&link.hash), &link.hash) else {
+            return Ok(None);
+        };
+        if self.verifies_link(head, link) { Ok(Some(BlockId::new(head))) } else { Err(()) }
+    }
+
+    /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered here.
+    pub(crate) fn check_kind(&self, algorithm: HashAlgorithm, block_size: usize) -> Result<(), PoolError> {
+        if block_size != self.block_size {
+            return Err(PoolError::BlockSizeMismatch { chain: block_size, pool: self.block_size });
+        }
+        if let Some(pool) = self.algorithm().filter(|&known| known != algorithm) {
+            return Err(PoolError::AlgorithmMismatch { chain: algorithm, pool });
+        }
+        if self.verify == Verify::None && !algorithm.is_cryptographic() {
+            return Err(PoolError::UnverifiedAlgorithm { algorithm });
+        }
+        Ok(())
+    }
+
+    /// Checks that the positions up to `last` of a chain can be noted here.
+    pub(crate) const fn check_depth(last: usize) -> Result<(), PoolError> {
+        if last < MAX_POSITIONS {
+            return Ok(());
+        }
+        Err(PoolError::TooDeep { position: last, most: MAX_POSITIONS - 1 })
+    }
+
+    pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
+        self.check_kind(chain.algorithm(), chain.block_size())?;
+        let lacks_fingerprints =
+            self.verify >= Verify::Fingerprint && chain.fingerprints().len() != chain.len();
+        let lacks_tokens =
+            self.verify >= Verify::Tokens && chain.tokens().len() != chain.len() * self.block_size;
+        if lacks_fingerprints || lacks_tokens {
+            return Err(PoolError::MissingVerification {
+                verify: if lacks_fingerprints { "fingerprints" } else { "tokens" },
+            });
+        }
+        Ok(())
+    }
+
+    /// The computed blocks that hold the contents of the chain's blocks from `position` on, one for each of `found`, as most likely
+    /// they are: what is none, or not certain, is 0, and for [`Self::find_or_collision`]. The lines of all of them are asked for
+    /// before any is waited for.
+    #[inline]
+    pub(crate) fn guess<const N: usize>(
+        &self,
+        records: &Records,
+        chain: &HashChain,
+        position: usize,
+        found: &mut [u32; N],
+    ) {
+        let hashes = chain.hashes().get(position..).unwrap_or(&[]);
+        for (found, hash) in found.iter_mut().zip(hashes) {
+            *found = self.table.first_guess(self.table.home(hash));
+        }
+        for (at, (found, hash)) in found.iter_mut().zip(hashes).enumerate() {
+            let record = records.at(*found);
+            let holds = record.is_computed() && record.hash == *hash;
+            if !holds || !self.verifies(*found, chain, position + at) {
+                *found = 0;
+            }
+        }
+    }
+
+    /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks with this hash exist and
+    /// hold other content.
+    #[inline]
+    pub(crate) fn find_or_collision(
+        &self,
+        records: &Records,
+        chain: &HashChain,
+        position: usize,
+    ) -> Result<Option<BlockId>, ()> {
+        let Some(head) = self.head_at(records, chain, position) else { return Ok(None) };
+        if !self.verifies(head, chain, position) {
+            return Err(());
+        }
+        Ok(records.at(head).is_computed().then_some(BlockId::new(head)))
+    }
+
+    fn head_at(&self, records: &Records, chain: &HashChain, position: usize) -> Option<u32> {
+        let hash = chain.hashes().get(position)?;
+        self.head_of(records, self.table.home(hash), hash)
+    }
+
+    /// Whether some block, computed or not, is registered under the chain's hash at `position`.
+    pub(crate) fn is_registered(&self, records: &Records, chain: &HashChain, position: usize) -> bool {
+        let head = self.head_at(records, chain, position);
+        head.is_some_and(|head| self.verifies(head, chain, position))
+    }
+}
+
+/// How much there is, and not what: the tokens that verify a hit are users' prompts, and the table's key is a secret.
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index")
+            .field("block_size", &self.block_size)
+            .field("verify", &self.verify)
+            .field("algorithm", &self.algorithm)
+            .field("registered", &self.registered)
+            .finish_non_exhaustive()
+    }
+}
