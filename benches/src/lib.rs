@@ -14,13 +14,18 @@ pub const REQUEST_BLOCKS: usize = 512;
 /// # Errors
 /// None for the arguments that the benches use.
 pub fn chain(nth: u64, blocks: usize) -> Result<HashChain, PoolError> {
-    let mut state = nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut word = || {
-        // SplitMix64: uniform, and never the same for two states.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    // SplitMix64: uniform, and never the same for two states. A chain begins at a state that says nothing of its neighbours':
+    // with numbers in a row, chains would be shifted copies of each other.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64| {
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    };
+    let mut state = mix(nth.wrapping_add(STEP));
+    let mut word = || {
+        state = state.wrapping_add(STEP);
+        mix(state)
     };
     let mut digest = || {
         let mut bytes = [0; 32];

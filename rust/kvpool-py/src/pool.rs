@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers};
+use kvpool::{
+    BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 

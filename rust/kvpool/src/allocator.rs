@@ -26,7 +26,7 @@
 //! ```
 
 use crate::block::BlockId;
-use crate::block::record::Records;
+use crate::block::record::{ByBlock, Record, Records, blank};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::free_list::{check_id, check_num_blocks, torn};
 use crate::list::List;
@@ -35,7 +35,7 @@ use crate::list::List;
 /// use, too.
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
-    records: Records,
+    records: Vec<Record>,
     allocator: Allocator,
 }
 
@@ -46,7 +46,7 @@ impl BlockAllocator {
     /// [`PoolError::InvalidConfig`] if `num_blocks` is below 2 or above [`crate::MAX_BLOCKS`].
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         check_num_blocks(num_blocks)?;
-        let mut records = Records::new(num_blocks)?;
+        let mut records = blank(num_blocks)?;
         let allocator = Allocator::new(&mut records);
         Ok(Self { records, allocator })
     }
@@ -84,12 +84,12 @@ impl BlockAllocator {
     /// References of `block`; `None` for ids outside the pool.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.records.get(block).map(|record| record.references)
+        self.records.of(block).map(|record| record.references)
     }
 
     /// The free blocks in the order in which they will be handed out.
     pub fn free_order(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.allocator.free.iter(&self.records)
+        self.allocator.free.iter(&self.records[..])
     }
 
     /// Takes `n` free blocks, each with one reference. O(n).
@@ -130,7 +130,7 @@ impl BlockAllocator {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references; unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut idle = Vec::new();
-        self.allocator.release(&mut self.records, blocks.iter(), &mut idle)?;
+        self.allocator.release(&mut self.records, blocks.iter(), |block, _| idle.push(block))?;
         idle.into_iter().try_for_each(|block| self.allocator.free(&mut self.records, block))
     }
 
@@ -190,7 +190,7 @@ impl Allocator {
             return Err(torn());
         }
         for &block in &out[first..] {
-            match records.get_mut(block) {
+            match records.of_mut(block) {
                 Some(record) if record.references == 0 => record.references = 1,
                 record => {
                     let references = record.map(|record| record.references);
@@ -209,11 +209,11 @@ impl Allocator {
     #[inline]
     pub(crate) fn acquire(&mut self, records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
         for (position, &block) in blocks.iter().enumerate() {
-            let references = records.get(block).map_or(0, |record| record.references);
+            let references = records.of(block).map_or(0, |record| record.references);
             if references == 0 || references == u32::MAX {
                 return Err(self.refuse_acquire(records, blocks, position));
             }
-            if let Some(record) = records.get_mut(block) {
+            if let Some(record) = records.of_mut(block) {
                 record.references += 1;
             }
         }
@@ -225,7 +225,7 @@ impl Allocator {
     #[cold]
     fn refuse_acquire(&mut self, records: &mut Records, blocks: &[BlockId], position: usize) -> PoolError {
         for &undo in &blocks[..position] {
-            if let Some(record) = records.get_mut(undo) {
+            if let Some(record) = records.of_mut(undo) {
                 record.references -= 1;
             }
         }
@@ -239,30 +239,29 @@ impl Allocator {
         }
     }
 
-    /// Drops one reference per id, all or none, of those that are no fences'. Appends the blocks that only pins hold now, or
-    /// nobody, to `idle`, in the order in which they were given up. Returns how many blocks fences alone hold now that somebody
-    /// else held, too.
+    /// Drops one reference per id, all or none, of those that are no fences'. Calls `idle` with the blocks that only pins hold now, or
+    /// nobody, in the order in which they were given up; what it made of them is void if the call is refused. Returns how many
+    /// blocks fences alone hold now that somebody else held, too.
     #[inline]
     pub(crate) fn release<'a>(
         &mut self,
         records: &mut Records,
         blocks: impl ExactSizeIterator<Item = &'a BlockId> + Clone,
-        idle: &mut Vec<BlockId>,
+        mut idle: impl FnMut(BlockId, &Record),
     ) -> Result<usize, PoolError> {
-        let (first_idle, count) = (idle.len(), blocks.len());
+        let count = blocks.len();
         let (mut free, mut fenced) = (0, 0);
         for (position, &block) in blocks.clone().enumerate() {
-            let Some(record) = records.get_mut(block).filter(|record| record.references > record.fences)
+            let Some(record) = records.of_mut(block).filter(|record| record.references > record.fences)
             else {
-                idle.truncate(first_idle);
-                return Err(refuse_release(records, blocks, position));
+                return Err(refuse_release(records, &blocks, position));
             };
             record.references -= 1;
             if record.references == record.fences {
                 free += usize::from(record.references == 0);
                 fenced += usize::from(record.references > 0);
                 if record.is_released() {
-                    idle.push(block);
+                    idle(block, record);
                 }
             }
         }
@@ -275,7 +274,7 @@ impl Allocator {
     /// Takes back a [`Self::release`] that went through, before anything else happened.
     pub(crate) fn recount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
-            if let Some(record) = records.get_mut(block) {
+            if let Some(record) = records.of_mut(block) {
                 self.held = self.held.wrapping_add(usize::from(record.references == 0));
                 record.references += 1;
             }
@@ -286,7 +285,7 @@ impl Allocator {
     /// Takes back an [`Self::acquire`] that went through, before anything else happened.
     pub(crate) fn uncount(&mut self, records: &mut Records, blocks: &[BlockId]) {
         for &block in blocks {
-            if let Some(record) = records.get_mut(block) {
+            if let Some(record) = records.of_mut(block) {
                 record.references -= 1;
             }
         }
@@ -296,7 +295,7 @@ impl Allocator {
     /// Adds a reference to a block that has some, and not the most that there can be.
     #[inline]
     pub(crate) fn count(&mut self, records: &mut Records, block: BlockId) {
-        if let Some(record) = records.get_mut(block) {
+        if let Some(record) = records.of_mut(block) {
             record.references = record.references.saturating_add(1);
         }
         self.references = self.references.wrapping_add(1);
@@ -305,7 +304,7 @@ impl Allocator {
     /// Drops a reference that a fence has just given back, or a pin. Returns whether this was the last one; of a fence's, the last
     /// one beside pins.
     pub(crate) fn end_fence(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
-        let Some(record) = records.get_mut(block) else { return false };
+        let Some(record) = records.of_mut(block) else { return false };
         record.references = record.references.wrapping_sub(1);
         let released = if pin { record.references == 0 } else { record.is_released() };
         self.held = self.held.wrapping_sub(usize::from(record.references == 0));
@@ -319,14 +318,16 @@ impl Allocator {
         if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
     }
 
-    /// Gives a parked block its first reference.
+    /// Gives parked blocks their first reference.
     #[inline]
-    pub(crate) fn hold_parked(&mut self, records: &mut Records, block: BlockId) {
-        if let Some(record) = records.get_mut(block) {
-            record.references = 1;
+    pub(crate) fn hold_parked(&mut self, records: &mut Records, blocks: &[BlockId]) {
+        for &block in blocks {
+            if let Some(record) = records.of_mut(block) {
+                record.references = 1;
+            }
         }
-        self.held = self.held.wrapping_add(1);
-        self.references = self.references.wrapping_add(1);
+        self.held = self.held.wrapping_add(blocks.len());
+        self.references = self.references.wrapping_add(blocks.len() as u64);
     }
 
     /// Adds the free blocks that `records` has had since it had `before`, to be handed out last.
@@ -362,11 +363,11 @@ impl Allocator {
 #[cold]
 fn refuse_release<'a>(
     records: &mut Records,
-    blocks: impl Iterator<Item = &'a BlockId> + Clone,
+    blocks: &(impl Iterator<Item = &'a BlockId> + Clone),
     position: usize,
 ) -> PoolError {
     for &undo in blocks.clone().take(position) {
-        if let Some(record) = records.get_mut(undo) {
+        if let Some(record) = records.of_mut(undo) {
             record.references += 1;
         }
     }
@@ -386,7 +387,7 @@ fn refuse_release<'a>(
 impl Allocator {
     /// Changes a reference count, the number of held blocks or that of references behind the allocator's back: 0 to 2.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
-        match (what, records.get_mut(block)) {
+        match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.references, to) != to,
             (1, _) => std::mem::replace(&mut self.held, to as usize) != to as usize,
             (2, _) => std::mem::replace(&mut self.references, u64::from(to)) != u64::from(to),

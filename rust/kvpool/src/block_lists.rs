@@ -9,8 +9,8 @@
 //! Costs: every operation O(1); 9 bytes per block, taken at once, and 12 bytes per list.
 
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// No block: the end of a list. Block 0 is the null block and never a member.
 const END: u32 = 0;

@@ -20,7 +20,7 @@
 use std::fmt;
 
 use crate::block::BlockId;
-use crate::block::record::Records;
+use crate::block::record::{ByBlock, Records};
 use crate::error::{InvariantViolation, ensure};
 
 /// What ends a fence. Tickets of one pool never come again.
@@ -149,7 +149,7 @@ impl Fences {
 
     fn count(&mut self, records: &mut Records, blocks: &[BlockId], pins: bool) {
         for &block in blocks {
-            if let Some(record) = records.get_mut(block) {
+            if let Some(record) = records.of_mut(block) {
                 record.fences = record.fences.saturating_add(1);
                 record.pins = record.pins.saturating_add(u32::from(pins));
                 self.fenced = self.fenced.wrapping_add(usize::from(record.is_fenced()));
@@ -210,7 +210,7 @@ impl Fences {
     /// Takes back one ended reference of a block. False, and nothing changed, if it has none: F1 is broken.
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
-        let Some(record) = records.get_mut(block) else { return false };
+        let Some(record) = records.of_mut(block) else { return false };
         let pins = u32::from(pin);
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
@@ -246,7 +246,8 @@ impl Fences {
         ensure(total == self.total, "F3 (fence references are counted)", || {
             format!("{total} found, {} counted", self.total)
         })?;
-        let wrong = records.iter().zip(&recount).position(|(record, &open)| (record.fences, record.pins) != open);
+        let wrong =
+            records.iter().zip(&recount).position(|(record, &open)| (record.fences, record.pins) != open);
         ensure(wrong.is_none(), "F1 (fence references are those of open tickets)", || {
             let at = wrong.unwrap_or(0);
             let record = records.at(at as u32);
@@ -267,7 +268,7 @@ impl Fences {
 impl Fences {
     /// Changes a block's fence references, the number of fenced blocks or that of fence references behind the set's back: 0 to 2.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
-        match (what, records.get_mut(block)) {
+        match (what, records.of_mut(block)) {
             (0, Some(record)) => std::mem::replace(&mut record.fences, to) != to,
             (1, _) => std::mem::replace(&mut self.fenced, to as usize) != to as usize,
             (2, _) => std::mem::replace(&mut self.total, u64::from(to)) != u64::from(to),

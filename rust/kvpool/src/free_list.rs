@@ -53,7 +53,7 @@ impl FreeBlockList {
         try_reserve(&mut links, num_blocks)?;
         links.resize(num_blocks, Link::LOOSE);
         let mut list = List::default();
-        list.push_back_range(&mut links, 1, num_blocks as u32);
+        list.push_back_range(&mut links[..], 1, num_blocks as u32);
         Ok(Self { links, list })
     }
 
@@ -108,7 +108,7 @@ impl FreeBlockList {
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
     pub fn pop_front_n_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        if self.list.pop_front_n(&mut self.links, n, out) {
+        if self.list.pop_front_n(&mut self.links[..], n, out) {
             return Ok(());
         }
         if self.list.is_torn() {
@@ -124,7 +124,11 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it
     /// is no block of this pool.
     pub fn push_front(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_front(&mut self.links, block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
+        if self.list.push_front(&mut self.links[..], block) {
+            Ok(())
+        } else {
+            Err(self.refusal(block, "free it again"))
+        }
     }
 
     /// Frees `block`; it will be handed out last.
@@ -132,7 +136,11 @@ impl FreeBlockList {
     /// # Errors
     /// As [`Self::push_front`].
     pub fn push_back(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_back(&mut self.links, block) { Ok(()) } else { Err(self.refusal(block, "free it again")) }
+        if self.list.push_back(&mut self.links[..], block) {
+            Ok(())
+        } else {
+            Err(self.refusal(block, "free it again"))
+        }
     }
 
     /// Frees a run of blocks, all or none, as if by [`Self::push_front`] one after the other.
@@ -143,7 +151,7 @@ impl FreeBlockList {
         for (done, &block) in blocks.iter().enumerate() {
             if let Err(error) = self.push_front(block) {
                 for &undo in blocks.iter().take(done).rev() {
-                    self.list.remove(&mut self.links, undo);
+                    self.list.remove(&mut self.links[..], undo);
                 }
                 return Err(error);
             }
@@ -157,7 +165,7 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it is no
     /// block of this pool.
     pub fn remove(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.remove(&mut self.links, block) {
+        if self.list.remove(&mut self.links[..], block) {
             Ok(())
         } else {
             Err(self.refusal(block, "remove it from the free list"))
@@ -166,7 +174,7 @@ impl FreeBlockList {
 
     /// The free blocks in the order in which they will be handed out.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.list.iter(&self.links)
+        self.list.iter(&self.links[..])
     }
 
     /// Whether the links of one block, free or not, agree with those of its neighbours. Of block 0: the ends. O(1).
@@ -174,7 +182,7 @@ impl FreeBlockList {
     /// # Errors
     /// The broken invariant.
     pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(&self.links, block)
+        self.list.check_block(&self.links[..], block)
     }
 
     /// Recounts the list from its links.
@@ -182,7 +190,7 @@ impl FreeBlockList {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        let len = self.list.check_invariants(&self.links)?;
+        let len = self.list.check_invariants(&self.links[..])?;
         let linked = self.links.iter().skip(1).filter(|link| link.is_linked()).count();
         ensure(linked == len, "L1 (every free block is on the list)", || {
             format!("{linked} say so, {len} are")

@@ -43,7 +43,7 @@ pub(crate) trait Links {
     fn num_links(&self) -> usize;
 }
 
-impl Links for Vec<Link> {
+impl Links for [Link] {
     #[inline]
     fn link(&self, id: u32) -> Option<&Link> {
         self.get(id as usize)
@@ -99,7 +99,7 @@ impl List {
 
     /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.
     #[inline]
-    fn mirrors(&mut self, links: &impl Links, prev: u32, next: u32) -> bool {
+    fn mirrors(&mut self, links: &(impl Links + ?Sized), prev: u32, next: u32) -> bool {
         let behind = if prev == END { Some(self.front) } else { links.link(prev).map(|link| link.next) };
         let before = if next == END { Some(self.back) } else { links.link(next).map(|link| link.prev) };
         self.torn |= behind != Some(next) || before != Some(prev);
@@ -107,7 +107,7 @@ impl List {
     }
 
     #[inline]
-    fn set_next(&mut self, links: &mut impl Links, of: u32, next: u32) {
+    fn set_next(&mut self, links: &mut (impl Links + ?Sized), of: u32, next: u32) {
         match links.link_mut(of) {
             Some(link) if of != END => link.next = next,
             _ => self.front = next,
@@ -115,7 +115,7 @@ impl List {
     }
 
     #[inline]
-    fn set_prev(&mut self, links: &mut impl Links, of: u32, prev: u32) {
+    fn set_prev(&mut self, links: &mut (impl Links + ?Sized), of: u32, prev: u32) {
         match links.link_mut(of) {
             Some(link) if of != END => link.prev = prev,
             _ => self.back = prev,
@@ -124,18 +124,18 @@ impl List {
 
     /// Puts `block` before the front; false, and nothing changed, if it is on a list already.
     #[inline]
-    pub(crate) fn push_front(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+    pub(crate) fn push_front(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), END, self.front)
     }
 
     /// Puts `block` after the back; false, and nothing changed, if it is on a list already.
     #[inline]
-    pub(crate) fn push_back(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+    pub(crate) fn push_back(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), self.back, END)
     }
 
     #[inline]
-    fn insert_between(&mut self, links: &mut impl Links, id: u32, prev: u32, next: u32) -> bool {
+    fn insert_between(&mut self, links: &mut (impl Links + ?Sized), id: u32, prev: u32, next: u32) -> bool {
         let loose = id != END && links.link(id).is_some_and(|link| !link.is_linked());
         if !loose || !self.mirrors(links, prev, next) {
             return false;
@@ -149,16 +149,104 @@ impl List {
         true
     }
 
+    /// Puts a run of blocks after the back, `ids(0)` first. `put` notes the link of one, and says whether it was on no list: whoever
+    /// has a run knows that none of them is. False, and the list is torn, otherwise.
+    #[inline]
+    pub(crate) fn push_back_run<L: Links + ?Sized>(
+        &mut self,
+        links: &mut L,
+        len: usize,
+        ids: impl Fn(usize) -> u32,
+        put: impl Fn(&mut L, u32, Link) -> bool,
+    ) -> bool {
+        if len == 0 {
+            return true;
+        }
+        let (first, back) = (ids(0), self.back);
+        if !self.mirrors(links, back, END) {
+            return false;
+        }
+        let (mut prev, mut id) = (back, first);
+        for at in 1..=len {
+            let next = if at < len { ids(at) } else { END };
+            if id == END || !put(links, id, Link { prev, next }) {
+                self.torn = true;
+                return false;
+            }
+            (prev, id) = (id, next);
+        }
+        self.set_next(links, back, first);
+        self.back = prev;
+        self.len += len;
+        true
+    }
+
+    /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it gives. Returns how many. Blocks
+    /// that are neighbours on the list, each before the one that was taken last, as a chain's are, cost one record each.
+    #[inline]
+    pub(crate) fn remove_run<L: Links + ?Sized>(
+        &mut self,
+        links: &mut L,
+        blocks: &[BlockId],
+        take: impl Fn(&mut L, BlockId) -> Option<Link>,
+    ) -> usize {
+        let mut done = 0;
+        while let Some(&first) = blocks.get(done) {
+            let Some(Link { mut prev, next }) = take(links, first) else { break };
+            let mut last = first.get();
+            done += 1;
+            while let Some(&block) = blocks.get(done)
+                && block.get() == prev
+            {
+                let Some(link) = take(links, block) else { break };
+                self.torn |= link.next != last;
+                (prev, last) = (link.prev, prev);
+                done += 1;
+            }
+            self.join(links, (prev, last), (first.get(), next));
+            if self.torn {
+                return done.saturating_sub(1);
+            }
+        }
+        self.len = self.len.wrapping_sub(done); // a count that is wrong is found by the sums, not here
+        done
+    }
+
+    /// Makes neighbours of a block and of one behind it, between which a run was that began and ended with these.
+    #[inline]
+    fn join(
+        &mut self,
+        links: &mut (impl Links + ?Sized),
+        (prev, begin): (u32, u32),
+        (end, next): (u32, u32),
+    ) {
+        let behind = match links.link_mut(prev) {
+            Some(link) if prev != END => &mut link.next,
+            _ => &mut self.front,
+        };
+        self.torn |= std::mem::replace(behind, next) != begin;
+        let before = match links.link_mut(next) {
+            Some(link) if next != END => &mut link.prev,
+            _ => &mut self.back,
+        };
+        self.torn |= std::mem::replace(before, prev) != end;
+    }
+
     /// Takes the front block.
     #[inline]
-    pub(crate) fn pop_front(&mut self, links: &mut impl Links) -> Option<BlockId> {
+    pub(crate) fn pop_front(&mut self, links: &mut (impl Links + ?Sized)) -> Option<BlockId> {
         let front = self.front()?;
         self.remove(links, front).then_some(front)
     }
 
     /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer. The
     /// rest is joined to the end once, however many are taken.
-    pub(crate) fn pop_front_n(&mut self, links: &mut impl Links, n: usize, out: &mut Vec<BlockId>) -> bool {
+    pub(crate) fn pop_front_n(
+        &mut self,
+        links: &mut (impl Links + ?Sized),
+        n: usize,
+        out: &mut Vec<BlockId>,
+    ) -> bool {
         if n > self.len || self.torn {
             return false;
         }
@@ -176,7 +264,11 @@ impl List {
             }
         }
         if n > 0 {
-            let mirrored = if at == END { self.back == last } else { links.link(at).is_some_and(|link| link.prev == last) };
+            let mirrored = if at == END {
+                self.back == last
+            } else {
+                links.link(at).is_some_and(|link| link.prev == last)
+            };
             if !mirrored {
                 return self.tear(out, before);
             }
@@ -196,30 +288,42 @@ impl List {
 
     /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing changed, if it is on none.
     #[inline]
-    pub(crate) fn remove(&mut self, links: &mut impl Links, block: BlockId) -> bool {
+    pub(crate) fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         let id = block.get();
         let Some(&Link { prev, next }) = links.link(id).filter(|link| link.is_linked()) else { return false };
-        if id == END || !self.mirrors(links, prev, id) || !self.mirrors(links, id, next) {
+        if id == END || self.torn {
             return false;
         }
-        if let Some(link) = links.link_mut(id) {
-            *link = Link::LOOSE;
+        let behind = match links.link(prev) {
+            Some(before) if prev != END => before.next,
+            _ => self.front,
+        };
+        let before = match links.link(next) {
+            Some(behind) if next != END => behind.prev,
+            _ => self.back,
+        };
+        if behind != id || before != id {
+            self.torn = true;
+            return false;
         }
         self.set_next(links, prev, next);
         self.set_prev(links, next, prev);
+        if let Some(link) = links.link_mut(id) {
+            *link = Link::LOOSE;
+        }
         self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
         true
     }
 
     /// Links blocks `first..=last`, which are on no list, behind the back, in ascending order. O(blocks).
-    pub(crate) fn push_back_range(&mut self, links: &mut impl Links, first: u32, end: u32) {
+    pub(crate) fn push_back_range(&mut self, links: &mut (impl Links + ?Sized), first: u32, end: u32) {
         for id in first..end {
             self.push_back(links, BlockId::new(id));
         }
     }
 
     /// The blocks from front to back.
-    pub(crate) fn iter<'a>(&self, links: &'a impl Links) -> impl Iterator<Item = BlockId> + 'a {
+    pub(crate) fn iter<'a>(&self, links: &'a (impl Links + ?Sized)) -> impl Iterator<Item = BlockId> + 'a {
         walk(links, self.front, |link| link.next)
     }
 
@@ -228,11 +332,17 @@ impl List {
     ///
     /// # Errors
     /// The broken invariant.
-    pub(crate) fn check_block(&self, links: &impl Links, block: BlockId) -> Result<(), InvariantViolation> {
+    pub(crate) fn check_block(
+        &self,
+        links: &(impl Links + ?Sized),
+        block: BlockId,
+    ) -> Result<(), InvariantViolation> {
         const NAME: &str = "L1 (links mirror each other)";
         ensure(!self.torn, NAME, || "a change met links that do not".into())?;
-        let next_of = |id: u32| if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) };
-        let prev_of = |id: u32| if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) };
+        let next_of =
+            |id: u32| if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) };
+        let prev_of =
+            |id: u32| if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) };
         let Link { prev, next } = match links.link(block.get()) {
             _ if block.is_null() => {
                 let empty = self.len == 0;
@@ -255,7 +365,10 @@ impl List {
     ///
     /// # Errors
     /// The broken invariant.
-    pub(crate) fn check_invariants(&self, links: &impl Links) -> Result<usize, InvariantViolation> {
+    pub(crate) fn check_invariants(
+        &self,
+        links: &(impl Links + ?Sized),
+    ) -> Result<usize, InvariantViolation> {
         const NAME: &str = "L1 (a list's walks agree with its length)";
         ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
         let forward: Vec<_> = self.iter(links).collect();
@@ -263,7 +376,11 @@ impl List {
         backward.reverse();
         let differ = forward.iter().zip(&backward).position(|(one, other)| one != other);
         ensure(differ.is_none() && forward.len() == backward.len(), NAME, || {
-            format!("{} walked forward, {} backward, different from block {differ:?} on", forward.len(), backward.len())
+            format!(
+                "{} walked forward, {} backward, different from block {differ:?} on",
+                forward.len(),
+                backward.len()
+            )
         })?;
         ensure(forward.len() == self.len, NAME, || {
             format!("{} walked, {} counted", forward.len(), self.len)
@@ -274,7 +391,13 @@ impl List {
     /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward (of block 0 the list's back
     /// and front), 2 the length. False if there is no such thing, or if it is so already.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn corrupt(&mut self, links: &mut impl Links, block: BlockId, what: usize, to: u32) -> bool {
+    pub(crate) fn corrupt(
+        &mut self,
+        links: &mut (impl Links + ?Sized),
+        block: BlockId,
+        what: usize,
+        to: u32,
+    ) -> bool {
         let replace = |slot: &mut u32| std::mem::replace(slot, to) != to;
         match (what, links.link_mut(block.get())) {
             (0, _) if block.is_null() => replace(&mut self.back),
@@ -289,7 +412,7 @@ impl List {
 
 /// Walks the links, over real blocks and never longer than there are: a broken ring ends, it does not hang.
 fn walk<'a>(
-    links: &'a impl Links,
+    links: &'a (impl Links + ?Sized),
     first: u32,
     step: impl Fn(&Link) -> u32 + 'a,
 ) -> impl Iterator<Item = BlockId> + 'a {

@@ -105,7 +105,8 @@ fn a_number_of_blocks_out_of_range() {
     for num_blocks in [0, 1, MAX_BLOCKS + 1, usize::MAX] {
         let message =
             format!("num_blocks is {num_blocks}: must be from 2 (block 0 is the null block) to {MAX_BLOCKS}");
-        let with_evictor = BlockPool::with_evictor(pool_config(num_blocks), Box::new(LruEvictor::new(0).unwrap()));
+        let with_evictor =
+            BlockPool::with_evictor(pool_config(num_blocks), Box::new(LruEvictor::new(0).unwrap()));
         for error in [
             BlockPool::new(pool_config(num_blocks)).unwrap_err(),
             with_evictor.unwrap_err(),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use kvpool::hash::HashChain;
 use kvpool::{
-    BlockAllocator, BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, Candidate, ChainLink,
-    Content, EvictionPolicy, Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor,
-    HasherConfig, Inserted, LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
+    BlockAllocator, BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, Candidate, ChainLink, Content,
+    EvictionPolicy, Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig,
+    Inserted, LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
 };
 
 const B: usize = 2;

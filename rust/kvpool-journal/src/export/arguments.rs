@@ -92,7 +92,9 @@ impl Arguments {
             Argument::Tenant(tenant) | Argument::ForTenant(tenant) if rust => format!("TenantId({tenant})"),
             Argument::Tenant(tenant) => tenant.to_string(),
             Argument::ForTenant(tenant) => format!("tenant={tenant}"),
-            Argument::Ticket(ticket) | Argument::Until(ticket) if rust => format!("kvpool::Ticket::new({ticket})"),
+            Argument::Ticket(ticket) | Argument::Until(ticket) if rust => {
+                format!("kvpool::Ticket::new({ticket})")
+            }
             Argument::Ticket(ticket) => ticket.to_string(),
             Argument::Until(ticket) => format!("until={ticket}"),
             Argument::Block(block) if rust => format!("BlockId::new({block})"),

@@ -188,7 +188,8 @@ impl<'a> Source<'a> {
             Language::Python => {
                 let (object, method) =
                     if name == "commit_step" { ("plan", "commit") } else { (subject, name) };
-                let method = method.trim_end_matches("_with").trim_end_matches("_for").trim_end_matches("_until");
+                let method =
+                    method.trim_end_matches("_with").trim_end_matches("_for").trim_end_matches("_until");
                 let comma = if arguments.is_empty() { "" } else { ", " };
                 self.expect_python(&format!("answer({object}.{method}{comma}{arguments})"), value)
             }

@@ -14,9 +14,9 @@
 
 use super::keys::KeyTable;
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
+use crate::list::try_reserve;
 
 /// What an evictor holds per block, at most: of those that come with the crate. A test counts it.
 const fn evictor_bytes(policy: EvictionPolicy) -> usize {

@@ -6,8 +6,8 @@
 //!
 //! Costs: adding O(1), a sum O(buckets); 8 bytes per bucket, all taken at once.
 
-use crate::list::try_reserve;
 use crate::error::PoolError;
+use crate::list::try_reserve;
 
 /// Weights by distance, from 1.
 ///

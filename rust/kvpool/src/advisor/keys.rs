@@ -7,9 +7,9 @@
 //!
 //! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone.
 
-use crate::list::try_reserve;
 use crate::error::PoolError;
 use crate::evictor::slots::Slots;
+use crate::list::try_reserve;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {

@@ -56,9 +56,9 @@ mod keys;
 mod stack;
 mod tally;
 
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::BlockHash;
+use crate::list::try_reserve;
 use crate::retention::TenantId;
 pub use advice::{Advice, CurvePoint, PolicyAdvice, TenantAdvice};
 pub use config::AdvisorConfig;

@@ -25,8 +25,8 @@ use std::collections::BinaryHeap;
 
 use super::fenwick::Fenwick;
 use super::keys::KeyTable;
-use crate::list::try_reserve;
 use crate::error::PoolError;
+use crate::list::try_reserve;
 
 /// 2^64: the scale of hashes.
 const FULL: f64 = 18_446_744_073_709_551_616.0;

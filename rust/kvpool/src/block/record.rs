@@ -5,8 +5,8 @@
 //! | field | written by |
 //! |---|---|
 //! | `link` | [`crate::list`]: the free list, or the order of LRU; a block is on one list at most |
-//! | `flags` IN_ORDER | the order of LRU: on which of the two |
-//! | `hash`, `ring`, depth, REGISTERED, COMPUTED, HEAD | the prefix index |
+//! | the flag `IN_ORDER` | the order of LRU: on which of the two |
+//! | `hash`, `ring`, depth, the other flags | the prefix index |
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
@@ -124,75 +124,64 @@ impl Record {
     }
 }
 
-/// The records of all blocks of a pool.
-#[derive(Clone, Debug)]
-pub(crate) struct Records(Vec<Record>);
+/// The records of all blocks of a pool, by id. Parts are given the slice, so that its bounds stay in registers.
+pub(crate) type Records = [Record];
 
-impl Records {
-    /// Blank records of blocks `0..num_blocks`.
-    pub(crate) fn new(num_blocks: usize) -> Result<Self, PoolError> {
-        let mut records = Self(Vec::new());
-        records.grow(num_blocks)?;
-        Ok(records)
-    }
+/// Blank records of blocks `0..num_blocks`.
+///
+/// # Errors
+/// [`PoolError::InvalidConfig`] if there is no memory.
+pub(crate) fn blank(num_blocks: usize) -> Result<Vec<Record>, PoolError> {
+    let mut records = Vec::new();
+    grow(&mut records, num_blocks)?;
+    Ok(records)
+}
 
-    /// Blank records up to `num_blocks - 1`. Nothing has changed if there is no memory.
-    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.0, num_blocks)?;
-        self.0.resize(num_blocks.max(self.0.len()), BLANK);
-        Ok(())
-    }
+/// Blank records up to `num_blocks - 1`. Nothing has changed if there is no memory.
+pub(crate) fn grow(records: &mut Vec<Record>, num_blocks: usize) -> Result<(), PoolError> {
+    try_reserve(records, num_blocks)?;
+    records.resize(num_blocks.max(records.len()), BLANK);
+    Ok(())
+}
 
-    /// Memory for records up to `num_blocks - 1`.
-    pub(crate) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.0, num_blocks)
-    }
-
-    /// Blocks, null block included.
-    #[inline]
-    pub(crate) const fn len(&self) -> usize {
-        self.0.len()
-    }
-
+/// Records by block id.
+pub(crate) trait ByBlock {
     /// The record of a block; `None` outside the pool.
-    #[inline]
-    pub(crate) fn get(&self, block: BlockId) -> Option<&Record> {
-        self.0.get(block.index())
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, block: BlockId) -> Option<&mut Record> {
-        self.0.get_mut(block.index())
-    }
-
+    fn of(&self, block: BlockId) -> Option<&Record>;
+    fn of_mut(&mut self, block: BlockId) -> Option<&mut Record>;
     /// The record of a block; a blank one outside the pool.
+    fn at(&self, id: u32) -> &Record;
+}
+
+impl ByBlock for Records {
     #[inline]
-    pub(crate) fn at(&self, id: u32) -> &Record {
-        self.0.get(id as usize).unwrap_or(&OUTSIDE)
+    fn of(&self, block: BlockId) -> Option<&Record> {
+        self.get(block.index())
     }
 
-    /// All of them, from that of the null block on.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
-        self.0.iter()
+    #[inline]
+    fn of_mut(&mut self, block: BlockId) -> Option<&mut Record> {
+        self.get_mut(block.index())
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
-        self.0.iter_mut()
+    #[inline]
+    fn at(&self, id: u32) -> &Record {
+        self.get(id as usize).unwrap_or(&OUTSIDE)
     }
 }
 
 impl Links for Records {
     #[inline]
     fn link(&self, id: u32) -> Option<&Link> {
-        self.0.get(id as usize).map(|record| &record.link)
+        self.get(id as usize).map(|record| &record.link)
     }
 
     #[inline]
     fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
-        self.0.get_mut(id as usize).map(|record| &mut record.link)
+        self.get_mut(id as usize).map(|record| &mut record.link)
     }
 
     fn num_links(&self) -> usize {
-        self.0.len()
+        self.len()
     }
 }

@@ -35,8 +35,8 @@ use std::cmp::Reverse;
 use super::policy::{Content, Policy};
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 use crate::retention::{
     EvictionCause, Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId,
 };

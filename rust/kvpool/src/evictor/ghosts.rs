@@ -11,9 +11,9 @@
 
 use super::slots::Slots;
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// The list of the numbers that no ghost has; queue `q` is list `q + 1`.
 const UNUSED: usize = 0;

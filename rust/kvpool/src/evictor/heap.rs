@@ -12,8 +12,8 @@
 //! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
 
 use crate::block::{BlockId, MAX_BLOCKS};
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.
 pub type Rank = (u64, u64);

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// The time of a block that nobody marked.
 const NEVER: f64 = -1.0;

@@ -17,7 +17,7 @@
 use std::cmp::Reverse;
 
 use super::{Candidate, Evictor};
-use crate::block::record::{IN_ORDER, Records};
+use crate::block::record::{ByBlock, IN_ORDER, Records};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, Links, List, try_reserve};
@@ -49,13 +49,15 @@ impl Lru {
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
-        for &mut Candidate { block, .. } in candidates {
-            if self.list.push_back(records, block)
-                && let Some(record) = records.get_mut(block)
-            {
+        let put = |records: &mut Records, id: u32, link: Link| match records.of_mut(BlockId::new(id)) {
+            Some(record) if !record.link.is_linked() => {
+                record.link = link;
                 record.flags |= IN_ORDER;
+                true
             }
-        }
+            _ => false,
+        };
+        self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
     }
 
     /// Gives up a block; false if it does not have it.
@@ -64,8 +66,36 @@ impl Lru {
         if !records.at(block.get()).is_in_order() || !self.list.remove(records, block) {
             return false;
         }
-        if let Some(record) = records.get_mut(block) {
+        if let Some(record) = records.of_mut(block) {
             record.flags &= !IN_ORDER;
+        }
+        true
+    }
+
+    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the order. Returns how many.
+    #[inline]
+    pub(crate) fn hit_run(&mut self, records: &mut Records, blocks: &[BlockId]) -> usize {
+        self.list.remove_run(records, blocks, |records, block| {
+            let record = records.of_mut(block)?;
+            if record.references > 0 || !record.is_in_order() {
+                return None;
+            }
+            record.flags &= !IN_ORDER;
+            Some(std::mem::replace(&mut record.link, Link::LOOSE))
+        })
+    }
+
+    /// Gives up the next `n` victims, of which it has as many, appending them to `out`; false if its links are broken.
+    #[inline]
+    pub(crate) fn evict_run(&mut self, records: &mut Records, n: usize, out: &mut Vec<BlockId>) -> bool {
+        let first = out.len();
+        if !self.list.pop_front_n(records, n, out) {
+            return false;
+        }
+        for &block in &out[first..] {
+            if let Some(record) = records.of_mut(block) {
+                record.flags &= !IN_ORDER;
+            }
         }
         true
     }
@@ -139,12 +169,12 @@ impl Evictor for LruEvictor {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         for candidate in candidates {
-            self.list.push_back(&mut self.links, candidate.block);
+            self.list.push_back(&mut self.links[..], candidate.block);
         }
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
-        self.list.remove(&mut self.links, block)
+        self.list.remove(&mut self.links[..], block)
     }
 
     fn renew(&mut self, block: BlockId) -> bool {
@@ -152,7 +182,7 @@ impl Evictor for LruEvictor {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        self.list.pop_front(&mut self.links)
+        self.list.pop_front(&mut self.links[..])
     }
 
     fn len(&self) -> usize {
@@ -164,7 +194,7 @@ impl Evictor for LruEvictor {
     }
 
     fn order(&self) -> Vec<BlockId> {
-        self.list.iter(&self.links).collect()
+        self.list.iter(&self.links[..]).collect()
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
@@ -175,16 +205,16 @@ impl Evictor for LruEvictor {
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(&self.links, block)
+        self.list.check_block(&self.links[..], block)
     }
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.list.corrupt(&mut self.links, block, what, to)
+        self.list.corrupt(&mut self.links[..], block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        let len = self.list.check_invariants(&self.links)?;
+        let len = self.list.check_invariants(&self.links[..])?;
         let linked = self.links.iter().filter(|link| link.is_linked()).count();
         ensure(linked == len, "L1 (every block in the order is on its list)", || {
             format!("{linked} say so, {len} are")

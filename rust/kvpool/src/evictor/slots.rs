@@ -12,8 +12,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::list::try_reserve;
 use crate::error::PoolError;
+use crate::list::try_reserve;
 
 /// An empty slot.
 const EMPTY: u32 = 0;

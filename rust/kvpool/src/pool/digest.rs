@@ -27,7 +27,7 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
-use crate::block::record::{COMPUTED, DEPTH, REGISTERED, Record, Records};
+use crate::block::record::{ByBlock, COMPUTED, DEPTH, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
 

@@ -83,7 +83,7 @@ impl BlockPool {
     /// Changes one value behind the pool's back. False, and nothing changed, if there is no such value, or if it is so already.
     pub fn inject(&mut self, fault: Fault) -> bool {
         let none = BlockId::new(0);
-        let records = &mut self.records;
+        let records = &mut self.records[..];
         match fault {
             Fault::References(block, to) => self.allocator.corrupt(records, block, 0, to),
             Fault::FenceReferences(block, to) => self.fences.corrupt(records, block, 0, to),

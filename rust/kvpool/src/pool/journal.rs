@@ -79,7 +79,8 @@ impl BlockPool {
         chain: &HashChain,
         indexed: usize,
     ) -> ChainRecord {
-        let is_indexed = indexed.checked_sub(1).is_some_and(|last| self.index.is_registered(&self.records, chain, last));
+        let is_indexed =
+            indexed.checked_sub(1).is_some_and(|last| self.index.is_registered(&self.records, chain, last));
         let tokens = chain.len().saturating_mul(chain.block_size());
         journal.chain(chain, tokens, if is_indexed { indexed } else { 0 })
     }

@@ -1,7 +1,8 @@
 //! Allocation, references, fences, eviction, reset, epochs and growth: the lifetime half of [`BlockPool`].
 
+use super::order::Order;
 use super::{BlockPool, Cause, DuplicatePolicy};
-use crate::block::record::DEPTH;
+use crate::block::record::{ByBlock, grow};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::events::BlockEvent;
@@ -9,6 +10,7 @@ use crate::evictor::Candidate;
 use crate::fence::Ticket;
 use crate::free_list::check_id;
 use crate::journal::{Check, Ids, PoolOperation};
+use crate::list::try_reserve;
 use crate::retention::EvictionCause;
 
 impl BlockPool {
@@ -50,10 +52,9 @@ impl BlockPool {
         if let Err(error) = self.allocator.allocate_into(&mut self.records, free, out) {
             return Err(self.broken(error.to_string()));
         }
-        for _ in free..n {
-            let victim = self.evict_one()?;
-            self.allocator.hold_parked(&mut self.records, victim);
-            out.push(victim);
+        if n > free {
+            self.evict_into(n - free, out)?;
+            self.allocator.hold_parked(&mut self.records, &out[first + free..]);
         }
         self.counters.evicted += (n - free) as u64;
         self.counters.allocated += n as u64;
@@ -61,19 +62,33 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The next victim, without its content. Pinned blocks whose turn comes before it only leave the order.
-    #[inline]
-    fn evict_one(&mut self) -> Result<BlockId, PoolError> {
-        loop {
+    /// The next `n` victims, of which there are as many, without their contents. Pinned blocks whose turn comes before only leave
+    /// the order.
+    fn evict_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        let first = out.len();
+        if let Order::Lru(lru) = &mut self.order
+            && self.pinned_in_order == 0
+        {
+            if !lru.evict_run(&mut self.records, n, out) {
+                return Err(self.broken("L1: an operation met links that do not mirror each other".into()));
+            }
+            for &victim in &out[first..] {
+                self.check_victim(victim)?;
+            }
+            self.unregister_run(&out[first..]);
+            return Ok(());
+        }
+        while out.len() < first + n {
             let Some(victim) = self.order.evict(&mut self.records) else {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
                 self.note_evicted(self.order.cause());
                 self.unregister(victim);
-                return Ok(victim);
+                out.push(victim);
             }
         }
+        Ok(())
     }
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
@@ -158,7 +173,19 @@ impl BlockPool {
     ) -> Result<(), PoolError> {
         self.check_poison()?;
         self.idle.clear();
-        match self.allocator.release(&mut self.records, blocks, &mut self.idle) {
+        self.candidates.clear();
+        // With pins, what gets a place in the order depends on what got one before.
+        let plain = self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0;
+        let Self { allocator, records, idle, candidates, .. } = self;
+        let released = allocator.release(records, blocks, |block, record| {
+            if plain && record.is_computed() {
+                candidates.push(Candidate { block, depth: record.depth() });
+            } else {
+                idle.push(block);
+            }
+        });
+        match released {
+            Ok(0) => {}
             Ok(fenced) => self.fences.fence(fenced),
             Err(PoolError::Poisoned { reason }) => return Err(self.broken(reason)),
             Err(error) => return Err(error),
@@ -186,8 +213,7 @@ impl BlockPool {
     /// Checks that holders, as opposed to fences, have the references that `blocks` names.
     fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         // A release that is taken back at once counts them, and finds the first that is not there.
-        self.idle.clear();
-        match self.allocator.release(&mut self.records, blocks.iter(), &mut self.idle) {
+        match self.allocator.release(&mut self.records, blocks.iter(), |_, _| {}) {
             Ok(_) => {
                 self.allocator.recount(&mut self.records, blocks);
                 Ok(())
@@ -197,19 +223,19 @@ impl BlockPool {
         }
     }
 
-    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor or to the free list.
+    /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor, with those that are in
+    /// `self.candidates` already, or to the free list.
     /// Whose last pin has just ended has been there.
     #[inline]
     fn settle_idle(&mut self, unpinned: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
-        self.candidates.clear();
+        let keep = !unpinned && self.duplicates == DuplicatePolicy::Keep;
         for &block in &idle {
             let record = self.records.at(block.get());
-            let (references, flags) = (record.references, record.flags);
-            let (registered, computed) = (record.is_registered(), record.is_computed());
-            let plain = references == 0 && !unpinned && self.duplicates == DuplicatePolicy::Keep;
-            if plain && computed {
-                self.candidates.push(Candidate { block, depth: flags & DEPTH });
+            let (references, registered) = (record.references, record.is_registered());
+            let plain = keep && references == 0;
+            if plain && record.is_computed() {
+                self.candidates.push(Candidate { block, depth: record.depth() });
                 continue;
             }
             let kept = if plain { false } else { self.settle_rare(block, unpinned) };
@@ -346,10 +372,13 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn fence(&mut self) -> Result<Ticket, PoolError> {
-        self.recorded(|_, _, _| PoolOperation::Fence, |inner| {
-            inner.check_poison()?;
-            Ok(inner.fences.open())
-        })
+        self.recorded(
+            |_, _, _| PoolOperation::Fence,
+            |inner| {
+                inner.check_poison()?;
+                Ok(inner.fences.open())
+            },
+        )
     }
 
     /// Releases blocks that may still be read or written until `ticket` ends: then they become free or cached-free, and not
@@ -389,12 +418,15 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
-        self.recorded(|_, _, _| PoolOperation::EndFence { ticket: ticket.get() }, |inner| {
-            inner.check_poison()?;
-            inner.check_ticket(ticket)?;
-            let ended = inner.fences.close(ticket).unwrap_or_default();
-            inner.end_fences(ended, false)
-        })
+        self.recorded(
+            |_, _, _| PoolOperation::EndFence { ticket: ticket.get() },
+            |inner| {
+                inner.check_poison()?;
+                inner.check_ticket(ticket)?;
+                let ended = inner.fences.close(ticket).unwrap_or_default();
+                inner.end_fences(ended, false)
+            },
+        )
     }
 
     fn check_ticket(&self, ticket: Ticket) -> Result<(), PoolError> {
@@ -424,6 +456,7 @@ impl BlockPool {
     /// Drops the references of a fence that has ended, or of all pins. Returns how many there were.
     pub(super) fn end_fences(&mut self, ended: Vec<BlockId>, pins: bool) -> Result<usize, PoolError> {
         self.idle.clear();
+        self.candidates.clear();
         for &block in &ended {
             if !self.fences.end_one(&mut self.records, block, pins) {
                 let references = self.records.at(block.get()).references;
@@ -602,11 +635,11 @@ impl BlockPool {
         // Memory for everything first: the blocks, which are handed out then, come last.
         let advisor =
             self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
-        self.records.reserve(num_blocks)?;
+        try_reserve(&mut self.records, num_blocks)?;
         self.order.grow(num_blocks)?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.index.grow(&self.records, num_blocks)?;
-        self.records.grow(num_blocks)?;
+        grow(&mut self.records, num_blocks)?;
         self.allocator.grow(&mut self.records, from);
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
             advisor.resize(resized);

@@ -3,11 +3,12 @@
 use super::BlockPool;
 use crate::advisor::Sample;
 use crate::block::BlockId;
+use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
-use crate::hash::HashChain;
+use crate::hash::{HashChain, Verify};
 use crate::journal::{Ids, PoolOperation};
-use crate::prefix_index::{Index, Inserted, Visibility};
+use crate::prefix_index::{Index, Inserted, LOOKAHEAD, Visibility};
 use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
@@ -45,9 +46,6 @@ pub(crate) struct PrefixMatch {
     pub(super) sample: Sample,
 }
 
-/// Positions whose lines a lookup asks for at once.
-const LOOKAHEAD: usize = 16;
-
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
     pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
@@ -77,44 +75,47 @@ impl BlockPool {
         let asked = chain.len().min(max_blocks);
         let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
         found.blocks.reserve(asked.min(self.index.num_registered()));
-        let mut guesses = [0; LOOKAHEAD];
-        for position in 0..asked {
-            let lane = position % LOOKAHEAD;
-            if lane == 0 {
-                self.index.guess(&self.records, chain, position, &mut guesses);
-            }
-            let block = match guesses[lane] {
-                0 => match self.index.find_or_collision(&self.records, chain, position) {
-                    Ok(Some(block)) => block,
-                    Ok(None) => break,
-                    Err(()) => {
-                        found.collided = true;
-                        break;
+        let (records, hashes) = (&self.records[..], chain.hashes().get(..asked).unwrap_or(&[]));
+        let plain = self.verify() == Verify::None;
+        let mut position = 0;
+        for hashes in hashes.chunks(LOOKAHEAD) {
+            let guesses = self.index.guess::<LOOKAHEAD>(records, hashes);
+            for (hash, &guess) in hashes.iter().zip(&guesses) {
+                let (mut block, mut record) = (guess, records.at(guess));
+                if !(plain && record.is_computed() && record.hash == *hash) {
+                    match self.index.find_or_collision(records, chain, position) {
+                        Ok(Some(sure)) => (block, record) = (sure.get(), records.at(sure.get())),
+                        missed => {
+                            found.collided = missed.is_err();
+                            return Ok(found);
+                        }
                     }
-                },
-                guess => BlockId::new(guess),
-            };
-            let references = self.records.at(block.get()).references;
-            if references == u32::MAX {
-                break; // no further reference can be counted: as good as a miss
+                }
+                if record.references == u32::MAX {
+                    return Ok(found); // no further reference can be counted: as good as a miss
+                }
+                found.idle += usize::from(record.references == 0);
+                found.blocks.push(BlockId::new(block));
+                position += 1;
             }
-            found.idle += usize::from(references == 0);
-            found.blocks.push(block);
         }
         Ok(found)
     }
 
     /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
     pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
-        for &block in &found.blocks {
+        let mut at = 0;
+        while at < found.blocks.len() {
+            let Self { records, order, allocator, .. } = self;
+            // What nobody holds, which is most of it; each of the rest by itself.
+            let idle = order.hit_run(records, &found.blocks[at..]);
+            allocator.hold_parked(records, &found.blocks[at..at + idle]);
+            at += idle;
+            let Some(&block) = found.blocks.get(at) else { break };
             let record = self.records.at(block.get());
             if record.references == 0 {
-                if !self.order.hit(&mut self.records, block) {
-                    return Err(self
-                        .broken(format!("B2: block {block} is cached, unheld, and not with the evictor")));
-                }
-                self.allocator.hold_parked(&mut self.records, block);
-                continue;
+                let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
+                return Err(self.broken(reason));
             }
             if record.is_fenced() {
                 self.fences.unfence();
@@ -126,6 +127,7 @@ impl BlockPool {
             } else if self.history {
                 self.note_shared_hit(block);
             }
+            at += 1;
         }
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;
@@ -176,7 +178,8 @@ impl BlockPool {
     pub fn probe(&self, chain: &HashChain, max_blocks: usize) -> Result<Probe, PoolError> {
         let found = self.find_prefix(chain, max_blocks)?;
         let cached_blocks = found.blocks.len();
-        let pending = (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(&self.records, chain, at));
+        let pending =
+            (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(&self.records, chain, at));
         Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
     }
 
@@ -215,28 +218,37 @@ impl BlockPool {
         if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
             return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
         }
+        let records = &self.records[..];
         for (position, &block) in blocks.iter().enumerate() {
-            if self.records.at(block.get()).references == 0 {
+            if records.at(block.get()).references == 0 {
                 check_id(block, self.num_blocks(), "registered")?;
                 return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
             }
         }
-        let mut registered = blocks.len();
-        for (done, &block) in blocks.iter().enumerate() {
-            let Some(link) = chain.link(start + done) else { break };
-            // Already registered before, or named twice in this call: take back what this call did.
-            if self.records.at(block.get()).is_registered() {
-                for undo in blocks.iter().take(done).rev() {
-                    self.index.remove(&mut self.records, *undo);
-                }
-                return Err(PoolError::AlreadyRegistered { block });
+        let hashes = chain.hashes().get(start..start + blocks.len()).unwrap_or(&[]);
+        let mut registered = 0;
+        let Self { index, records, .. } = self;
+        let refused = loop {
+            let done = registered;
+            registered += index.insert_run(records, chain, start + done, &blocks[done..], &hashes[done..]);
+            let Some(&block) = blocks.get(registered) else { break None };
+            if records.at(block.get()).is_registered() {
+                break Some(block);
             }
-            if self.index.insert(&mut self.records, block, &link) == Inserted::Collision {
-                self.counters.collisions += 1;
-                registered = done;
-                break;
+            let Some(link) = chain.link(start + registered) else { break None };
+            if index.insert(records, block, &link) == Inserted::Collision {
+                break None;
             }
+            registered += 1;
+        };
+        // Already registered before, or named twice in this call: take back what this call did.
+        if let Some(block) = refused {
+            for undo in blocks[..registered].iter().rev() {
+                self.index.remove(&mut self.records, *undo);
+            }
+            return Err(PoolError::AlreadyRegistered { block });
         }
+        self.counters.collisions += u64::from(registered < blocks.len());
         self.note_changed(&blocks[..registered]);
         self.note_contents(&blocks[..registered]);
         self.note_all_registered(&blocks[..registered], chain, start);
@@ -270,17 +282,19 @@ impl BlockPool {
 
     pub(super) fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        let records = &self.records[..];
         for &block in blocks {
-            if !self.records.at(block.get()).is_registered() {
+            if !records.at(block.get()).is_registered() {
                 check_id(block, self.num_blocks(), "marked computed")?;
                 return Err(PoolError::NotRegistered { block });
             }
         }
-        if self.events.is_enabled() || self.departures.is_some() || self.digest.is_some() {
+        if self.is_watched() {
             self.mark_computed_watched(blocks);
         } else {
+            let Self { index, records, .. } = self;
             for &block in blocks {
-                self.index.mark_computed(&mut self.records, block);
+                index.mark_computed(records, block);
             }
         }
         self.note_changed(blocks);

@@ -54,7 +54,7 @@ use std::sync::OnceLock;
 
 use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::Allocator;
-use crate::block::record::Records;
+use crate::block::record::{ByBlock, Record, blank};
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::events::{BlockEvent, EventBatch, EventLog};
@@ -65,7 +65,7 @@ use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
 use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{Index, Visibility};
-use crate::retention::RetentionConfig;
+use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
 
 pub(crate) use departures::{Cause, Change};
@@ -172,7 +172,7 @@ struct Counters {
 #[derive(Debug)]
 pub struct BlockPool {
     /// What is known of each block: all parts below write to it.
-    records: Records,
+    records: Vec<Record>,
     allocator: Allocator,
     index: Index,
     order: order::Order,
@@ -244,7 +244,7 @@ impl BlockPool {
         let advisor = config.advisor.as_ref().map(|config_of| Advisor::new(config_of, config.num_blocks - 1));
         let history = order.wants_history();
         let keep_parents = events.is_enabled() || history;
-        let mut records = Records::new(config.num_blocks)?;
+        let mut records = blank(config.num_blocks)?;
         Ok(Self {
             allocator: Allocator::new(&mut records),
             index: Index::new(config.num_blocks, config.block_size, config.verify, keep_parents)?,
@@ -375,13 +375,13 @@ impl BlockPool {
     /// References of `block`, those of fences included; `None` for ids outside the pool.
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> Option<u32> {
-        self.records.get(block).map(|record| record.references)
+        self.records.of(block).map(|record| record.references)
     }
 
     /// Where `block` is; `None` for ids outside the pool.
     #[must_use]
     pub fn state(&self, block: BlockId) -> Option<BlockState> {
-        let record = self.records.get(block)?;
+        let record = self.records.of(block)?;
         Some(match record.references {
             _ if block.is_null() => BlockState::Null,
             0 if self.order.contains(&self.records, block) => BlockState::CachedFree,
@@ -406,7 +406,7 @@ impl BlockPool {
     /// The free blocks in the order in which they will be handed out. O(free blocks).
     #[must_use]
     pub fn free_order(&self) -> Vec<BlockId> {
-        self.allocator.free_list().iter(&self.records).collect()
+        self.allocator.free_list().iter(&self.records[..]).collect()
     }
 
     /// The cached-free blocks in the order in which they would be evicted. O(cached-free blocks).
@@ -515,10 +515,28 @@ impl BlockPool {
     /// Takes a registered block out of the index, with its event.
     #[inline]
     fn unregister(&mut self, block: BlockId) {
-        if self.events.is_enabled() || self.departures.is_some() || self.digest.is_some() {
+        if self.is_watched() {
             return self.unregister_watched(block);
         }
         self.index.remove(&mut self.records, block);
+    }
+
+    /// Takes blocks that plain LRU evicts out of the index.
+    #[inline]
+    fn unregister_run(&mut self, blocks: &[BlockId]) {
+        if !self.is_watched() {
+            return self.index.remove_run(&mut self.records, blocks);
+        }
+        for &block in blocks {
+            self.note_evicted(EvictionCause::Policy);
+            self.unregister_watched(block);
+        }
+    }
+
+    /// Whether somebody wants to know of contents that come and go.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        self.events.is_enabled() || self.departures.is_some() || self.digest.is_some()
     }
 
     #[inline(never)]

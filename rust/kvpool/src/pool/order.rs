@@ -4,7 +4,7 @@
 //! policy is an [`Evictor`] with what it needs.
 
 use crate::block::BlockId;
-use crate::block::record::Records;
+use crate::block::record::{ByBlock, Records};
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
 use crate::evictor::{Candidate, Content, Evictor};
@@ -65,6 +65,18 @@ impl Order {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
             Self::Other(evictor) => evictor.hit(block),
+        }
+    }
+
+    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the order. Returns how many.
+    #[inline]
+    pub(super) fn hit_run(&mut self, records: &mut Records, blocks: &[BlockId]) -> usize {
+        match self {
+            Self::Lru(lru) => lru.hit_run(records, blocks),
+            Self::Other(evictor) => {
+                let mut hit = |block: BlockId| records.at(block.get()).references == 0 && evictor.hit(block);
+                blocks.iter().take_while(|&&block| hit(block)).count()
+            }
         }
     }
 

@@ -9,6 +9,7 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
+use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::evictor::Candidate;
 use crate::hash::LinkRef;
@@ -80,7 +81,8 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        if let Some(LinkRef { algorithm, hash, depth, parent, .. }) = self.index.link_of(&self.records, block) {
+        if let Some(LinkRef { algorithm, hash, depth, parent, .. }) = self.index.link_of(&self.records, block)
+        {
             let link = LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent };
             self.note_registered(block, &link, None);
         }

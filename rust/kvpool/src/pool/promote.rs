@@ -3,6 +3,7 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
+use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
@@ -111,7 +112,7 @@ impl BlockPool {
             let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
             return Err(self.broken(reason));
         }
-        self.allocator.hold_parked(&mut self.records, block);
+        self.allocator.hold_parked(&mut self.records, &[block]);
         self.note_changed(&[block]);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
+use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::journal::{Ids, PoolOperation};

@@ -21,6 +21,7 @@
 
 use super::BlockPool;
 use super::digest::Totals;
+use crate::block::record::ByBlock;
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 
@@ -88,7 +89,7 @@ impl BlockPool {
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let record = self.records.at(block.get());
         if block.is_null() || !record.is_in_order() {
-            self.allocator.free_list().check_block(&self.records, block)?;
+            self.allocator.free_list().check_block(&self.records[..], block)?;
         }
         self.index.check_block(&self.records, block)?;
         self.order.check_block(&self.records, block)?;
@@ -156,7 +157,11 @@ impl BlockPool {
     /// Refuses work if an invariant broke before, or if a part met broken links.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
-        if self.poison.get().is_none() && !self.index.is_torn() && !self.allocator.free_list().is_torn() && !self.order.is_torn() {
+        if self.poison.get().is_none()
+            && !self.index.is_torn()
+            && !self.allocator.free_list().is_torn()
+            && !self.order.is_torn()
+        {
             return Ok(());
         }
         Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::table::{Home, Table};
 use crate::block::BlockId;
-use crate::block::record::{HEAD, MAX_POSITIONS, Records};
+use crate::block::record::{ByBlock, HEAD, MAX_POSITIONS, Record, Records};
 use crate::error::PoolError;
 use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX_BLOCK_SIZE, Verify};
 use crate::list::{no_memory, try_reserve};
@@ -140,15 +140,15 @@ impl Index {
     }
 
     pub(crate) fn hash_of(records: &Records, block: BlockId) -> Option<BlockHash> {
-        records.get(block).filter(|record| record.is_registered()).map(|record| record.hash)
+        records.of(block).filter(|record| record.is_registered()).map(|record| record.hash)
     }
 
     pub(crate) fn depth_of(records: &Records, block: BlockId) -> Option<u32> {
-        records.get(block).filter(|record| record.is_registered()).map(|record| record.depth())
+        records.of(block).filter(|record| record.is_registered()).map(Record::depth)
     }
 
     pub(crate) fn parent_of(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
-        let record = records.get(block).filter(|record| record.is_registered() && record.depth() > 0)?;
+        let record = records.of(block).filter(|record| record.is_registered() && record.depth() > 0)?;
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
@@ -171,11 +171,10 @@ impl Index {
 
     /// The computed copy of the block's content that a lookup would find if `block` were not there.
     pub(crate) fn other_computed_copy(&self, records: &Records, block: BlockId) -> Option<BlockId> {
-        let record = records.get(block).filter(|record| record.is_registered())?;
+        let record = records.of(block).filter(|record| record.is_registered())?;
         // It is the head of the computed ones; or that is this block, and the other one is next.
         let first = record.is(HEAD) && record.is_computed();
-        let other =
-            if first { record.ring.next } else { self.ring_of(records, &record.hash, true)? };
+        let other = if first { record.ring.next } else { self.ring_of(records, &record.hash, true)? };
         let copy = records.at(other);
         let found = other != block.get() && copy.is_computed() && copy.hash == record.hash;
         found.then_some(BlockId::new(other))
@@ -306,33 +305,22 @@ impl Index {
         Ok(())
     }
 
-    /// The computed blocks that hold the contents of the chain's blocks from `position` on, one for each of `found`, as most likely
-    /// they are: what is none, or not certain, is 0, and for [`Self::find_or_collision`]. The lines of all of them are asked for
-    /// before any is waited for.
+    /// The blocks that most likely have these hashes; 0 for none. The lines of all of them are asked for before any is waited for.
     #[inline]
-    pub(crate) fn guess<const N: usize>(
-        &self,
-        records: &Records,
-        chain: &HashChain,
-        position: usize,
-        found: &mut [u32; N],
-    ) {
-        let hashes = chain.hashes().get(position..).unwrap_or(&[]);
-        for (found, hash) in found.iter_mut().zip(hashes) {
-            *found = self.table.first_guess(self.table.home(hash));
+    pub(crate) fn guess<const N: usize>(&self, records: &Records, hashes: &[BlockHash]) -> [u32; N] {
+        let (homes, mut guesses) = (self.table.homes::<N>(hashes.iter()), [0; N]);
+        let mut read = 0;
+        for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
+            *guess = self.table.first_guess(home);
+            read ^= records.at(*guess).flags;
         }
-        for (at, (found, hash)) in found.iter_mut().zip(hashes).enumerate() {
-            let record = records.at(*found);
-            let holds = record.is_computed() && record.hash == *hash;
-            if !holds || !self.verifies(*found, chain, position + at) {
-                *found = 0;
-            }
-        }
+        std::hint::black_box(read);
+        guesses
     }
 
     /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks with this hash exist and
     /// hold other content.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn find_or_collision(
         &self,
         records: &Records,

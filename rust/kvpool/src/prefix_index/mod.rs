@@ -38,11 +38,12 @@ mod rings;
 pub(crate) mod table;
 
 use crate::block::BlockId;
-use crate::block::record::Records;
+use crate::block::record::{ByBlock, Record, blank};
 use crate::error::{InvariantViolation, PoolError};
 use crate::free_list::{check_id, check_num_blocks};
 use crate::hash::{BlockHash, HashAlgorithm, HashChain, Verify};
 pub(crate) use index::{Index, Visibility};
+pub(crate) use rings::LOOKAHEAD;
 
 /// What [`PrefixIndex::insert`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub enum Inserted {
 /// Block hash -> blocks, for the blocks of one pool. A pool has the same over the records that its other parts use, too.
 #[derive(Clone, Debug)]
 pub struct PrefixIndex {
-    records: Records,
+    records: Vec<Record>,
     index: Index,
 }
 
@@ -74,7 +75,7 @@ impl PrefixIndex {
     ) -> Result<Self, PoolError> {
         check_num_blocks(num_blocks)?;
         let index = Index::new(num_blocks, block_size, verify, keep_parents)?;
-        Ok(Self { records: Records::new(num_blocks)?, index })
+        Ok(Self { records: blank(num_blocks)?, index })
     }
 
     /// Blocks that are registered, computed or not.

@@ -3,15 +3,57 @@
 //! A ring is doubly linked through the records, so each change is O(1), however many copies a hash has. The ring of an only copy
 //! is the block itself.
 
-use super::index::{Index, Visibility};
 use super::Inserted;
+use super::index::{Index, Visibility};
 use crate::block::BlockId;
-use crate::block::record::{COMPUTED, CONTENT, DEPTH, HEAD, REGISTERED, Record, Records};
+use crate::block::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, ensure};
-use crate::hash::{BlockHash, LinkRef, Verify};
+use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
 
+/// Blocks whose lines a run asks for at once.
+pub(crate) const LOOKAHEAD: usize = 16;
+
 impl Index {
+    /// Registers blocks, which are real, with the contents of a chain from `position` on, whose hashes these are, as long as they
+    /// are not registered and their contents are new. Returns how many: the next one is for [`Self::insert`].
+    #[inline]
+    pub(crate) fn insert_run(
+        &mut self,
+        records: &mut Records,
+        chain: &HashChain,
+        position: usize,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+    ) -> usize {
+        self.algorithm = Some(chain.algorithm());
+        let more = self.verify > Verify::None || self.keeps_parents();
+        let mut done = 0;
+        'runs: for (blocks, hashes) in blocks.chunks(LOOKAHEAD).zip(hashes.chunks(LOOKAHEAD)) {
+            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter());
+            for ((&block, hash), &home) in blocks.iter().zip(hashes).zip(&homes) {
+                let id = block.get();
+                if records.at(id).is_registered()
+                    || !self.table.insert_new(home, id, |head| records.at(head).hash == *hash)
+                {
+                    break 'runs;
+                }
+                if let Some(record) = records.of_mut(block) {
+                    record.hash = *hash;
+                    record.ring = Link { prev: id, next: id };
+                    let depth = (position + done) as u32 & DEPTH;
+                    record.flags = (record.flags & !CONTENT) | depth | REGISTERED | HEAD;
+                }
+                if more && let Some(link) = chain.link(position + done) {
+                    self.note_more(block, &link);
+                }
+                done += 1;
+            }
+        }
+        self.registered = self.registered.wrapping_add(done);
+        done
+    }
+
     /// Registers a block, which is real and not registered, with a content whose kind and depth were checked; not yet computed.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
@@ -36,7 +78,7 @@ impl Index {
             self.mixed += usize::from(computed.is_some());
             head = HEAD;
         }
-        if let Some(record) = records.get_mut(block) {
+        if let Some(record) = records.of_mut(block) {
             record.hash = link.hash;
             record.ring = ring;
             record.flags = (record.flags & !CONTENT) | (link.depth & DEPTH) | REGISTERED | head;
@@ -67,16 +109,23 @@ impl Index {
     #[inline]
     pub(crate) fn mark_computed(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
-        let Record { hash, ring, flags, .. } = *records.at(id);
+        let Some(record) = records.of_mut(block) else { return Visibility::Unchanged };
+        let (ring, flags) = (record.ring, record.flags);
         if flags & COMPUTED != 0 {
             return Visibility::Unchanged;
         }
         let alone = flags & HEAD != 0 && ring.next == id;
         // Of nearly every content there is one copy: its ring becomes one of computed copies as it is.
         if alone && self.mixed == 0 {
-            set_flags(records, id, flags | COMPUTED);
+            record.flags = flags | COMPUTED;
             return Visibility::Appeared;
         }
+        self.mark_copy(records, block, alone)
+    }
+
+    #[inline(never)]
+    fn mark_copy(&mut self, records: &mut Records, block: BlockId, alone: bool) -> Visibility {
+        let (id, hash) = (block.get(), records.at(block.get()).hash);
         let computed = self.ring_of(records, &hash, true);
         let moves = !alone || computed.is_some();
         if moves && !self.leave_ring(records, id) {
@@ -92,7 +141,7 @@ impl Index {
         if moves {
             self.torn |= !self.table.insert(self.table.home(&hash), id);
             self.mixed += 1; // the ring that it left has others
-            if let Some(record) = records.get_mut(block) {
+            if let Some(record) = records.of_mut(block) {
                 record.ring = Link { prev: id, next: id };
                 record.flags |= HEAD;
             }
@@ -117,7 +166,7 @@ impl Index {
         if !self.mirrors(records, tail, head) {
             return;
         }
-        if let Some(record) = records.get_mut(BlockId::new(id)) {
+        if let Some(record) = records.of_mut(BlockId::new(id)) {
             record.ring = Link { prev: tail, next: head };
         }
         set_next(records, tail, id);
@@ -154,13 +203,48 @@ impl Index {
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
         let Record { hash, ring, flags, .. } = *records.at(id);
+        let alone = flags & HEAD != 0 && ring == Link { prev: id, next: id };
+        if alone && self.mixed == 0 {
+            self.torn |= !self.table.remove(self.table.home(&hash), id);
+            forget(records.of_mut(block));
+            self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
+            return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
+        }
+        self.remove_copy(records, block)
+    }
+
+    /// [`Self::remove`] of several.
+    #[inline]
+    pub(crate) fn remove_run(&mut self, records: &mut Records, blocks: &[BlockId]) {
+        for blocks in blocks.chunks(LOOKAHEAD) {
+            let hashes = blocks.iter().map(|block| &records.at(block.get()).hash);
+            let homes = self.table.homes::<LOOKAHEAD>(hashes);
+            for (&block, &home) in blocks.iter().zip(&homes) {
+                let id = block.get();
+                let Record { ring, flags, .. } = *records.at(id);
+                let alone = flags & HEAD != 0 && ring == Link { prev: id, next: id };
+                if alone && self.mixed == 0 {
+                    self.torn |= !self.table.remove(home, id);
+                    forget(records.of_mut(block));
+                    self.registered = self.registered.wrapping_sub(1);
+                } else {
+                    self.remove_copy(records, block);
+                }
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn remove_copy(&mut self, records: &mut Records, block: BlockId) -> Visibility {
+        let id = block.get();
+        let Record { hash, ring, flags, .. } = *records.at(id);
         let sound = self.leave_ring(records, id);
         let last = flags & HEAD != 0 && (ring.next == id || !sound);
         if last && self.mixed > 0 && self.ring_of(records, &hash, flags & COMPUTED == 0).is_some() {
             self.mixed = self.mixed.saturating_sub(1);
         }
-        forget(records.get_mut(block));
-        self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
+        forget(records.of_mut(block));
+        self.registered = self.registered.wrapping_sub(1);
         if last && flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged }
     }
 
@@ -182,7 +266,7 @@ impl Index {
                 format!("{heads} rings, {} pairs, {} blocks", self.mixed, self.registered)
             })?;
         }
-        let Some(record) = records.get(block) else { return Ok(()) };
+        let Some(record) = records.of(block) else { return Ok(()) };
         if !record.is_registered() || block.is_null() {
             let content = record.flags & CONTENT;
             return ensure(content == 0, "P1 (what is not registered has no content)", || {
@@ -196,7 +280,7 @@ impl Index {
             format!("{block:?}, a head: {}, is found by {head:?}", record.is(HEAD))
         })?;
         let neighbour = |id: u32| {
-            let other = records.get(BlockId::new(id));
+            let other = records.of(BlockId::new(id));
             other.filter(|other| other.is_registered() && other.hash == record.hash)
         };
         let Link { prev, next } = record.ring;
@@ -255,21 +339,21 @@ impl Index {
 
 #[inline]
 fn set_next(records: &mut Records, of: u32, next: u32) {
-    if let Some(record) = records.get_mut(BlockId::new(of)) {
+    if let Some(record) = records.of_mut(BlockId::new(of)) {
         record.ring.next = next;
     }
 }
 
 #[inline]
 fn set_prev(records: &mut Records, of: u32, prev: u32) {
-    if let Some(record) = records.get_mut(BlockId::new(of)) {
+    if let Some(record) = records.of_mut(BlockId::new(of)) {
         record.ring.prev = prev;
     }
 }
 
 #[inline]
 fn set_flags(records: &mut Records, of: u32, flags: u32) {
-    if let Some(record) = records.get_mut(BlockId::new(of)) {
+    if let Some(record) = records.of_mut(BlockId::new(of)) {
         record.flags = flags;
     }
 }
@@ -293,7 +377,7 @@ impl Index {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;
         }
         let home = self.table.home(&records.at(block.get()).hash);
-        let Some(record) = records.get_mut(block) else { return false };
+        let Some(record) = records.of_mut(block) else { return false };
         let registered = record.is_registered();
         let replace = |slot: &mut u32, to: u32| std::mem::replace(slot, to) != to;
         match what {

@@ -34,41 +34,81 @@ const EMPTY: u32 = 0;
 #[repr(C, align(64))]
 struct Bucket {
     ids: [u32; SLOTS],
-    /// A byte of the digest of each, never 0; 0 where there is none.
-    tags: [u8; SLOTS],
-    /// Entries that passed it.
-    passed: u32,
+    /// A byte of the digest of each, never 0; 0 where there is none. The last four bytes are no tags: how many entries passed it.
+    tags: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-const BLANK: Bucket = Bucket { ids: [EMPTY; SLOTS], tags: [0; SLOTS], passed: 0 };
+const BLANK: Bucket = Bucket { ids: [EMPTY; SLOTS], tags: [0; 16] };
 
 impl Bucket {
-    /// A mask of the slots that may have `tag`: bit 7 of byte i for slot i. A slot behind one that has it may be named without
-    /// having it.
-    #[inline]
-    fn matches(&self, tag: u8) -> u128 {
-        const LOW: u128 = u128::from_ne_bytes([1; 16]) >> (8 * (16 - SLOTS));
-        let mut bytes = [0; 16];
-        bytes[..SLOTS].copy_from_slice(&self.tags);
-        let differ = u128::from_le_bytes(bytes) ^ (LOW * u128::from(tag));
-        differ.wrapping_sub(LOW) & !differ & (LOW << 7)
+    /// The tags of the first eight slots, and of the rest.
+    #[inline(always)]
+    fn words(&self) -> (u64, u64) {
+        let word = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| self.tags[from + at]));
+        (word(0), word(8))
     }
 
-    /// The first entry with `tag` that `leads` accepts, as its slot.
-    #[inline]
+    /// The slot of the first entry with `tag` that `leads` accepts. It may be asked of a slot behind one that has it, too.
+    #[inline(always)]
     fn find(&self, tag: u8, mut leads: impl FnMut(u32) -> bool) -> Option<usize> {
-        let mut matches = self.matches(tag);
+        let (low, high) = self.words();
+        let mut matches = equal_bytes(low, tag);
         while matches != 0 {
-            let slot = matches.trailing_zeros() as usize / 8;
-            if self.tags[slot] == tag && leads(self.ids[slot]) {
+            let slot = (matches.trailing_zeros() / 8) as usize;
+            if leads(self.ids[slot & 7]) {
+                return Some(slot);
+            }
+            matches &= matches - 1;
+        }
+        let mut matches = equal_bytes(high, tag) & OF_REST;
+        while matches != 0 {
+            let slot = 8 + (matches.trailing_zeros() / 8) as usize;
+            if slot < SLOTS && leads(self.ids[slot]) {
                 return Some(slot);
             }
             matches &= matches - 1;
         }
         None
     }
+
+    /// Puts an entry in the first slot that has none; false if there is no such slot.
+    #[inline(always)]
+    fn put(&mut self, tag: u8, id: u32) -> bool {
+        let (low, high) = self.words();
+        let (low, high) = (equal_bytes(low, 0), equal_bytes(high, 0) & OF_REST);
+        // The first that is named has it.
+        let slot = (if low != 0 { low.trailing_zeros() } else { 64 + high.trailing_zeros() } / 8) as usize;
+        if slot >= SLOTS {
+            return false;
+        }
+        self.ids[slot] = id;
+        self.tags[slot] = tag;
+        true
+    }
+
+    /// Entries that passed it.
+    #[inline]
+    fn passed(&self) -> u32 {
+        let [.., a, b, c, d] = self.tags;
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    fn set_passed(&mut self, passed: u32) {
+        self.tags[SLOTS..].copy_from_slice(&passed.to_le_bytes());
+    }
+}
+
+/// Of the second word of tags, those that are some.
+const OF_REST: u64 = u64::MAX >> (8 * (16 - SLOTS));
+
+/// The bytes of `word` that are `byte`: bit 7 of each. A byte above one that is may be named without being so.
+#[inline(always)]
+const fn equal_bytes(word: u64, byte: u8) -> u64 {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    let differ = word ^ (LOW * byte as u64);
+    differ.wrapping_sub(LOW) & !differ & (LOW << 7)
 }
 
 /// Where a digest is looked for: its bucket, and its tag.
@@ -134,7 +174,24 @@ impl Table {
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
-        bucket.find(home.tag, |_| true).map_or(EMPTY, |slot| bucket.ids[slot])
+        bucket.find(home.tag, |_| true).and_then(|slot| bucket.ids.get(slot)).map_or(EMPTY, |&id| id)
+    }
+
+    /// Asks for the lines of several digests at once: what is done with them next does not wait for one after the other. Returns
+    /// where they go.
+    #[inline]
+    pub(crate) fn homes<'a, const N: usize>(
+        &self,
+        digests: impl Iterator<Item = &'a BlockHash>,
+    ) -> [Home; N] {
+        let mut homes = [Home { bucket: 0, tag: 0 }; N];
+        let mut read = 0;
+        for (home, digest) in homes.iter_mut().zip(digests) {
+            *home = self.home(digest);
+            read ^= self.bucket(home.bucket as usize).tags[0];
+        }
+        std::hint::black_box(read);
+        homes
     }
 
     /// The bucket and the slot of the first entry that `leads` accepts.
@@ -146,7 +203,7 @@ impl Table {
             if let Some(slot) = bucket.find(home.tag, &mut leads) {
                 return Some((at, slot));
             }
-            if bucket.passed == 0 {
+            if bucket.passed() == 0 {
                 break;
             }
             at = self.after(at);
@@ -170,17 +227,29 @@ impl Table {
         for _ in 0..self.buckets.len() {
             let next = self.after(at);
             let Some(bucket) = self.buckets.get_mut(at) else { return false };
-            let Some(slot) = bucket.tags.iter().position(|&tag| tag == 0) else {
-                bucket.passed = bucket.passed.wrapping_add(1);
-                at = next;
-                continue;
-            };
-            bucket.ids[slot] = id;
-            bucket.tags[slot] = home.tag;
+            if bucket.put(home.tag, id) {
+                self.len += 1;
+                return true;
+            }
+            bucket.set_passed(bucket.passed().wrapping_add(1));
+            at = next;
+        }
+        false
+    }
+
+    /// Enters `id`, unless `same` accepts an entry. False, and nothing changed, if it does, or if the table is full.
+    #[inline(always)]
+    pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
+        if let Some(bucket) = self.buckets.get_mut(home.bucket as usize)
+            && bucket.passed() == 0
+            && bucket.find(home.tag, &mut same).is_none()
+            && id != EMPTY
+            && bucket.put(home.tag, id)
+        {
             self.len += 1;
             return true;
         }
-        false
+        self.find(home, same).is_none() && self.insert(home, id)
     }
 
     /// Takes the entry of `id` out. False, and nothing changed, if there is none.
@@ -193,7 +262,7 @@ impl Table {
         let mut at = home.bucket as usize;
         while at != found {
             let bucket = &mut self.buckets[at];
-            bucket.passed = bucket.passed.saturating_sub(1);
+            bucket.set_passed(bucket.passed().saturating_sub(1));
             at = self.after(at);
         }
         true
@@ -221,7 +290,9 @@ impl Table {
 
     /// Every entry, in an order that says nothing.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let entries = |bucket: &Bucket| std::array::from_fn::<_, SLOTS, _>(|slot| (bucket.tags[slot], bucket.ids[slot]));
+        let entries = |bucket: &Bucket| {
+            std::array::from_fn::<_, SLOTS, _>(|slot| (bucket.tags[slot], bucket.ids[slot]))
+        };
         self.buckets.iter().flat_map(entries).filter(|(tag, _)| *tag != 0).map(|(_, id)| id)
     }
 
@@ -252,7 +323,7 @@ impl Table {
             }
         }
         ensure(len == self.len, NAME, || format!("{len} entries, {} counted", self.len))?;
-        let wrong = passed.iter().zip(&self.buckets).position(|(&passed, bucket)| passed != bucket.passed);
+        let wrong = passed.iter().zip(&self.buckets).position(|(&passed, bucket)| passed != bucket.passed());
         ensure(wrong.is_none(), NAME, || format!("bucket {wrong:?}"))
     }
 }

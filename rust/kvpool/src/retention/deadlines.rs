@@ -6,8 +6,8 @@
 //! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// Not in the heap.
 const OUT: u32 = u32::MAX;

@@ -18,10 +18,10 @@ use super::{
     EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, Then, Ttl,
 };
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
 const DEMOTED: u8 = 0;

@@ -22,9 +22,9 @@
 
 use super::ranked::Ranked;
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 
 /// The cost of a block at depth 0.
 const UNIT: u64 = 1 << 16;

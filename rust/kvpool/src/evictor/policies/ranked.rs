@@ -2,9 +2,9 @@
 //! in the order of LRU.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::heap::BlockHeap;
+use crate::list::try_reserve;
 
 /// Blocks by a key that is made from their use count. 32 bytes per block.
 #[derive(Clone, Debug)]

@@ -16,11 +16,11 @@
 //! between two turns.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::ghosts::Ghosts;
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;

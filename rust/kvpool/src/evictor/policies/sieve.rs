@@ -13,10 +13,10 @@
 //! `docs/eviction-study.md`). Prefix-closed eviction makes it nearly LRU on agents, not on chats.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 
 /// A lazily promoting FIFO queue with a hand.
 ///

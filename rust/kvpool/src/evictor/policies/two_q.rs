@@ -13,11 +13,11 @@
 //! hit in A1in proves nothing, so each block has to be evicted once before it is kept.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::ghosts::Ghosts;
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 
 const A1_IN: usize = 0;
 const A_M: usize = 1;

@@ -11,10 +11,10 @@
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::reason::MissReason;
-use crate::list::try_reserve;
 use crate::error::PoolError;
 use crate::evictor::slots::Slots;
 use crate::hash::ExtraKeys;
+use crate::list::try_reserve;
 
 /// What reaches a first block besides its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,10 +19,10 @@
 //! construction and written as contents come.
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
+use crate::list::try_reserve;
 use crate::pool::Cause;
 
 /// Contents behind one content that are compared, the latest first.

@@ -13,8 +13,8 @@
 use super::choice::{Choice, MODES};
 use super::order::Mode;
 use super::shadow::{Sampled, Shadow};
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// One of so many keys is sampled at most.
 const RATE: usize = 8;

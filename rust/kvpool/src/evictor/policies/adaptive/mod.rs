@@ -39,9 +39,9 @@ mod recent;
 mod shadow;
 
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::policy::{Content, Policy};
+use crate::list::try_reserve;
 pub use choice::Choice;
 use contest::Contest;
 pub use order::Mode;

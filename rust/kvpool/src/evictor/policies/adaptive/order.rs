@@ -17,9 +17,9 @@
 
 use super::recent::Recent;
 use crate::block::BlockId;
-use crate::list::try_reserve;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::list::try_reserve;
 
 /// Classes of uses.
 const CLASSES: usize = 8;

@@ -9,9 +9,9 @@
 //!
 //! Costs: all operations O(1); 15 bytes per eviction remembered, taken by [`Recent::reserve`] alone.
 
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
+use crate::list::try_reserve;
 
 /// The most evictions that are remembered.
 const MOST: usize = 1 << 31;

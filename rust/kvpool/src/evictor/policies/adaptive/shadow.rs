@@ -16,9 +16,9 @@
 
 use super::order::{Mode, Order};
 use crate::block::{BlockId, NULL_BLOCK};
-use crate::list::try_reserve;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::slots::Slots;
+use crate::list::try_reserve;
 
 /// A released block whose key is in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

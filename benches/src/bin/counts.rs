@@ -1,0 +1,68 @@
+//! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
+//! that only what happens in it is counted. Prints how many blocks each operation had.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
+
+use kvpool::{BlockId, BlockPool, HashChain};
+use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store};
+
+const BLOCKS: usize = 1 << 16;
+const REQUESTS: usize = 64;
+
+#[inline(never)]
+fn counted_hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+    pool.match_and_acquire(chain, usize::MAX).unwrap()
+}
+
+#[inline(never)]
+fn counted_release(pool: &mut BlockPool, table: &[BlockId]) {
+    pool.release_table(table).unwrap();
+}
+
+#[inline(never)]
+fn counted_store_cold(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+    store(pool, chain, table).unwrap();
+}
+
+#[inline(never)]
+fn counted_store_evicting(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+    store(pool, chain, table).unwrap();
+}
+
+#[inline(never)]
+fn counted_hit_fenced(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+    pool.match_and_acquire(chain, usize::MAX).unwrap()
+}
+
+#[inline(never)]
+fn counted_release_fenced(pool: &mut BlockPool, table: &[BlockId]) {
+    pool.release_table(table).unwrap();
+}
+
+fn main() {
+    let mut pool = pool(BLOCKS).unwrap();
+    let mut table = Vec::new();
+    for nth in 0..REQUESTS as u64 {
+        let cold = chain(1 << 32 | nth, REQUEST_BLOCKS).unwrap();
+        counted_store_cold(&mut pool, &cold, &mut table);
+        pool.release_table(&table).unwrap();
+    }
+    pool.reset().unwrap();
+    let chains = fill(&mut pool).unwrap();
+    for nth in 0..REQUESTS {
+        let table = counted_hit(&mut pool, &chains[nth * 37 % chains.len()]);
+        counted_release(&mut pool, &table);
+    }
+    let held = pool.allocate(REQUEST_BLOCKS).unwrap();
+    pool.release_after(&held, 1).unwrap();
+    for nth in 0..REQUESTS {
+        let table = counted_hit_fenced(&mut pool, &chains[nth * 37 % chains.len()]);
+        counted_release_fenced(&mut pool, &table);
+    }
+    pool.complete_step(1).unwrap();
+    for nth in 0..REQUESTS as u64 {
+        let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
+        counted_store_evicting(&mut pool, &new, &mut table);
+        pool.release_table(&table).unwrap();
+    }
+    println!("{}", REQUESTS * REQUEST_BLOCKS);
+}
