@@ -130,7 +130,7 @@ impl BlockAllocator {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references; unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut idle = Vec::new();
-        self.allocator.release(&mut self.records, blocks.iter(), |block, _| idle.push(block))?;
+        self.allocator.release(&mut self.records, &blocks.iter(), |block, _| idle.push(block))?;
         idle.into_iter().try_for_each(|block| self.allocator.free(&mut self.records, block))
     }
 
@@ -246,7 +246,7 @@ impl Allocator {
     pub(crate) fn release<'a>(
         &mut self,
         records: &mut Records,
-        blocks: impl ExactSizeIterator<Item = &'a BlockId> + Clone,
+        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
         mut idle: impl FnMut(BlockId, &Record),
     ) -> Result<usize, PoolError> {
         let count = blocks.len();
@@ -254,7 +254,7 @@ impl Allocator {
         for (position, &block) in blocks.clone().enumerate() {
             let Some(record) = records.of_mut(block).filter(|record| record.references > record.fences)
             else {
-                return Err(refuse_release(records, &blocks, position));
+                return Err(refuse_release(records, blocks, position));
             };
             record.references -= 1;
             if record.references == record.fences {

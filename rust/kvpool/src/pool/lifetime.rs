@@ -160,7 +160,7 @@ impl BlockPool {
     }
 
     pub(super) fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.give_up(blocks.iter())?;
+        self.give_up(&blocks.iter())?;
         self.note_changed(blocks);
         Ok(())
     }
@@ -169,7 +169,7 @@ impl BlockPool {
     #[inline]
     fn give_up<'a>(
         &mut self,
-        blocks: impl ExactSizeIterator<Item = &'a BlockId> + Clone,
+        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
     ) -> Result<(), PoolError> {
         self.check_poison()?;
         self.idle.clear();
@@ -205,7 +205,7 @@ impl BlockPool {
     }
 
     fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
-        self.give_up(table.iter().rev())?;
+        self.give_up(&table.iter().rev())?;
         self.note_changed(table);
         Ok(())
     }
@@ -213,7 +213,7 @@ impl BlockPool {
     /// Checks that holders, as opposed to fences, have the references that `blocks` names.
     fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         // A release that is taken back at once counts them, and finds the first that is not there.
-        match self.allocator.release(&mut self.records, blocks.iter(), |_, _| {}) {
+        match self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {}) {
             Ok(_) => {
                 self.allocator.recount(&mut self.records, blocks);
                 Ok(())
