@@ -10,7 +10,7 @@
 //!       PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
 //!       Evictor           the order of cached-free blocks
 //!       FenceSet          references that running steps still hold
-//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; needs none of the above
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
 //! ```
 //!
 //! | operation | cost |
@@ -37,7 +37,6 @@ mod events;
 pub mod evictor;
 mod fence;
 mod free_list;
-pub mod hash;
 pub mod journal;
 mod manager;
 mod pool;
@@ -46,8 +45,6 @@ pub mod retention;
 mod sequence;
 mod shorten;
 mod stats;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod tiers;
 
 pub use advisor::{Advice, AdvisorConfig};
@@ -61,7 +58,8 @@ pub use evictor::{
     Candidate, Closed, Content, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor, Policy,
 };
 pub use free_list::FreeBlockList;
-pub use hash::{
+pub use kvpool_hash as hash;
+pub use kvpool_hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
     HashError, HasherConfig, MultimodalItem, Verify,
 };
