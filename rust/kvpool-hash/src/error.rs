@@ -34,7 +34,7 @@ pub enum HashError {
         algorithm: HashAlgorithm,
     },
     /// The algorithm is known, and is not part of this build.
-    #[error("{algorithm} is not compiled in: build kvpool-hash, or kvpool, with the features {}", algorithm.features())]
+    #[error("{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}", algorithm.features())]
     NotCompiledIn {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
