@@ -26,6 +26,7 @@
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advisor;
 mod allocator;

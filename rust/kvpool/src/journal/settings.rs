@@ -108,3 +108,46 @@ impl AdvisorSettings {
 pub(super) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Name, Rows};
+    use super::*;
+
+    fn assert_written<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+        value: &T,
+        bytes: &[u8],
+    ) {
+        assert_eq!(postcard::to_stdvec(value).unwrap(), bytes);
+        assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
+    }
+
+    /// Bytes that never change: journals of older versions hold them.
+    #[test]
+    fn the_format_is_what_it_was() {
+        assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);
+        assert_written(
+            &Rows::Ids(vec![RequestId::Str("a".into()), RequestId::Int(2)]),
+            &[2, 2, 1, 1, b'a', 0, 4],
+        );
+        let limits = TenantLimits { tenant: TenantId(7), floor: 3, ceiling: Some(9) };
+        let config = RetentionConfig { pin_budget: 5, tenants: vec![limits] };
+        let settings = RetentionSettings::from(&config);
+        assert_written(&settings, &[5, 1, 7, 3, 1, 9]);
+        assert_eq!(settings.config(), config);
+        let config = AdvisorConfig {
+            max_sampled_blocks: 64,
+            sample_every: 1,
+            policies: vec![EvictionPolicy::Lru],
+            max_tenants: 8,
+            window: None,
+            seed: 2,
+        };
+        let settings = AdvisorSettings::from(&config);
+        assert_written(&settings, &[64, 1, 1, 3, b'l', b'r', b'u', 8, 0, 2]);
+        assert_eq!(settings.config(), Ok(config));
+        let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };
+        let refused = JournalError::UnknownSetting { field: "advisor", value: "clock".into() };
+        assert_eq!(unknown.config(), Err(refused));
+    }
+}
