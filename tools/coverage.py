@@ -5,10 +5,11 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of rust/kvpool/src and rust/kvpool-hash/src that has code, over the tests of both and of kvpool-journal,
-where the core's journals are replayed (examples in docs cannot be counted on stable Rust); tests within src are not
-counted as lines. rustc counts. What reads the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if
-it is missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
+Counts every line of rust/kvpool/src and rust/kvpool-hash/src that has code, over the tests of both and of
+kvpool-journal, where the core's journals are replayed (examples in docs cannot be counted on stable Rust); tests within
+src are not counted as lines. rustc counts. What reads the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else
+those of rustup's component llvm-tools, which is added if it is missing, else, where there is no rustup, the programs of
+llvm_profparser from crates.io.
 
 Exit code 0: enough lines are run. 1: too few, or a test failed. 2: bad usage, or nothing to read the counts with. 130:
 Ctrl-C.
@@ -179,7 +180,8 @@ def counted(files: dict[Path, dict[int, int]]) -> list[File]:
     for path, lines in files.items():
         if not any(path.is_relative_to(source) for source in SOURCES) or path.name == "tests.rs" or not lines:
             continue
-        out.append(File(str(path.relative_to(RUST)), len(lines), sorted(line for line, count in lines.items() if count == 0)))
+        missed = sorted(line for line, count in lines.items() if count == 0)
+        out.append(File(str(path.relative_to(RUST)), len(lines), missed))
     return sorted(out, key=lambda file: file.name)
 
 
@@ -225,7 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        tests = build(options.work, ["kvpool", "kvpool-hash", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])])
+        packages = ["kvpool", "kvpool-hash", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])]
+        tests = build(options.work, packages)
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []
         for test in tests:
