@@ -11,6 +11,8 @@ SCHEDULES ?= 100000
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 # Minutes that soak runs.
 MINUTES ?= 10
+# Features of kvpool-hash that must build each on its own.
+HASH_FEATURES := sha256 blake3 xxh3 vllm recorded
 # Versions of torch that test-torch runs the torch tests with, each in an environment of its own.
 TORCH ?= 2.11.0 2.13.0
 
@@ -108,6 +110,9 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 		--test pool_model --test manager_model --test manager_tables --test sequences
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
+	for feature in $(HASH_FEATURES); do \
+		$(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
+	done
 	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600 $(WORKERS)
@@ -188,6 +193,9 @@ vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseco
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	for feature in $(HASH_FEATURES); do \
+		$(CARGO) clippy -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet -- -D warnings || exit 1; \
+	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -207,22 +207,22 @@ def test_without_a_compiler_the_driver_runs_and_that_is_said(
 
 
 def test_lines_of_an_lcov_file() -> None:
-    source = coverage.SOURCES / "pool/mod.rs"
+    source = coverage.RUST / "kvpool/src/pool/mod.rs"
     text = f"SF:{source}\nDA:1,5\nDA:2,0\nDA:2,3\nDA:7,0\nend_of_record\nSF:/elsewhere.rs\nDA:1,0\n"
     files = coverage.counted(coverage.parse_lcov(text))
-    assert [(file.name, file.lines, file.missed) for file in files] == [("pool/mod.rs", 3, [7])]
+    assert [(file.name, file.lines, file.missed) for file in files] == [("kvpool/src/pool/mod.rs", 3, [7])]
     assert coverage.total(files).share == pytest.approx(2 / 3)
 
 
 def test_lines_of_a_listing() -> None:
-    text = f"{coverage.SOURCES}/a.rs\n    1|      5|fn a() {{\n    2|       |// no code\n    3|      0|}}\n\n"
-    assert coverage.parse_show(text) == {coverage.SOURCES / "a.rs": {1: 5, 3: 0}}
+    text = f"{coverage.RUST}/a.rs\n    1|      5|fn a() {{\n    2|       |// no code\n    3|      0|}}\n\n"
+    assert coverage.parse_show(text) == {coverage.RUST / "a.rs": {1: 5, 3: 0}}
 
 
-def test_the_model_and_tests_are_not_the_core() -> None:
-    names = ["testing.rs", "testing/manager.rs", "hash/tests.rs", "hash/mod.rs"]
-    files = coverage.counted({coverage.SOURCES / name: {1: 0} for name in names})
-    assert [file.name for file in files] == ["hash/mod.rs"]
+def test_tests_models_and_other_crates_are_not_the_core() -> None:
+    names = ["kvpool-testing/src/lib.rs", "kvpool-hash/src/tests.rs", "kvpool/tests/parts.rs", "kvpool-hash/src/lib.rs"]
+    files = coverage.counted({coverage.RUST / name: {1: 0} for name in names})
+    assert [file.name for file in files] == ["kvpool-hash/src/lib.rs"]
 
 
 def test_ranges_of_lines() -> None:
@@ -235,7 +235,7 @@ def test_too_few_lines_are_a_failure(least: float, code: int, monkeypatch: pytes
     monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
     monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
     monkeypatch.setattr(coverage, "run", lambda *_: True)
-    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES / "a.rs": {1: 1, 2: 0}})
+    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES[0] / "a.rs": {1: 1, 2: 0}})
     assert coverage.main(["--least", str(least), "--work", str(tmp_path), "--json"]) == code
 
 
@@ -243,5 +243,5 @@ def test_a_test_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
     monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
     monkeypatch.setattr(coverage, "run", lambda *_: False)
-    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES / "a.rs": {1: 1}})
+    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES[0] / "a.rs": {1: 1}})
     assert coverage.main(["--work", str(tmp_path)]) == 1

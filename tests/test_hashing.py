@@ -24,7 +24,7 @@ import kvpool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-VECTORS = Path(__file__).resolve().parent.parent / "rust/kvpool/tests/data/hash_vectors.json"
+VECTORS = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 DOCUMENT: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 CASES = [(case, algorithm) for case in DOCUMENT["chains"] for algorithm in case["digests"]]
 NATIVE = ["sha256", "blake3", "xxh3"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,12 @@ def test_the_exit_status_says_so(checkout: Path, capsys: pytest.CaptureFixture[s
     (checkout / ".ci" / "run").write_text("cargo test\n")
     assert manifests.main([str(checkout)]) == 1
     assert capsys.readouterr().err == ".ci/run:1: cargo test without --locked\n"
+
+
+def test_nothing_that_is_shipped_depends_on_test_code() -> None:
+    for path in sorted((ROOT / "rust").glob("*/Cargo.toml")):
+        manifest = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = [manifest.get("dependencies", {}), manifest.get("build-dependencies", {})]
+        for name, wanted in (item for table in tables for item in table.items()):
+            assert name != "kvpool-testing", path
+            assert isinstance(wanted, str) or "fault-injection" not in wanted.get("features", []), path

@@ -5,11 +5,11 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of rust/kvpool/src that has code, over the tests of kvpool and of kvpool-journal, where the core's
-journals are replayed (examples in docs cannot be counted on stable Rust); the reference model in testing and tests
-within src are not counted as lines of the core. rustc counts. What reads
-the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if
-it is missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
+Counts every line of rust/kvpool/src and rust/kvpool-hash/src that has code, over the tests of both and of
+kvpool-journal, where the core's journals are replayed (examples in docs cannot be counted on stable Rust); tests within
+src are not counted as lines. rustc counts. What reads the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else
+those of rustup's component llvm-tools, which is added if it is missing, else, where there is no rustup, the programs of
+llvm_profparser from crates.io.
 
 Exit code 0: enough lines are run. 1: too few, or a test failed. 2: bad usage, or nothing to read the counts with. 130:
 Ctrl-C.
@@ -32,7 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = ROOT / "rust" / "kvpool" / "src"
+RUST: Final = ROOT / "rust"
+#: The core, and what tells it blocks apart.
+SOURCES: Final = (RUST / "kvpool" / "src", RUST / "kvpool-hash" / "src")
 CARGO: Final = os.environ.get("CARGO", "cargo")
 RUSTC: Final = os.environ.get("RUSTC", "rustc")
 PROFPARSER: Final = "0.15.0"
@@ -125,7 +127,7 @@ def read(readers: Readers, executables: list[Path], work: Path) -> dict[Path, di
         said([str(readers.profdata), "merge", "-sparse", "-o", str(merged), *profiles])
         objects = [argument for other in others for argument in ("-object", other)]
         command = [str(readers.cov), "export", "-format=lcov", f"-instr-profile={merged}", first, *objects]
-        return parse_lcov(said([*command, str(SOURCES)]))
+        return parse_lcov(said([*command, *map(str, SOURCES)]))
     said([str(readers.profdata), "merge", "-o", str(merged), *profiles])
     objects = [argument for executable in executables for argument in ("--object", str(executable))]
     return parse_show(said([str(readers.cov), "show", "--instr-profile", str(merged), *objects]))
@@ -173,15 +175,13 @@ class File:
 
 
 def counted(files: dict[Path, dict[int, int]]) -> list[File]:
-    """The files of the core, by name; the model and tests are not the core."""
+    """The files of the core, by name; its tests are not counted."""
     out = []
     for path, lines in files.items():
-        if not path.is_relative_to(SOURCES) or not lines:
+        if not any(path.is_relative_to(source) for source in SOURCES) or path.name == "tests.rs" or not lines:
             continue
-        name = path.relative_to(SOURCES)
-        if name.parts[0] in {"testing", "testing.rs"} or name.name == "tests.rs":
-            continue
-        out.append(File(str(name), len(lines), sorted(line for line, count in lines.items() if count == 0)))
+        missed = sorted(line for line, count in lines.items() if count == 0)
+        out.append(File(str(path.relative_to(RUST)), len(lines), missed))
     return sorted(out, key=lambda file: file.name)
 
 
@@ -227,7 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        tests = build(options.work, ["kvpool", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])])
+        packages = ["kvpool", "kvpool-hash", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])]
+        tests = build(options.work, packages)
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []
         for test in tests:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes rust/kvpool/tests/data/hash_vectors.json, the published vectors of kvpool's block hashes.
+"""Makes rust/kvpool-hash/tests/data/hash_vectors.json, the published vectors of kvpool's block hashes.
 
 An implementation of docs/hashing.md that shares nothing with the Rust code: hashlib, pickle, cbor2, xxhash and blake3
 do the work, and SipHash is written out below. vLLM's digests are made the way vLLM makes them, by pickling or
@@ -29,7 +29,7 @@ import xxhash
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool/tests/data/hash_vectors.json"
+OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 MASK = (1 << 64) - 1
 
 # --- SipHash-1-3 with 128 bits of output -----------------------------------------------------------------------------

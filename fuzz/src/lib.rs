@@ -17,6 +17,9 @@
 
 mod bytes;
 mod case;
+// That of journals, which test-mutants does not build.
+#[path = "../../rust/kvpool-journal/src/minimize.rs"]
+mod minimize;
 pub mod random;
 mod shrink;
 mod text;
@@ -24,6 +27,7 @@ mod text;
 pub mod targets;
 
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
+pub use minimize::minimize;
 pub use shrink::shrink;
 use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
 #[cfg(feature = "readers")]

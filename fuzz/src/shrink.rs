@@ -6,9 +6,8 @@
 //!
 //! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what comes behind it is cut first.
 
-use kvpool::testing::minimize;
-
 use crate::case::{Case, Failure, Machine};
+use crate::minimize;
 
 /// Shrinks a case that fails. Returns it with its failure; `None` if it does not fail.
 #[must_use]

@@ -2,7 +2,7 @@
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool::FreeBlockList;
-use kvpool::testing::{block_ids, indices};
+use kvpool_testing::{block_ids, indices};
 
 use crate::bytes::{pick, simpler_list, smaller, some, up_to};
 use crate::case::{Failure, Machine, Script, same};
@@ -150,8 +150,8 @@ impl Machine for FreeList {
     }
 
     const ITEMS: &[(&str, &str)] = &[
-        ("block_ids", "use kvpool::testing::block_ids;\n"),
-        ("indices", "use kvpool::testing::indices;\n"),
+        ("block_ids", "use kvpool_testing::block_ids;\n"),
+        ("indices", "use kvpool_testing::indices;\n"),
         ("BlockId::", "use kvpool::BlockId;\n"),
         ("FreeBlockList", "use kvpool::FreeBlockList;\n"),
     ];

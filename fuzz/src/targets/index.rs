@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
-use kvpool::testing::{block_ids, indices};
 use kvpool::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, Inserted, PrefixIndex, Verify};
+use kvpool_testing::{block_ids, indices};
 
 use crate::bytes::{pick, smaller, tokens, up_to};
 use crate::case::{Failure, Machine, Script, holds, same};
@@ -205,7 +205,7 @@ impl Machine for Index {
     }
 
     const ITEMS: &[(&str, &str)] =
-        &[("indices", "use kvpool::testing::indices;\n"), ("index", "use kvpool::*;\n"), ("&chain(", CHAIN)];
+        &[("indices", "use kvpool_testing::indices;\n"), ("index", "use kvpool::*;\n"), ("&chain(", CHAIN)];
 
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;

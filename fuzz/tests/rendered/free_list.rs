@@ -1,5 +1,5 @@
-use kvpool::testing::block_ids;
-use kvpool::testing::indices;
+use kvpool_testing::block_ids;
+use kvpool_testing::indices;
 use kvpool::BlockId;
 use kvpool::FreeBlockList;
 

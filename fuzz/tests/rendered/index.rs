@@ -1,4 +1,4 @@
-use kvpool::testing::indices;
+use kvpool_testing::indices;
 use kvpool::*;
 
 fn chain(tokens: &[u32]) -> HashChain {

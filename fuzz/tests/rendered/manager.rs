@@ -1,5 +1,5 @@
-use kvpool::testing::block_ids;
-use kvpool::testing::indices;
+use kvpool_testing::block_ids;
+use kvpool_testing::indices;
 use kvpool::*;
 
 fn prompt(manager: &CacheManager, tokens: &[u32], salt: &[u8]) -> HashCursor {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use kvpool::testing::block_ids;
-use kvpool::testing::indices;
+use kvpool_testing::block_ids;
+use kvpool_testing::indices;
 use kvpool::*;
 
 fn extra(salt: &[u8], epoch: u64) -> ExtraKeys {

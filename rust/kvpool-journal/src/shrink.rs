@@ -3,10 +3,10 @@
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
 use kvpool::journal::{JournalReader, Subject as Kind};
-use kvpool::testing::minimize;
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
+use crate::minimize::minimize;
 use crate::pool::PoolSubject;
 use crate::record::record;
 use crate::replay::{Options, steps};

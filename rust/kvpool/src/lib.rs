@@ -10,7 +10,7 @@
 //!       PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
 //!       Evictor           the order of cached-free blocks
 //!       FenceSet          references that running steps still hold
-//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor; needs none of the above
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
 //! ```
 //!
 //! | operation | cost |
@@ -26,6 +26,7 @@
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advisor;
 mod allocator;
@@ -36,7 +37,6 @@ mod events;
 pub mod evictor;
 mod fence;
 mod free_list;
-pub mod hash;
 pub mod journal;
 mod list;
 mod manager;
@@ -46,8 +46,6 @@ pub mod retention;
 mod sequence;
 mod shorten;
 mod stats;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod tiers;
 
 pub use advisor::{Advice, AdvisorConfig};
@@ -61,7 +59,8 @@ pub use evictor::{
 };
 pub use fence::Ticket;
 pub use free_list::FreeBlockList;
-pub use hash::{
+pub use kvpool_hash as hash;
+pub use kvpool_hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
     HashError, HasherConfig, MultimodalItem, Verify,
 };

@@ -11,8 +11,8 @@
     reason = "a test stops at the first error"
 )]
 
-use kvpool::testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, StepOutcome, Verify};
+use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 

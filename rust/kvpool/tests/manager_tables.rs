@@ -14,11 +14,11 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use kvpool::testing::Kv;
 use kvpool::{
     BlockId, CacheManager, EvictionPolicy, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef,
     RequestState, SwapId, TransferPlan, Verify, runs,
 };
+use kvpool_testing::Kv;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 

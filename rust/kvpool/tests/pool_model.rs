@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kvpool::testing::{ReferencePool, block_ids, indices};
 use kvpool::{
     BlockEvent, BlockHash, BlockHasher, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
     PoolConfig, Verify,
 };
+use kvpool_testing::{ReferencePool, block_ids, indices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 

@@ -9,11 +9,11 @@ mod operation;
 
 use std::collections::BTreeMap;
 
-use kvpool::testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use kvpool::{
     Admission, BlockEvent, BlockHash, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError,
     Place, RequestRef, RequestState, StepOutcome, SwapId, TableChange,
 };
+use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use operation::LAST_ID;
 pub use operation::{Operation, Planned, Setting};
 
@@ -349,7 +349,7 @@ impl Manager {
             }
             Operation::Evict(ids) => {
                 let fine = ids.iter().all(|&block| block > 0 && block < self.manager.pool().num_blocks());
-                let blocks = kvpool::testing::block_ids(ids);
+                let blocks = kvpool_testing::block_ids(ids);
                 let modelled = |model: &mut ReferenceManager| {
                     if fine {
                         model.pools[0].evict(ids);
@@ -558,8 +558,8 @@ impl Machine for Manager {
     }
 
     const ITEMS: &[(&str, &str)] = &[
-        ("block_ids", "use kvpool::testing::block_ids;\n"),
-        ("indices", "use kvpool::testing::indices;\n"),
+        ("block_ids", "use kvpool_testing::block_ids;\n"),
+        ("indices", "use kvpool_testing::indices;\n"),
         ("manager", "use kvpool::*;\n"),
         ("prompt(&", PROMPT),
         ("&refs(", REFS),

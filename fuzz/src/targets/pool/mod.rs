@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::testing::{ReferencePool, block_ids, indices};
 use kvpool::{
     BlockEvent, BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
     HasherConfig, PoolConfig, PoolStats,
 };
+use kvpool_testing::{ReferencePool, block_ids, indices};
 pub use operation::{Operation, Prompt, Setting};
 
 use crate::case::{Failure, Machine, Script, holds, same};
@@ -493,8 +493,8 @@ impl Machine for Pool {
     const ITEMS: &[(&str, &str)] = &[
         ("extra(", "use std::sync::Arc;\n\n"),
         ("Retention", "use kvpool::retention::*;\n"),
-        ("block_ids", "use kvpool::testing::block_ids;\n"),
-        ("indices", "use kvpool::testing::indices;\n"),
+        ("block_ids", "use kvpool_testing::block_ids;\n"),
+        ("indices", "use kvpool_testing::indices;\n"),
         ("pool", "use kvpool::*;\n"),
         ("hasher()", EXTRA),
         ("&chain(", CHAIN),

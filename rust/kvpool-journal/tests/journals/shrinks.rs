@@ -1,9 +1,8 @@
 //! Shrinking and export.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool::testing::minimize;
 use kvpool::{BlockPool, CacheManager, EvictionPolicy, ManagerConfig, PoolConfig};
-use kvpool_journal::{Goal, Language, Options, replay, shrink};
+use kvpool_journal::{Goal, Language, Options, minimize, replay, shrink};
 use proptest::prelude::*;
 
 use super::exports::exported;

@@ -7,7 +7,7 @@ use crate::evictor::EvictionPolicy;
 ///
 /// The share of blocks that is sampled follows from them: such that a stack as deep as eight pools fits into
 /// [`max_sampled_blocks`](Self::max_sampled_blocks), and never more than one in [`sample_every`](Self::sample_every).
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdvisorConfig {
     /// Blocks that are followed at most, 64 to 2^24; a multiple of 8 is used up fully. An eighth of it stands for the pool.
     /// Default 16,384.

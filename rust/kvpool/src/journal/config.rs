@@ -5,12 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::{AdvisorSettings, RetentionSettings, known};
 use super::{JournalConfig, JournalError};
-use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::manager::ManagerConfig;
 use crate::pool::PoolConfig;
-use crate::retention::RetentionConfig;
 
 /// What a journal is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,8 +36,8 @@ pub struct JournalHeader {
     verify: String,
     duplicates: String,
     eviction: String,
-    retention: Option<RetentionConfig>,
-    advisor: Option<AdvisorConfig>,
+    retention: Option<RetentionSettings>,
+    advisor: Option<AdvisorSettings>,
     event_capacity: usize,
     algorithm: String,
     watermark: f64,
@@ -74,8 +73,8 @@ impl JournalHeader {
             verify: config.verify.name().into(),
             duplicates: config.duplicates.name().into(),
             eviction: config.eviction.name().into(),
-            retention: config.retention.clone(),
-            advisor: config.advisor.clone(),
+            retention: config.retention.as_ref().map(RetentionSettings::from),
+            advisor: config.advisor.as_ref().map(AdvisorSettings::from),
             event_capacity: config.event_capacity,
             algorithm: config.algorithm.name().into(),
             watermark: config.watermark,
@@ -115,9 +114,6 @@ impl JournalHeader {
     /// # Errors
     /// [`JournalError::UnknownSetting`].
     pub fn manager_config(&self) -> Result<ManagerConfig, JournalError> {
-        fn known<T: std::str::FromStr>(field: &'static str, value: &str) -> Result<T, JournalError> {
-            value.parse().map_err(|_| JournalError::UnknownSetting { field, value: value.into() })
-        }
         Ok(ManagerConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
@@ -125,8 +121,8 @@ impl JournalHeader {
             verify: known("verify", &self.verify)?,
             duplicates: known("duplicates", &self.duplicates)?,
             eviction: known("eviction", &self.eviction)?,
-            retention: self.retention.clone(),
-            advisor: self.advisor.clone(),
+            retention: self.retention.as_ref().map(RetentionSettings::config),
+            advisor: self.advisor.as_ref().map(AdvisorSettings::config).transpose()?,
             event_capacity: self.event_capacity,
             watermark: self.watermark,
             host_blocks: self.host_blocks,

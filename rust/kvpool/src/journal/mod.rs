@@ -27,6 +27,7 @@ mod frame;
 mod operation;
 mod outcome;
 mod packed;
+mod settings;
 mod sink;
 
 pub use chain::{ChainRecord, ContentKey, LinkRecord};

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::{RequestIdRecord, request_ids};
 use super::{ChainRecord, Ids, Keys, LinkRecord};
 use crate::manager::{RequestHints, RequestId, RetentionRange};
 use crate::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
@@ -74,7 +75,13 @@ pub enum PoolOperation {
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum ManagerOperation {
     /// [`crate::CacheManager::admit_with`]; `foreign` is a prompt of another hasher.
-    Admit { request: RequestId, prompt: ChainRecord, foreign: bool, hints: HintsRecord },
+    Admit {
+        #[serde(with = "RequestIdRecord")]
+        request: RequestId,
+        prompt: ChainRecord,
+        foreign: bool,
+        hints: HintsRecord,
+    },
     /// [`crate::CacheManager::resume`]; `rehashed` are the keys of a prompt that was hashed again.
     Resume { request: Name, rehashed: Option<Rehashed> },
     /// [`crate::CacheManager::release_with`]
@@ -90,7 +97,11 @@ pub enum ManagerOperation {
     /// [`crate::CacheManager::commit_batch`]
     CommitBatch { rows: Rows, computed_tokens: Vec<usize> },
     /// [`crate::CacheManager::fork`]
-    Fork { parent: Name, child: RequestId },
+    Fork {
+        parent: Name,
+        #[serde(with = "RequestIdRecord")]
+        child: RequestId,
+    },
     /// [`crate::CacheManager::truncate`]
     Truncate { request: Name, tokens: usize },
     /// [`crate::CacheManager::trim_window`]
@@ -134,7 +145,12 @@ pub enum ManagerOperation {
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum Planned {
     /// [`crate::CacheManager::plan_admit_with`]
-    Admit { request: RequestId, prompt: ChainRecord, hints: HintsRecord },
+    Admit {
+        #[serde(with = "RequestIdRecord")]
+        request: RequestId,
+        prompt: ChainRecord,
+        hints: HintsRecord,
+    },
     /// [`crate::CacheManager::plan_resume`]
     Resume { request: Name, rehashed: Option<Rehashed> },
     /// [`crate::CacheManager::plan_append`]
@@ -155,7 +171,7 @@ pub enum Name {
     /// A request that the manager knows.
     Slot(u32),
     /// By id.
-    Id(RequestId),
+    Id(#[serde(with = "RequestIdRecord")] RequestId),
 }
 
 /// The requests of a batch.
@@ -166,7 +182,7 @@ pub enum Rows {
     /// By slot.
     Slots(Vec<u32>),
     /// By id: a batch that names a request which does not exist, or one twice; and wherever slots may differ.
-    Ids(Vec<RequestId>),
+    Ids(#[serde(with = "request_ids")] Vec<RequestId>),
 }
 
 /// What was said of blocks.

@@ -3,7 +3,7 @@
 //! As in the pool, the journal is taken out for the length of a call, so calls that a call makes are not written again. A
 //! request is written by its slot, which a replay gives the same; a prompt by the keys of its blocks.
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "replay")]
 use std::sync::Arc;
 
 use super::error::{ManagerError, Refused};
@@ -13,7 +13,7 @@ use super::request::{RequestId, RequestRef};
 use super::step::{Planned, StepOutcome, StepPlan};
 use super::{Admission, CacheManager, ManagerConfig};
 use crate::hash::HashCursor;
-#[cfg(feature = "testing")]
+#[cfg(feature = "replay")]
 use crate::hash::{BlockHasher, HashAlgorithm};
 use crate::journal::{
     Check, HintsRecord, Journal, JournalHeader, Keys, ManagerOperation, Name, Outcome,
@@ -62,14 +62,14 @@ impl CacheManager {
     ///
     /// # Errors
     /// As [`Self::new`].
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "replay")]
     pub fn with_hasher(config: ManagerConfig, hasher: Arc<BlockHasher>) -> Result<Self, ManagerError> {
         let own = ManagerConfig { key: None, seed: None, algorithm: HashAlgorithm::Sha256, ..config };
         Ok(Self { hasher, ..Self::new(own)? })
     }
 
     /// Begins a journal of a manager that has done nothing yet: for replays that are recorded themselves.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "replay")]
     pub fn begin_journal(&mut self, config: &ManagerConfig, mut journal: Journal) {
         journal.begin(&JournalHeader::of_manager(config, journal.config()));
         self.journal = Some(Box::new(journal));

@@ -10,7 +10,7 @@ use crate::sequence::Sequence;
 use crate::shorten::shorten;
 
 /// The engine's name of a request: a number or a string, whichever the engine uses.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestId {
     /// A number.
     Int(i64),

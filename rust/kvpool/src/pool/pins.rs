@@ -45,7 +45,7 @@ impl BlockPool {
     }
 
     /// The order of eviction with the pinned blocks that have a place in it. O(cached blocks).
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "fault-injection")]
     #[must_use]
     pub fn order_with_pinned(&self) -> Vec<BlockId> {
         self.order.order(&self.records)

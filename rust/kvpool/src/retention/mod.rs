@@ -156,11 +156,11 @@ impl Retention {
 }
 
 /// A tenant: whoever's blocks are counted together. The number is the caller's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
 /// What a tenant may count on, and what it may take while others need blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantLimits {
     /// Whose.
     pub tenant: TenantId,
@@ -171,7 +171,7 @@ pub struct TenantLimits {
 }
 
 /// Settings of retention.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
     /// The most blocks that are pinned at once; pins beyond it are clipped to [`Priority::MAX`].
     pub pin_budget: usize,

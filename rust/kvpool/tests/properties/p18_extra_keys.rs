@@ -1,7 +1,7 @@
 //! Property 18: equal digests of equal tokens imply equal extra keys, field by field: adapter, salt, images, tenant, epoch.
 //!
 //! Bugs: vllm#44701, vllm#30931, vllm#3264: keys left out of a hash, or mixed up in it, shared blocks between strangers.
-//! Fails it: concatenating the fields' bytes without tags and lengths. Random extra keys: `hash_properties.rs`.
+//! Fails it: concatenating the fields' bytes without tags and lengths. Random extra keys: `tests/properties.rs` of kvpool-hash.
 
 use super::*;
 

@@ -1,12 +1,12 @@
 //! Property 19: digests are the same in every process, with every hash seed, in Python and here.
 //!
 //! Bugs: lmcache#2136, DingoCache#77: keys depended on the process, so that no store could be shared.
-//! Fails it: a language's own `hash`, a seed drawn at start. All vectors: `hash_vectors.rs`.
+//! Fails it: a language's own `hash`, a seed drawn at start. All vectors: `tests/vectors.rs` of kvpool-hash.
 
 use super::*;
 
 /// lmcache#2136, DingoCache#77: digests differed between processes, Python versions, hash seeds. These were computed by
-/// another program, with Python's `hashlib`: see `docs/hashing.md`. All other vectors are in `data/hash_vectors.json`.
+/// another program, with Python's `hashlib`: see `docs/hashing.md`. All other vectors are in `tests/data` of kvpool-hash.
 #[test]
 fn property_19_digests_are_these_everywhere() {
     let golden = |algorithm, expected: &[&str]| {

@@ -12,12 +12,12 @@ use super::HashError;
 /// A hash function together with the encoding of what is hashed.
 ///
 /// ```
-/// use kvpool::hash::HashAlgorithm;
+/// use kvpool_hash::HashAlgorithm;
 /// let algorithm: HashAlgorithm = "vllm-sha256-cbor".parse()?;
 /// assert_eq!(algorithm, HashAlgorithm::VllmSha256Cbor);
 /// assert_eq!(algorithm.digest_len(), 32);
 /// assert!(!HashAlgorithm::Xxh3.is_cryptographic());
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
@@ -66,6 +66,7 @@ impl HashAlgorithm {
     }
 
     /// Bytes of a digest: 16 or 32. A [`BlockHash`](super::BlockHash) is zero after them.
+    #[inline]
     #[must_use]
     pub const fn digest_len(self) -> usize {
         match self {
@@ -75,6 +76,7 @@ impl HashAlgorithm {
     }
 
     /// Whether nobody can make two prefixes with the same digest. Where false, a hit has to be verified.
+    #[inline]
     #[must_use]
     pub const fn is_cryptographic(self) -> bool {
         match self {
@@ -84,11 +86,37 @@ impl HashAlgorithm {
     }
 
     /// Whether the encoding is one of vLLM's.
+    #[inline]
     #[must_use]
     pub const fn is_vllm(self) -> bool {
         match self {
             Self::Sha256 | Self::Blake3 | Self::Xxh3 => false,
             Self::VllmSha256 | Self::VllmSha256Cbor | Self::VllmXxhash | Self::VllmXxhashCbor => true,
+        }
+    }
+
+    /// The cargo features that it takes, as `--features` has them.
+    #[must_use]
+    pub const fn features(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Blake3 => "blake3",
+            Self::Xxh3 => "xxh3",
+            Self::VllmSha256 | Self::VllmSha256Cbor => "vllm",
+            Self::VllmXxhash | Self::VllmXxhashCbor => "vllm,xxh3",
+        }
+    }
+
+    /// Whether this build has it. Where not, a hasher of it is [`HashError::NotCompiledIn`]; digests that were computed
+    /// elsewhere are taken.
+    #[must_use]
+    pub const fn is_compiled_in(self) -> bool {
+        match self {
+            Self::Sha256 => cfg!(feature = "sha256"),
+            Self::Blake3 => cfg!(feature = "blake3"),
+            Self::Xxh3 => cfg!(feature = "xxh3"),
+            Self::VllmSha256 | Self::VllmSha256Cbor => cfg!(feature = "vllm"),
+            Self::VllmXxhash | Self::VllmXxhashCbor => cfg!(all(feature = "vllm", feature = "xxh3")),
         }
     }
 
@@ -119,7 +147,7 @@ impl FromStr for HashAlgorithm {
 /// How a hit in the prefix index is verified before it is used. Ordered from weakest to strongest.
 ///
 /// ```
-/// use kvpool::hash::Verify;
+/// use kvpool_hash::Verify;
 /// assert!(Verify::None < Verify::Fingerprint && Verify::Fingerprint < Verify::Tokens);
 /// assert_eq!("tokens".parse(), Ok(Verify::Tokens));
 /// ```

@@ -20,7 +20,7 @@ const MAX_ITEM_END: u64 = i64::MAX as u64;
 /// reach that block.
 ///
 /// ```
-/// use kvpool::hash::{Adapter, ExtraKeys};
+/// use kvpool_hash::{Adapter, ExtraKeys};
 /// let extra = ExtraKeys {
 ///     adapter: Some(Adapter { id: (*b"sha256:93b1").into(), path: None }),
 ///     tenant: Some((*b"team-a").into()),

@@ -17,9 +17,16 @@
 //! It is written into a buffer on the stack; within one call only the parent and the tokens are written again
 //! for each block.
 
-use super::BlockHash;
 use super::extra::{ExtraKeys, MultimodalItem};
-use super::sha256::{PADDING, sha256_in_place};
+#[cfg(feature = "sha256")]
+use super::{
+    BlockHash,
+    sha256::{PADDING, sha256_in_place},
+};
+
+/// Bytes behind a message that its hash function may overwrite.
+#[cfg(not(feature = "sha256"))]
+const PADDING: usize = 0;
 
 const ROOT_TAG: [u8; 8] = *b"kvproot1";
 const BLOCK_TAG: [u8; 8] = *b"kvpblok1";
@@ -104,6 +111,7 @@ impl Scratch {
     }
 
     /// An empty vector that keeps its capacity between blocks, for encoders that only append.
+    #[cfg(feature = "vllm")]
     pub(super) fn vec(&mut self) -> &mut Vec<u8> {
         self.heap.clear();
         &mut self.heap
@@ -154,6 +162,7 @@ impl<'a> BlockMessage<'a> {
     }
 
     /// Its SHA-256.
+    #[cfg(feature = "sha256")]
     pub(super) fn sha256(&mut self) -> BlockHash {
         sha256_in_place(self.buffer, self.len)
     }

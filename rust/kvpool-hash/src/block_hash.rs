@@ -17,18 +17,19 @@ pub type Fingerprint = u128;
 /// The digest of a block and everything before it. 32 bytes; shorter digests are padded with zeros.
 ///
 /// ```
-/// use kvpool::hash::{BlockHash, HashAlgorithm};
+/// use kvpool_hash::{BlockHash, HashAlgorithm};
 /// let hash = BlockHash::from_digest(HashAlgorithm::Xxh3, &[0xab; 16])?;
 /// assert_eq!(hash.digest(HashAlgorithm::Xxh3), [0xab; 16]);
 /// assert_eq!(hash.as_bytes()[16..], [0; 16]);
 /// assert!(format!("{hash:?}").starts_with("abab"));
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash([u8; 32]);
 
 impl BlockHash {
     /// Takes the padded form as it is.
+    #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -49,6 +50,7 @@ impl BlockHash {
     }
 
     /// A digest of 16 bytes, given as the big-endian number that XXH3-128 defines as its canonical form.
+    #[cfg(feature = "xxh3")]
     pub(crate) fn from_u128_be(value: u128) -> Self {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&value.to_be_bytes());
@@ -56,6 +58,7 @@ impl BlockHash {
     }
 
     /// All 32 bytes, padding included.
+    #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -70,7 +73,7 @@ impl BlockHash {
     }
 
     /// A digest with this key and zeros behind it: what a replay has instead of the digest that the key was taken of.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "recorded")]
     #[must_use]
     pub fn from_key(key: u64) -> Self {
         let mut bytes = [0; 32];
@@ -79,6 +82,7 @@ impl BlockHash {
     }
 
     /// The bytes that `algorithm` produced: the first [`HashAlgorithm::digest_len`].
+    #[inline]
     #[must_use]
     pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
         &self.0[..algorithm.digest_len()]
@@ -92,12 +96,14 @@ impl fmt::Debug for BlockHash {
 }
 
 impl From<[u8; 32]> for BlockHash {
+    #[inline]
     fn from(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 }
 
 impl AsRef<[u8]> for BlockHash {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         &self.0
     }

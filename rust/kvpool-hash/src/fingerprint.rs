@@ -11,8 +11,10 @@
 //!
 //! Cost: about 93 bytes of SipHash-1-3 per 16-token text block, 16 bytes of memory.
 
-use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
+
+use sha2::{Digest, Sha256};
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Fingerprint;
 use super::config::HasherConfig;
@@ -60,9 +62,9 @@ impl Fingerprinter {
 
 /// The first two little-endian words of SHA-256 of `message`.
 pub(super) fn first_words(message: &[u8]) -> (u64, u64) {
-    let digest = ring::digest::digest(&ring::digest::SHA256, message);
+    let digest = Sha256::digest(message);
     let word = |at: usize| {
-        digest.as_ref().iter().skip(at).take(8).rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte))
+        digest.iter().skip(at).take(8).rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte))
     };
     (word(0), word(8))
 }

@@ -13,11 +13,16 @@ use std::fmt;
 use super::canonical::{self, BlockMessage, Scratch};
 use super::config::HasherConfig;
 use super::extra::ItemIndex;
-use super::fingerprint::{Fingerprinter, first_words};
+use super::fingerprint::Fingerprinter;
+#[cfg(feature = "xxh3")]
+use super::fingerprint::first_words;
+#[cfg(feature = "sha256")]
 use super::sha256::sha256;
+#[cfg(feature = "vllm")]
 use super::vllm::{self, RequestExtra};
 use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError, Verify};
 
+#[cfg(feature = "xxh3")]
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
 
 /// What is known of a prefix: its digest and, where fingerprints are on, its fingerprint.
@@ -35,12 +40,14 @@ impl ChainState {
     }
 
     /// The digest of the prefix.
+    #[inline]
     #[must_use]
     pub const fn digest(&self) -> BlockHash {
         self.digest
     }
 
     /// The fingerprint of the prefix; 0 where fingerprints are off.
+    #[inline]
     #[must_use]
     pub const fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
@@ -50,25 +57,25 @@ impl ChainState {
 /// How digests are made.
 #[derive(Clone)]
 enum Method {
+    #[cfg(feature = "sha256")]
     Sha256,
+    #[cfg(feature = "blake3")]
     Blake3,
+    #[cfg(feature = "blake3")]
     Blake3Keyed(Box<[u8; 32]>),
-    Xxh3 {
-        seed: u64,
-    },
-    Vllm {
-        method: vllm::Method,
-        none_hash: BlockHash,
-    },
+    #[cfg(feature = "xxh3")]
+    Xxh3 { seed: u64 },
+    #[cfg(feature = "vllm")]
+    Vllm { method: vllm::Method, none_hash: BlockHash },
     /// The hash of a block is what was recorded under its last token.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
 }
 
 /// Hashes blocks. Immutable and shared by all sequences of a pool; cheap to clone.
 ///
 /// ```
-/// use kvpool::hash::{BlockHasher, ExtraKeys, HashChain, HasherConfig};
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashChain, HasherConfig};
 /// let hasher = BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?;
 /// let extra = ExtraKeys::default();
 /// let mut chain = HashChain::new(&hasher, extra.epoch);
@@ -79,7 +86,7 @@ enum Method {
 /// let mut other = HashChain::new(&hasher, extra.epoch);
 /// hasher.extend(&mut other, &extra, &[0, 0, 0, 0, 5, 6, 7, 8])?;
 /// assert_ne!(chain.hashes()[1], other.hashes()[1]);
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Clone)]
 pub struct BlockHasher {
@@ -93,25 +100,10 @@ impl BlockHasher {
     ///
     /// # Errors
     /// [`HashError::BlockSize`], [`HashError::KeyNotSupported`] for a key with another algorithm than BLAKE3,
-    /// [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed.
+    /// [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a seed, [`HashError::NotCompiledIn`].
     pub fn new(config: HasherConfig) -> Result<Self, HashError> {
         config.check()?;
-        let algorithm = config.algorithm;
-        let method = match algorithm {
-            HashAlgorithm::Sha256 => Method::Sha256,
-            HashAlgorithm::Blake3 => match config.key {
-                None => Method::Blake3,
-                Some(key) => Method::Blake3Keyed(Box::new(key)),
-            },
-            HashAlgorithm::Xxh3 => Method::Xxh3 { seed: xxh3_seed(config.seed.as_deref()) },
-            HashAlgorithm::VllmSha256
-            | HashAlgorithm::VllmSha256Cbor
-            | HashAlgorithm::VllmXxhash
-            | HashAlgorithm::VllmXxhashCbor => Method::Vllm {
-                method: vllm::Method::new(algorithm)?,
-                none_hash: vllm::none_hash(algorithm, config.seed.as_deref())?,
-            },
-        };
+        let method = Method::new(&config)?;
         let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
         Ok(Self { config, method, fingerprinter })
     }
@@ -120,7 +112,7 @@ impl BlockHasher {
     ///
     /// # Errors
     /// [`HashError::BlockSize`].
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "recorded")]
     pub fn recorded(config: HasherConfig, hashes: super::RecordedHashes) -> Result<Self, HashError> {
         HasherConfig { block_size: config.block_size, ..HasherConfig::default() }.check()?;
         let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
@@ -128,30 +120,35 @@ impl BlockHasher {
     }
 
     /// The configuration it was made from.
+    #[inline]
     #[must_use]
     pub const fn config(&self) -> &HasherConfig {
         &self.config
     }
 
     /// Tokens per block.
+    #[inline]
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.config.block_size
     }
 
     /// Hash function and encoding.
+    #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.config.algorithm
     }
 
     /// How hits are verified.
+    #[inline]
     #[must_use]
     pub const fn verify(&self) -> Verify {
         self.config.verify
     }
 
     /// Whether chains of this hasher have fingerprints.
+    #[inline]
     #[must_use]
     pub const fn has_fingerprints(&self) -> bool {
         self.fingerprinter.is_some()
@@ -159,7 +156,7 @@ impl BlockHasher {
 
     /// Whether the epoch is part of what is computed; if not, it only tags the chain.
     pub(super) const fn depends_on_epoch(&self) -> bool {
-        self.has_fingerprints() || !matches!(self.method, Method::Vllm { .. })
+        self.has_fingerprints() || !self.config.algorithm.is_vllm()
     }
 
     /// Whether these extra keys can be hashed with this algorithm.
@@ -169,10 +166,11 @@ impl BlockHasher {
     /// [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and [`HashError::ExtraNotUtf8`].
     pub fn check_extra(&self, extra: &ExtraKeys) -> Result<(), HashError> {
         extra.check_items()?;
-        match self.method {
-            Method::Vllm { .. } => vllm::check_extra(self.config.algorithm, extra),
-            _ => Ok(()),
+        #[cfg(feature = "vllm")]
+        if let Method::Vllm { .. } = self.method {
+            return vllm::check_extra(self.config.algorithm, extra);
         }
+        Ok(())
     }
 
     /// The state of the empty prefix: what the first block has as its parent.
@@ -187,10 +185,7 @@ impl BlockHasher {
     /// [`BlockHasher::root`] for extra keys that have been checked.
     pub(super) fn root_unchecked(&self, extra: &ExtraKeys) -> ChainState {
         let message = canonical::root_message(extra);
-        let digest = match &self.method {
-            Method::Vllm { none_hash, .. } => *none_hash,
-            native => native.digest(&message),
-        };
+        let digest = self.method.root(&message);
         let fingerprint = self.fingerprinter.map_or(0, |f| f.hash(&message));
         ChainState { digest, fingerprint }
     }
@@ -274,6 +269,7 @@ impl BlockHasher {
             let end = start + block.len() as u64;
             let overlapping = (!items.is_empty()).then(|| items.overlapping(&extra.multimodal, start, end));
             match &self.method {
+                #[cfg(feature = "vllm")]
                 Method::Vllm { method, .. } => {
                     let request = RequestExtra { extra, items, start, end };
                     let parent = state.digest;
@@ -289,7 +285,7 @@ impl BlockHasher {
                         state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
                     }
                 }
-                #[cfg(feature = "testing")]
+                #[cfg(feature = "recorded")]
                 Method::Recorded(hashes) => state = hashes.state(block.last().copied()),
                 native => {
                     let mut message = BlockMessage::encode(
@@ -300,10 +296,7 @@ impl BlockHasher {
                         start,
                         overlapping,
                     );
-                    state.digest = match native {
-                        Method::Sha256 => message.sha256(),
-                        other => other.digest(message.bytes()),
-                    };
+                    state.digest = native.block(&mut message);
                     if let Some(f) = &self.fingerprinter {
                         state.fingerprint = f.hash(message.with_fingerprint_parent(state.fingerprint));
                     }
@@ -317,16 +310,63 @@ impl BlockHasher {
 }
 
 impl Method {
+    fn new(config: &HasherConfig) -> Result<Self, HashError> {
+        let algorithm = config.algorithm;
+        #[cfg(feature = "sha256")]
+        if algorithm == HashAlgorithm::Sha256 {
+            return Ok(Self::Sha256);
+        }
+        #[cfg(feature = "blake3")]
+        if algorithm == HashAlgorithm::Blake3 {
+            return Ok(config.key.map_or(Self::Blake3, |key| Self::Blake3Keyed(Box::new(key))));
+        }
+        #[cfg(feature = "xxh3")]
+        if algorithm == HashAlgorithm::Xxh3 {
+            return Ok(Self::Xxh3 { seed: xxh3_seed(config.seed.as_deref()) });
+        }
+        #[cfg(feature = "vllm")]
+        if algorithm.is_vllm() {
+            let none_hash = vllm::none_hash(algorithm, config.seed.as_deref())?;
+            return Ok(Self::Vllm { method: vllm::Method::new(algorithm)?, none_hash });
+        }
+        Err(HashError::NotCompiledIn { algorithm })
+    }
+
+    /// The digest of the empty prefix, whose native encoding is `message`.
+    fn root(&self, message: &[u8]) -> BlockHash {
+        #[cfg(feature = "vllm")]
+        if let Self::Vllm { none_hash, .. } = self {
+            return *none_hash;
+        }
+        self.digest(message)
+    }
+
+    /// The digest of a block in the native encoding.
+    #[inline]
+    fn block(&self, message: &mut BlockMessage<'_>) -> BlockHash {
+        #[cfg(feature = "sha256")]
+        if matches!(self, Self::Sha256) {
+            return message.sha256();
+        }
+        self.digest(message.bytes())
+    }
+
     /// The digest of a message in the native encoding.
     #[inline]
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {
+            #[cfg(feature = "sha256")]
+            Self::Sha256 => sha256(message),
             // vLLM's encodings have no native messages.
-            Self::Sha256 | Self::Vllm { .. } => sha256(message),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "vllm")]
+            Self::Vllm { .. } => sha256(message),
+            #[cfg(feature = "recorded")]
             Self::Recorded(_) => sha256(message),
+            #[cfg(feature = "blake3")]
             Self::Blake3 => BlockHash::from_bytes(*blake3::hash(message).as_bytes()),
+            #[cfg(feature = "blake3")]
             Self::Blake3Keyed(key) => BlockHash::from_bytes(*blake3::keyed_hash(key, message).as_bytes()),
+            #[cfg(feature = "xxh3")]
             Self::Xxh3 { seed } => {
                 BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128_with_seed(message, *seed))
             }
@@ -336,6 +376,7 @@ impl Method {
 
 /// XXH3 takes 64 bits: the first word of SHA-256 over a tag and the seed; 0, which is XXH3 without a seed,
 /// where there is none.
+#[cfg(feature = "xxh3")]
 fn xxh3_seed(seed: Option<&str>) -> u64 {
     seed.map_or(0, |seed| first_words(&[XXH3_SEED_TAG, seed.as_bytes()].concat()).0)
 }

@@ -4,7 +4,7 @@
 /// The fewest items, in order, that still fail: no single one of them can be left out. O(items squared) runs at worst.
 ///
 /// ```
-/// use kvpool::testing::minimize;
+/// use kvpool_journal::minimize;
 /// let fails = |items: &[u32]| items.contains(&3) && items.contains(&7);
 /// assert_eq!(minimize((0..100).collect(), &mut |items| fails(items)), [3, 7]);
 /// ```

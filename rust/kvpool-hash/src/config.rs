@@ -9,7 +9,7 @@ use std::fmt;
 use super::{HashAlgorithm, HashError, Verify};
 
 /// The largest block size: the token count of a block is 32 bits in the native encoding.
-pub(crate) const MAX_BLOCK_SIZE: usize = u32::MAX as usize;
+pub const MAX_BLOCK_SIZE: usize = u32::MAX as usize;
 
 /// Says that there is a value without saying which.
 pub(crate) fn hidden<T>(value: Option<&T>) -> impl fmt::Debug {
@@ -19,7 +19,7 @@ pub(crate) fn hidden<T>(value: Option<&T>) -> impl fmt::Debug {
 /// Configuration of a [`BlockHasher`](super::BlockHasher).
 ///
 /// ```
-/// use kvpool::hash::{HashAlgorithm, HasherConfig};
+/// use kvpool_hash::{HashAlgorithm, HasherConfig};
 /// let algorithm = HashAlgorithm::Blake3;
 /// let config = HasherConfig { algorithm, key: Some([7; 32]), ..HasherConfig::default() };
 /// assert_eq!(config.block_size, 16);

@@ -83,18 +83,18 @@ pub type ExtraTuple = Vec<Atom>;
 /// blocks of more than about 60 tokens.
 ///
 /// ```
-/// use kvpool::hash::HashAlgorithm::VllmSha256;
-/// use kvpool::hash::vllm::{self, Atom, ObjectId};
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm::{self, Atom, ObjectId};
 /// let root = vllm::none_hash(VllmSha256, None)?;
 /// let parent = root.digest(VllmSha256);
 /// let text = vllm::hash_block(VllmSha256, parent, &[1, 2, 3, 4], None)?;
 /// let salted = vec![Atom::str("cache_salt", ObjectId(1)), Atom::str("s", ObjectId(2))];
 /// assert_ne!(text, vllm::hash_block(VllmSha256, parent, &[1, 2, 3, 4], Some(&[salted]))?);
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 ///
 /// # Errors
-/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's.
+/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::NotCompiledIn`].
 pub fn hash_block(
     algorithm: HashAlgorithm,
     parent: &[u8],
@@ -113,16 +113,16 @@ pub fn hash_block(
 /// parent of the next. Tokens behind the last whole block are left out.
 ///
 /// ```
-/// use kvpool::hash::HashAlgorithm::VllmSha256;
-/// use kvpool::hash::vllm;
+/// use kvpool_hash::HashAlgorithm::VllmSha256;
+/// use kvpool_hash::vllm;
 /// let run = vllm::hash_text_blocks(VllmSha256, &[0; 32], &[1, 2, 3, 4, 5], 2)?;
 /// assert_eq!(run[1], vllm::hash_block(VllmSha256, run[0].digest(VllmSha256), &[3, 4], None)?);
 /// assert_eq!(run.len(), 2);
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 ///
 /// # Errors
-/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::BlockSize`] for a block size of 0.
+/// As [`hash_block`]; [`HashError::BlockSize`] for a block size of 0.
 pub fn hash_text_blocks(
     algorithm: HashAlgorithm,
     parent: &[u8],
@@ -150,8 +150,7 @@ pub fn hash_text_blocks(
 /// `seed` is the value of `PYTHONHASHSEED` there, or `None` where it is not set.
 ///
 /// # Errors
-/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::SeedRequired`] for the
-/// `xxhash` ones without a seed, because vLLM draws a random one.
+/// As [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` ones without a seed, because vLLM draws a random one.
 pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHash, HashError> {
     let method = Method::new(algorithm)?;
     let seed = match seed {
@@ -314,28 +313,41 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
     pickle: bool,
-    sha256: bool,
+    function: Function,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Function {
+    Sha256,
+    #[cfg(feature = "xxh3")]
+    Xxh3,
 }
 
 impl Method {
     pub(super) fn new(algorithm: HashAlgorithm) -> Result<Self, HashError> {
-        let (pickle, sha256) = match algorithm {
-            HashAlgorithm::VllmSha256 => (true, true),
-            HashAlgorithm::VllmSha256Cbor => (false, true),
-            HashAlgorithm::VllmXxhash => (true, false),
-            HashAlgorithm::VllmXxhashCbor => (false, false),
+        let (pickle, function) = match algorithm {
+            HashAlgorithm::VllmSha256 => (true, Function::Sha256),
+            HashAlgorithm::VllmSha256Cbor => (false, Function::Sha256),
+            #[cfg(feature = "xxh3")]
+            HashAlgorithm::VllmXxhash => (true, Function::Xxh3),
+            #[cfg(feature = "xxh3")]
+            HashAlgorithm::VllmXxhashCbor => (false, Function::Xxh3),
+            #[cfg(not(feature = "xxh3"))]
+            HashAlgorithm::VllmXxhash | HashAlgorithm::VllmXxhashCbor => {
+                return Err(HashError::NotCompiledIn { algorithm });
+            }
             HashAlgorithm::Sha256 | HashAlgorithm::Blake3 | HashAlgorithm::Xxh3 => {
                 return Err(HashError::NotVllm { algorithm });
             }
         };
-        Ok(Self { pickle, sha256 })
+        Ok(Self { pickle, function })
     }
 
     fn digest(self, message: &[u8]) -> BlockHash {
-        if self.sha256 {
-            super::sha256::sha256(message)
-        } else {
-            BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128(message))
+        match self.function {
+            Function::Sha256 => super::sha256::sha256(message),
+            #[cfg(feature = "xxh3")]
+            Function::Xxh3 => BlockHash::from_u128_be(xxhash_rust::xxh3::xxh3_128(message)),
         }
     }
 

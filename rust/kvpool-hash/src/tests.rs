@@ -1,5 +1,5 @@
 //! What the module refuses, what it hides, and what keys and seeds reach. The properties that hold for all inputs
-//! are in `tests/hash_properties.rs`, the published vectors in `tests/hash_vectors.rs`.
+//! are in `tests/properties.rs`, the published vectors in `tests/vectors.rs`.
 
 use std::sync::Arc;
 
@@ -13,13 +13,38 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
+/// What this build can compute.
+fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
+    HashAlgorithm::ALL.iter().copied().filter(|algorithm| algorithm.is_compiled_in())
+}
+
+/// Names are known, and digests that were computed elsewhere are taken, whatever is compiled in.
+#[test]
+fn what_is_not_compiled_in_is_refused_and_says_what_to_enable() {
+    assert!(compiled_in().count() > 0);
+    for &algorithm in HashAlgorithm::ALL {
+        assert_eq!(algorithm.name().parse(), Ok(algorithm));
+        let digests = vec![BlockHash::from_bytes([0; 32])];
+        assert!(HashChain::from_digests(algorithm, 16, 0, digests).is_ok());
+        match BlockHasher::new(config(algorithm, 16, Verify::None)) {
+            Ok(_) => assert!(algorithm.is_compiled_in()),
+            Err(error) => {
+                assert!(!algorithm.is_compiled_in());
+                assert_eq!(error, HashError::NotCompiledIn { algorithm });
+                let features = format!(" --features {}", algorithm.features());
+                assert!(error.to_string().ends_with(&features), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn configurations_that_are_refused() {
     let refused = |config: HasherConfig| BlockHasher::new(config).unwrap_err();
     let default = HasherConfig::default;
     let error = refused(HasherConfig { block_size: 0, ..default() });
     assert_eq!(error.to_string(), "block_size is 0, must be 1..=4294967295");
-    for &algorithm in HashAlgorithm::ALL {
+    for algorithm in compiled_in() {
         let with_key = config(algorithm, 16, Verify::None);
         let with_key = BlockHasher::new(HasherConfig { key: Some([1; 32]), ..with_key });
         assert_eq!(with_key.is_ok(), algorithm == HashAlgorithm::Blake3);
@@ -63,7 +88,7 @@ fn extra_keys_that_vllm_cannot_represent_are_refused() {
         ),
         (ExtraKeys { multimodal: vec![bad_item], ..default() }, "a multimodal identifier"),
     ];
-    for &algorithm in HashAlgorithm::ALL {
+    for algorithm in compiled_in() {
         let hasher = hasher(algorithm, 16, Verify::None);
         for (extra, field) in &extras {
             match hasher.check_extra(extra) {
@@ -78,6 +103,11 @@ fn extra_keys_that_vllm_cannot_represent_are_refused() {
         }
         assert_eq!(hasher.check_extra(&ExtraKeys { epoch: 9, ..default() }), Ok(()));
     }
+}
+
+#[cfg(feature = "vllm")]
+#[test]
+fn other_algorithms_than_vllms_are_refused() {
     let not_vllm = vllm::none_hash(HashAlgorithm::Sha256, None);
     assert_eq!(not_vllm, Err(HashError::NotVllm { algorithm: HashAlgorithm::Sha256 }));
     assert!(vllm::hash_block(HashAlgorithm::Xxh3, &[1], &[1], None).is_err());
@@ -85,6 +115,7 @@ fn extra_keys_that_vllm_cannot_represent_are_refused() {
 }
 
 /// Secrets do not reach logs.
+#[cfg(feature = "blake3")]
 #[test]
 fn debug_hides_key_and_seed() {
     let config = HasherConfig {
@@ -112,11 +143,14 @@ fn seeds_and_keys_change_what_they_should() {
         };
         BlockHasher::new(config).unwrap().root(&ExtraKeys::default()).unwrap()
     };
-    for &algorithm in HashAlgorithm::ALL {
+    for algorithm in compiled_in() {
         let (a, b) = (make(algorithm, Some("a"), None), make(algorithm, Some("b"), None));
         let seeded = !matches!(algorithm, HashAlgorithm::Sha256 | HashAlgorithm::Blake3);
         assert_eq!(a.digest() != b.digest(), seeded, "{algorithm}");
         assert_ne!(a.fingerprint(), b.fingerprint(), "{algorithm}");
+    }
+    if !HashAlgorithm::Blake3.is_compiled_in() {
+        return;
     }
     let keys = [None, Some([0; 32]), Some([1; 32])].map(|key| make(HashAlgorithm::Blake3, None, key));
     for (i, a) in keys.iter().enumerate() {
@@ -137,6 +171,7 @@ fn types_are_what_callers_rely_on() {
     assert_eq!(size_of::<BlockHash>(), 32);
 }
 
+#[cfg(feature = "vllm")]
 #[test]
 fn rebase_hashes_again_only_where_the_epoch_is_hashed() {
     let rehashed = |algorithm, verify| {
@@ -159,7 +194,7 @@ fn rebase_hashes_again_only_where_the_epoch_is_hashed() {
 /// Both directions: another salt never hits, the same salt does. One alone would hold for a broken hash too.
 #[test]
 fn salts_separate_and_only_salts() {
-    for &algorithm in HashAlgorithm::ALL {
+    for algorithm in compiled_in() {
         let hasher = hasher(algorithm, 4, Verify::None);
         let chain = |salt: &[u8]| {
             let extra = ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() };

@@ -17,7 +17,7 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use kvpool::hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
+/// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
 /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?);
 /// let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
 /// assert_eq!(cursor.append(&[1, 2, 3, 4, 5, 6]), 1);
@@ -29,7 +29,7 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError};
 /// // A rejected draft: back to six tokens, without hashing anything.
 /// cursor.truncate(6)?;
 /// assert_eq!((cursor.chain().len(), cursor.tail()), (1, [5, 6].as_slice()));
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Clone)]
 pub struct HashCursor {
@@ -71,6 +71,7 @@ impl HashCursor {
     ///
     /// Cost: a copy of the tokens and one hash per completed block; amortised, nothing is allocated per
     /// block.
+    #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> usize {
         let block_size = self.hasher.block_size();
         let missing = block_size - self.tail.len();
@@ -164,18 +165,21 @@ impl HashCursor {
     }
 
     /// Tokens appended so far, those of the partial block included.
+    #[inline]
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         self.chain.tokens().len() + self.tail.len()
     }
 
     /// The tokens of the last, partial block; fewer than a block.
+    #[inline]
     #[must_use]
     pub fn tail(&self) -> &[u32] {
         &self.tail
     }
 
     /// The token at `position`, counted from the start of the sequence.
+    #[inline]
     #[must_use]
     pub fn token_at(&self, position: usize) -> Option<u32> {
         let hashed = self.chain.tokens();
@@ -186,24 +190,28 @@ impl HashCursor {
     }
 
     /// The hashes of the full blocks.
+    #[inline]
     #[must_use]
     pub fn chain(&self) -> &HashChain {
         &self.chain
     }
 
     /// The extra keys of the sequence.
+    #[inline]
     #[must_use]
     pub fn extra(&self) -> &ExtraKeys {
         &self.extra
     }
 
     /// The hasher.
+    #[inline]
     #[must_use]
     pub fn hasher(&self) -> &Arc<BlockHasher> {
         &self.hasher
     }
 
     /// The epoch of the sequence.
+    #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.extra.epoch
@@ -211,6 +219,7 @@ impl HashCursor {
 
     /// Blocks hashed by this cursor since it was made, those hashed again included. Says what was really
     /// computed.
+    #[inline]
     #[must_use]
     pub fn hashed_blocks(&self) -> u64 {
         self.hashed_blocks

@@ -12,7 +12,7 @@ use super::{BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgo
 ///
 /// ```
 /// use std::sync::Arc;
-/// use kvpool::hash::{BlockHasher, ChainLink, ExtraKeys, HashCursor, HasherConfig};
+/// use kvpool_hash::{BlockHasher, ChainLink, ExtraKeys, HashCursor, HasherConfig};
 /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..HasherConfig::default() })?);
 /// let extra = ExtraKeys::default();
 /// let first = ChainLink::new(&hasher, None, &[1, 2], &extra)?;
@@ -22,7 +22,7 @@ use super::{BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgo
 /// cursor.append(&[1, 2, 3, 4]);
 /// assert_eq!([first.hash(), second.hash()], cursor.chain().hashes());
 /// assert_eq!(second.depth(), 1);
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct ChainLink {
@@ -102,7 +102,7 @@ impl ChainLink {
     }
 
     /// A link of any content, unchecked: see [`super::HashChain::forged`]. Only for tests and replays.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "recorded")]
     #[must_use]
     pub const fn forged(
         algorithm: HashAlgorithm,
@@ -140,43 +140,51 @@ impl ChainLink {
     }
 
     /// The digest of the block and everything before it.
+    #[inline]
     #[must_use]
     pub const fn hash(&self) -> BlockHash {
         self.state.digest()
     }
 
     /// Hash function and encoding of the digest.
+    #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
     /// The epoch that it was hashed in.
+    #[inline]
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Its position in the chain: 0 for the first block of a prompt.
+    #[inline]
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
 
     /// The block's tokens.
+    #[inline]
     #[must_use]
     pub const fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
     /// Tokens from the start of the chain to the end of the block.
+    #[inline]
     #[must_use]
     pub const fn num_tokens(&self) -> u64 {
         (self.depth as u64 + 1) * self.tokens.len() as u64
     }
 
     /// What an index needs of it.
-    pub(crate) fn as_ref(&self) -> LinkRef<'_> {
+    #[inline]
+    #[must_use]
+    pub fn as_ref(&self) -> LinkRef<'_> {
         LinkRef {
             algorithm: self.algorithm,
             hash: self.state.digest(),
@@ -202,11 +210,28 @@ impl fmt::Debug for ChainLink {
 
 /// What an index keeps of a registered block, wherever it comes from: a chain, a link, or another index.
 #[derive(Clone, Copy)]
-pub(crate) struct LinkRef<'a> {
-    pub(crate) algorithm: HashAlgorithm,
-    pub(crate) hash: BlockHash,
-    pub(crate) fingerprint: Option<Fingerprint>,
-    pub(crate) tokens: Option<&'a [u32]>,
-    pub(crate) depth: u32,
-    pub(crate) parent: Option<BlockHash>,
+pub struct LinkRef<'a> {
+    /// Hash function and encoding.
+    pub algorithm: HashAlgorithm,
+    /// The digest of the block and everything before it.
+    pub hash: BlockHash,
+    /// Where hits are verified.
+    pub fingerprint: Option<Fingerprint>,
+    /// The block's tokens, where they are known.
+    pub tokens: Option<&'a [u32]>,
+    /// Its position in the chain.
+    pub depth: u32,
+    /// The digest of the block before it; `None` of the first.
+    pub parent: Option<BlockHash>,
+}
+
+/// The place in the chain, not the tokens.
+impl fmt::Debug for LinkRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkRef")
+            .field("algorithm", &self.algorithm)
+            .field("depth", &self.depth)
+            .field("hash", &self.hash)
+            .finish_non_exhaustive()
+    }
 }

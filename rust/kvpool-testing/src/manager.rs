@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::{Kv, ReferencePool};
-use crate::manager::RequestState;
+use kvpool::RequestState;
 
 /// Tier and block.
 type Place = (usize, usize);

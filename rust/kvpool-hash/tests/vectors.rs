@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvpool::hash::vllm::{self, Atom, ExtraTuple, ObjectId};
-use kvpool::hash::{
+use kvpool_hash::vllm::{self, Atom, ExtraTuple, ObjectId};
+use kvpool_hash::{
     Adapter, BlockHash, BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
     MultimodalItem, Verify,
 };

@@ -18,14 +18,14 @@ use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, LinkR
 /// computed:
 ///
 /// ```
-/// use kvpool::hash::{BlockHash, HashAlgorithm, HashChain};
+/// use kvpool_hash::{BlockHash, HashAlgorithm, HashChain};
 /// let digests = vec![BlockHash::from_bytes([1; 32]), BlockHash::from_bytes([2; 32])];
 /// let mut chain = HashChain::from_digests(HashAlgorithm::VllmSha256, 16, 0, digests)?;
 /// assert_eq!(chain.len(), 2);
 /// assert!(chain.tokens().is_empty() && chain.fingerprints().is_empty());
 /// chain.truncate(1);
 /// assert_eq!(chain.hashes(), [BlockHash::from_bytes([1; 32])]);
-/// # Ok::<(), kvpool::hash::HashError>(())
+/// # Ok::<(), kvpool_hash::HashError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct HashChain {
@@ -89,7 +89,7 @@ impl HashChain {
 
     /// A chain of any content, unchecked. Two of them with equal digests and other tokens collide, which no chain of a
     /// working hash function does. Only for tests and replays.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(
         algorithm: HashAlgorithm,
@@ -103,36 +103,42 @@ impl HashChain {
     }
 
     /// Number of blocks.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
     /// Whether there is no block.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
     /// Hash function and encoding of the digests.
+    #[inline]
     #[must_use]
     pub fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
     /// Tokens per block.
+    #[inline]
     #[must_use]
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
     /// The epoch of the request. In the native encoding it is part of every digest.
+    #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// One digest per block.
+    #[inline]
     #[must_use]
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
@@ -140,6 +146,7 @@ impl HashChain {
 
     /// One fingerprint per block; empty where [`Verify`](super::Verify) does not ask for them, or the digests
     /// were computed elsewhere.
+    #[inline]
     #[must_use]
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.fingerprints
@@ -147,20 +154,24 @@ impl HashChain {
 
     /// The tokens of the hashed blocks, `len() * block_size()` of them; empty if the digests were computed
     /// elsewhere.
+    #[inline]
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
     /// The tokens of block `index`. `None` past the end, and if the digests were computed elsewhere.
+    #[inline]
     #[must_use]
     pub fn block_tokens(&self, index: usize) -> Option<&[u32]> {
         let start = index.checked_mul(self.block_size)?;
         self.tokens.get(start..start.checked_add(self.block_size)?)
     }
 
-    /// What an index needs of block `position`.
-    pub(crate) fn link(&self, position: usize) -> Option<LinkRef<'_>> {
+    /// What an index needs of block `position`; `None` past the end.
+    #[inline]
+    #[must_use]
+    pub fn link(&self, position: usize) -> Option<LinkRef<'_>> {
         Some(LinkRef {
             algorithm: self.algorithm,
             hash: *self.hashes.get(position)?,

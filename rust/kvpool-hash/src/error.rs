@@ -33,6 +33,12 @@ pub enum HashError {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
     },
+    /// The algorithm is known, and is not part of this build.
+    #[error("{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}", algorithm.features())]
+    NotCompiledIn {
+        /// The configured algorithm.
+        algorithm: HashAlgorithm,
+    },
     /// No algorithm has this name.
     #[error("unknown hash algorithm {name:?}, known: {}", HashAlgorithm::known_names())]
     UnknownAlgorithm {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvpool::hash::{
+use kvpool_hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HashError,
     HasherConfig, MultimodalItem, Verify,
 };

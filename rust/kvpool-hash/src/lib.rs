@@ -1,4 +1,4 @@
-//! Block hashing: what makes two blocks the same block.
+//! Block hashing of KV caches: what makes two blocks the same block. Tokens in, digests out; it knows no pool.
 //!
 //! A block's hash identifies the block *and everything before it*: it is the digest of the parent block's
 //! digest, the block's tokens and the extra keys (adapter, salt, tenant, epoch, user, multimodal items).
@@ -17,9 +17,20 @@
 //! the environment. The byte-level specification is `docs/hashing.md`; `tests/data/hash_vectors.json` has
 //! vectors, made by an independent Python program.
 //!
+//! Each hash function is a cargo feature, and so are vLLM's encodings. All names are known whatever is compiled in: a hasher of
+//! an algorithm that is not ([`HashAlgorithm::is_compiled_in`]) is [`HashError::NotCompiledIn`], which names the features.
+//!
+//! | feature | algorithms |
+//! |---|---|
+//! | `sha256` | sha256 |
+//! | `blake3` | blake3, keyed or not |
+//! | `xxh3` | xxh3 |
+//! | `vllm` (with `sha256`) | vllm-sha256, vllm-sha256-cbor; with `xxh3` vllm-xxhash, vllm-xxhash-cbor |
+//! | `recorded` (not by default) | digests that are looked up: for replays, which have no tokens |
+//!
 //! ```
 //! use std::sync::Arc;
-//! use kvpool::hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
+//! use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig};
 //!
 //! let hasher = Arc::new(BlockHasher::new(HasherConfig::default())?);
 //! let prompt: Vec<u32> = (0..40).collect();
@@ -34,12 +45,19 @@
 //! c.append(&prompt);
 //! assert_eq!(b.chain(), c.chain());
 //! assert!(a.chain().hashes().iter().all(|hash| !b.chain().hashes().contains(hash)));
-//! # Ok::<(), kvpool::hash::HashError>(())
+//! # Ok::<(), kvpool_hash::HashError>(())
 //! ```
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(any(feature = "sha256", feature = "blake3", feature = "xxh3")))]
+compile_error!("kvpool-hash has no hash function: enable one of the features sha256, blake3, xxh3");
 
 mod algorithm;
 mod block_hash;
 mod canonical;
+#[cfg(feature = "vllm")]
 mod cbor;
 mod chain;
 mod config;
@@ -49,24 +67,25 @@ mod extra;
 mod fingerprint;
 mod hasher;
 mod link;
+#[cfg(feature = "vllm")]
 mod pickle;
-#[cfg(feature = "testing")]
+#[cfg(feature = "recorded")]
 mod recorded;
+#[cfg(feature = "sha256")]
 mod sha256;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "vllm")]
 pub mod vllm;
 
 pub use algorithm::{HashAlgorithm, Verify};
 pub use block_hash::{BlockHash, Fingerprint};
 pub use chain::HashChain;
-pub use config::HasherConfig;
-pub(crate) use config::MAX_BLOCK_SIZE;
+pub use config::{HasherConfig, MAX_BLOCK_SIZE};
 pub use cursor::HashCursor;
 pub use error::HashError;
 pub use extra::{Adapter, ExtraKeys, MultimodalItem};
 pub use hasher::{BlockHasher, ChainState};
-pub use link::ChainLink;
-pub(crate) use link::LinkRef;
-#[cfg(feature = "testing")]
+pub use link::{ChainLink, LinkRef};
+#[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
