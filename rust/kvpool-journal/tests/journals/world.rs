@@ -4,7 +4,7 @@ use kvpool::journal::{Journal, JournalConfig};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockId, BlockPool, CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashAlgorithm,
-    ManagerConfig, PoolConfig, RequestHints, RequestRef, RetentionRange, SwapId, Verify,
+    ManagerConfig, PoolConfig, RequestHints, RequestRef, RetentionRange, SwapId, Ticket, Verify,
 };
 use proptest::prelude::*;
 
@@ -261,11 +261,20 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 }
             }
             17 => {
-                if pool.release_after(&table, u64::from(b % 5)).is_ok() {
+                let ticket = Ticket::new(u64::from(b % 6));
+                let released = match c % 3 {
+                    0 => pool.release_after(&table, u64::from(b % 5)).is_ok(),
+                    1 => pool.fence().and_then(|ticket| pool.release_until(&table, ticket)).is_ok(),
+                    _ => pool.release_until(&table, ticket).is_ok(),
+                };
+                if released {
                     tables[a as usize % 5].clear();
                 }
             }
             18 => {
+                if c.is_multiple_of(2) {
+                    let _ = pool.end_fence(Ticket::new(u64::from(b % 6)));
+                }
                 step += u64::from(b % 3);
                 let _ = pool.complete_step(step);
             }
