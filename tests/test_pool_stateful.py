@@ -8,6 +8,7 @@ same. Not driven here: journals (tests/test_journal.py) and policies of one's ow
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -200,6 +201,29 @@ class PoolMachine(RuleBasedStateMachine):
         step = max(0, self.model.completed + offset)
         self.both(lambda: self.pool.complete_step(step), lambda: self.model.complete_step(step))
 
+    @rule()
+    def fence(self) -> None:
+        self.both(self.pool.fence, self.model.fence)
+
+    @rule(nth=NTH, ticket=st.integers(0, 3))
+    def release_until(self, nth: int, ticket: int) -> None:
+        table = self.nth(nth)
+        taken = self.both(
+            lambda: self.pool.release(table, until=self.ticket(ticket)) or True,
+            lambda: self.model.release_until(table, self.ticket(ticket)) or True,
+        )
+        if taken is True:
+            self.drop(nth)
+
+    @rule(ticket=st.integers(0, 3))
+    def end_fence(self, ticket: int) -> None:
+        number = self.ticket(ticket)
+        self.both(lambda: self.pool.end_fence(number), lambda: self.model.end_fence(number))
+
+    def ticket(self, nth: int) -> int:
+        """The nth open ticket, or one that is not open."""
+        return [*self.model.tickets, *[self.model.next_ticket] * 4][nth]
+
     @rule(nth=NTH, salt=SALTS, tokens=TOKENS, start=st.sampled_from([0, 0, 0, 1]), compute=st.booleans())
     def register_table(self, nth: int, salt: str, tokens: list[int], start: int, compute: bool) -> None:
         table = self.nth(nth)[: max(0, len(tokens) // BLOCK_SIZE - start)]
@@ -367,6 +391,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def release_everything(self) -> None:
         """Whatever happened, releasing and completing all brings every block back."""
+        for ticket in list(self.model.tickets):
+            self.both(functools.partial(self.pool.end_fence, ticket), functools.partial(self.model.end_fence, ticket))
         last = max([step for step, _ in self.model.fences], default=0)
         self.both(lambda: self.pool.complete_step(last), lambda: self.model.complete_step(last))
         held = [block for block in range(1, self.pool.num_blocks) for _ in range(self.model.blocks[block].held)]

@@ -67,7 +67,8 @@ class ReferencePool:
         self.free, self.evictable = list(range(1, num_blocks)), list[int]()
         self.copies: dict[Content | None, list[int]] = {}
         self.fences: list[tuple[int, int]] = []  # step and block
-        self.completed, self.epoch = -1, 0
+        self.tickets: dict[int, list[int]] = {}  # open ones, and what is released until they end
+        self.completed, self.next_ticket, self.epoch = -1, 0, 0
         self.pins: list[int] = []  # blocks of planned copies
 
     def sums(self) -> tuple[int, int, int, int]:
@@ -176,6 +177,30 @@ class ReferencePool:
         self.fences.sort(key=lambda fence: fence[0])
         ended = [b for fenced_by, b in self.fences if fenced_by <= step]
         del self.fences[: len(ended)]
+        for b in ended:
+            self.blocks[b].fenced -= 1
+        self.release(ended)
+        return len(ended)
+
+    def fence(self) -> int:
+        """Opens a ticket."""
+        ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
+        self.tickets[ticket] = []
+        return ticket
+
+    @_atomic
+    def release_until(self, ids: Sequence[int], ticket: int) -> None:
+        """The references are the fence's until the ticket ends."""
+        _check(ticket in self.tickets, errors.InvalidArgumentError)
+        for block in self._known(ids):
+            _check(block.held > block.fenced, errors.InvalidBlockError)
+            block.fenced += 1
+        self.tickets[ticket] += ids
+
+    def end_fence(self, ticket: int) -> int:
+        """The fence ends."""
+        _check(ticket in self.tickets, errors.InvalidArgumentError)
+        ended = self.tickets.pop(ticket)
         for b in ended:
             self.blocks[b].fenced -= 1
         self.release(ended)

@@ -62,6 +62,8 @@ pub struct ReferencePool {
     pub evictable: Vec<usize>,
     copies: BTreeMap<Content, Vec<usize>>,
     open_fences: BTreeMap<u64, Vec<usize>>,
+    tickets: BTreeMap<u64, Vec<usize>>,
+    next_ticket: u64,
     pinned: Vec<usize>,
     completed: Option<u64>,
     epoch: u64,
@@ -82,6 +84,8 @@ impl ReferencePool {
             evictable,
             copies,
             open_fences,
+            tickets: BTreeMap::new(),
+            next_ticket: 0,
             pinned: Vec::new(),
             completed: None,
             epoch: 0,
@@ -267,6 +271,38 @@ impl ReferencePool {
         self.open_fences.retain(|&open, _| open > step);
         ended.iter().for_each(|&b| self.blocks[b].fences -= 1);
         self.drop_references(&ended);
+    }
+
+    /// Opens a fence.
+    pub fn fence(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.tickets.insert(ticket, Vec::new());
+        ticket
+    }
+
+    /// Open tickets, the first opened first.
+    #[must_use]
+    pub fn open_tickets(&self) -> Vec<u64> {
+        self.tickets.keys().copied().collect()
+    }
+
+    /// False, and nothing changed, if the ticket is not open, or if a block has too few references.
+    pub fn release_until(&mut self, blocks: &[usize], ticket: u64) -> bool {
+        let valid = self.tickets.contains_key(&ticket) && self.releasable(blocks);
+        if valid {
+            blocks.iter().for_each(|&b| self.blocks[b].fences += 1);
+            self.tickets.entry(ticket).or_default().extend(blocks);
+        }
+        valid
+    }
+
+    /// How many references a fence held that ends; `None` if it is not open.
+    pub fn end_fence(&mut self, ticket: u64) -> Option<usize> {
+        let ended = self.tickets.remove(&ticket)?;
+        ended.iter().for_each(|&b| self.blocks[b].fences -= 1);
+        self.drop_references(&ended);
+        Some(ended.len())
     }
 
     /// One reference more to each of some held blocks, until [`Self::unpin`].

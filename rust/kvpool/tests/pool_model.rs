@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kvpool::{
     BlockEvent, BlockHash, BlockHasher, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
-    PoolConfig, Verify,
+    PoolConfig, Ticket, Verify,
 };
 use kvpool_testing::{ReferencePool, block_ids, indices};
 use proptest::prelude::*;
@@ -27,6 +27,10 @@ enum Operation {
     ReleaseTable(usize),
     ReleaseAfter(usize, u64),
     CompleteStep(u64),
+    Fence,
+    /// A table until the nth open ticket ends, or until one that is not open.
+    ReleaseUntil(usize, usize),
+    EndFence(usize),
     Register {
         table: usize,
         prompt: Prompt,
@@ -72,6 +76,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => (0usize..8).prop_map(Operation::ReleaseTable),
         3 => (0usize..8, 0u64..12).prop_map(|(table, step)| Operation::ReleaseAfter(table, step)),
         2 => (0u64..12).prop_map(Operation::CompleteStep),
+        1 => Just(Operation::Fence),
+        3 => (0usize..8, 0usize..4).prop_map(|(table, nth)| Operation::ReleaseUntil(table, nth)),
+        2 => (0usize..4).prop_map(Operation::EndFence),
         8 => (0usize..8, prompt(), prop_oneof![4 => Just(0usize), 1 => Just(1usize)]).prop_map(|(table, prompt, start)| Operation::Register { table, prompt, start }),
         1 => (ids(), prompt()).prop_map(|(blocks, prompt)| Operation::RegisterRaw { blocks, prompt }),
         2 => ids().prop_map(Operation::MarkComputed),
@@ -184,6 +191,25 @@ impl Pair {
                 self.model.complete_step(*step);
                 true
             }
+            Operation::Fence => {
+                assert_eq!(self.pool.fence().unwrap().get(), self.model.fence());
+                true
+            }
+            Operation::ReleaseUntil(nth, ticket) => {
+                let (table, ticket) = (self.table(*nth), self.ticket(*ticket));
+                let done = self.pool.release_until(&block_ids(&table), Ticket::new(ticket)).is_ok();
+                assert_eq!(done, self.model.release_until(&table, ticket));
+                if done {
+                    self.forget_table(*nth);
+                }
+                done
+            }
+            Operation::EndFence(nth) => {
+                let ticket = self.ticket(*nth);
+                let ended = self.pool.end_fence(Ticket::new(ticket)).ok();
+                assert_eq!(ended, self.model.end_fence(ticket));
+                ended.is_some()
+            }
             Operation::Register { table, prompt, start } => {
                 let table = self.table(*table);
                 let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start).min(table.len());
@@ -254,6 +280,12 @@ impl Pair {
         let done = self.pool.register(&block_ids(blocks), chain.chain(), start).is_ok();
         assert_eq!(done, self.model.register(blocks, &prompt.salt, &prompt.tokens, start));
         done
+    }
+
+    /// The nth open ticket, or one that is not open.
+    fn ticket(&self, nth: usize) -> u64 {
+        let open = self.model.open_tickets();
+        open.get(nth).copied().unwrap_or_else(|| open.first().map_or(7, |first| first.wrapping_sub(1)))
     }
 
     fn forget_table(&mut self, nth: usize) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockEvent, BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
-    HasherConfig, PoolConfig, PoolStats,
+    HasherConfig, PoolConfig, PoolStats, Ticket,
 };
 use kvpool_testing::{ReferencePool, block_ids, indices};
 pub use operation::{Operation, Prompt, Setting};
@@ -22,6 +22,8 @@ use crate::text;
 
 const BLOCK_SIZE: usize = 2;
 const MOST_BLOCKS: usize = 15;
+/// Steps from this one on stand for tickets.
+const TICKETS: u64 = 10;
 
 /// The pool, the model, and the tables that are held in both.
 #[derive(Debug)]
@@ -290,6 +292,38 @@ impl Pool {
                 Ok(done)
             }
             Operation::ReleaseTable(nth) => self.release_table(*nth, script),
+            // The last two steps stand for tickets, which end in any order.
+            Operation::ReleaseAfter(nth, step @ TICKETS..) => {
+                let ticket = self.model.open_tickets().get((step - TICKETS) as usize).copied();
+                let ticket = if let Some(ticket) = ticket {
+                    ticket
+                } else {
+                    let ticket = self.model.fence();
+                    script.line(|| format!("assert_eq!(pool.fence().unwrap().get(), {ticket});"));
+                    same("ticket of fence", &self.pool.fence().map(Ticket::get).ok(), &Some(ticket))?;
+                    ticket
+                };
+                let table = self.take_table(*nth);
+                let expected = self.model.release_until(&table, ticket);
+                script.line(|| {
+                    let call =
+                        format!("pool.release_until(&block_ids(&{table:?}), kvpool::Ticket::new({ticket}))");
+                    text::outcome(&call, expected)
+                });
+                let found = self.pool.release_until(&block_ids(&table), Ticket::new(ticket)).is_ok();
+                same("outcome of release_until", &found, &expected)?;
+                Ok(expected)
+            }
+            Operation::CompleteStep(step @ TICKETS..) => {
+                let ticket = self.model.open_tickets().get((step - TICKETS) as usize).copied().unwrap_or(99);
+                let expected = self.model.end_fence(ticket);
+                script.line(|| {
+                    format!("assert_eq!(pool.end_fence(kvpool::Ticket::new({ticket})).ok(), {expected:?});")
+                });
+                let found = self.pool.end_fence(Ticket::new(ticket)).ok();
+                same("outcome of end_fence", &found, &expected)?;
+                Ok(expected.is_some())
+            }
             Operation::ReleaseAfter(nth, step) => {
                 let table = self.take_table(*nth);
                 let expected = self.model.release_after(&table, *step);
