@@ -83,3 +83,55 @@ fn no_policy_allocates_when_it_evicts() {
         }
     }
 }
+
+/// Digests `from..from + len` of many that never come again.
+fn digests(from: u64, len: usize) -> HashChain {
+    let digest = |nth: u64| {
+        let mixed = (from + nth).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut bytes = [0; 32];
+        for (word, eight) in bytes.chunks_exact_mut(8).enumerate() {
+            let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9 + word as u64);
+            eight.copy_from_slice(&mixed.to_le_bytes());
+        }
+        BlockHash::from_bytes(bytes)
+    };
+    HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..len as u64).map(digest).collect()).unwrap()
+}
+
+/// A table with a power of two of places, reserved to exactly the blocks of this pool, was built anew in the middle of a
+/// registration once tombstones had filled it; and the first fence of a pool zeroed an array as large as the pool.
+#[test]
+fn a_full_pool_under_churn_allocates_nothing() {
+    const BLOCKS: usize = 917_505;
+    const REQUEST: usize = 512;
+    let mut pool = BlockPool::new(PoolConfig { num_blocks: BLOCKS, ..PoolConfig::default() }).unwrap();
+    let mut table = Vec::with_capacity(REQUEST);
+    let mut nth = 0;
+    let mut serve = |pool: &mut BlockPool, fenced: Option<u64>| {
+        let chain = digests(nth, REQUEST);
+        nth += REQUEST as u64;
+        table.clear();
+        let before = counting::counts().0;
+        pool.allocate_into(REQUEST, &mut table).unwrap();
+        pool.register(&table, &chain, 0).unwrap();
+        pool.mark_computed(&table).unwrap();
+        if let Some(step) = fenced {
+            pool.release_after(&table, step).unwrap();
+            pool.complete_step(step).unwrap();
+        } else {
+            pool.release_table(&table).unwrap();
+        }
+        counting::counts().0 - before
+    };
+    // The lists of one call grow to what the calls need.
+    serve(&mut pool, None);
+    serve(&mut pool, Some(0));
+    while pool.stats().free >= REQUEST {
+        assert_eq!(serve(&mut pool, None), 0);
+    }
+    assert!(pool.stats().registered > BLOCKS - REQUEST);
+    for step in 1..1500 {
+        assert_eq!(serve(&mut pool, (step % 5 == 0).then_some(step)), 0);
+    }
+    assert_eq!(pool.stats().evicted / 1000, 767);
+}
