@@ -25,7 +25,10 @@ struct Link {
 const LOOSE: Link = Link { prev: UNLINKED, next: UNLINKED };
 
 /// Reserves room for `n` items, or says that a pool of `n` blocks does not fit in memory.
-pub(crate) fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
+///
+/// # Errors
+/// [`PoolError::InvalidConfig`] if there is no memory.
+pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
 

@@ -2,7 +2,7 @@
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::testing::minimize;
-use kvpool::{BlockPool, CacheManager, EvictionPolicy, ManagerConfig, PoolConfig};
+use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
 use kvpool_journal::{Goal, Language, Options, replay, shrink};
 use proptest::prelude::*;
 
@@ -89,7 +89,7 @@ fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
     let config = ManagerConfig {
         num_blocks: 19,
         block_size: 2,
-        eviction: EvictionPolicy::Fifo,
+        eviction: kvpool_policies::FIFO,
         retention: Some(RetentionConfig { pin_budget: 2, tenants }),
         watermark: 0.1,
         host_blocks: 8,

@@ -1,7 +1,7 @@
 //! The header: what was recorded, and the settings that a replay needs.
 //!
 //! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are not in it: a replay
-//! computes no digest. An eviction policy of a caller's own has no name, so a pool with one has no journal.
+//! computes no digest. The names of policies mean what the reader has under them. An eviction policy of a caller's own has no name, so a pool with one has no journal.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,41 @@ pub enum Subject {
     VllmPool,
 }
 
+/// [`AdvisorConfig`], its policies by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Advisor {
+    max_sampled_blocks: usize,
+    sample_every: u32,
+    policies: Vec<String>,
+    max_tenants: usize,
+    window: Option<u64>,
+    seed: u64,
+}
+
+impl Advisor {
+    fn of(config: &AdvisorConfig) -> Self {
+        let AdvisorConfig { max_sampled_blocks, sample_every, ref policies, max_tenants, window, seed } =
+            *config;
+        let policies = policies.iter().map(|policy| policy.name().into()).collect();
+        Self { max_sampled_blocks, sample_every, policies, max_tenants, window, seed }
+    }
+
+    fn config(&self, known: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
+        let Self { max_sampled_blocks, sample_every, ref policies, max_tenants, window, seed } = *self;
+        let policies =
+            policies.iter().map(|name| named("policies", name, known)).collect::<Result<_, _>>()?;
+        Ok(AdvisorConfig { max_sampled_blocks, sample_every, policies, max_tenants, window, seed })
+    }
+}
+
+fn unknown(field: &'static str, value: &str) -> JournalError {
+    JournalError::UnknownSetting { field, value: value.into() }
+}
+
+fn named(field: &'static str, name: &str, known: &[EvictionPolicy]) -> Result<EvictionPolicy, JournalError> {
+    known.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| unknown(field, name))
+}
+
 /// The settings of what was recorded, and of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalHeader {
@@ -38,7 +73,7 @@ pub struct JournalHeader {
     duplicates: String,
     eviction: String,
     retention: Option<RetentionConfig>,
-    advisor: Option<AdvisorConfig>,
+    advisor: Option<Advisor>,
     event_capacity: usize,
     algorithm: String,
     watermark: f64,
@@ -75,7 +110,7 @@ impl JournalHeader {
             duplicates: config.duplicates.name().into(),
             eviction: config.eviction.name().into(),
             retention: config.retention.clone(),
-            advisor: config.advisor.clone(),
+            advisor: config.advisor.as_ref().map(Advisor::of),
             event_capacity: config.event_capacity,
             algorithm: config.algorithm.name().into(),
             watermark: config.watermark,
@@ -102,21 +137,21 @@ impl JournalHeader {
         self.verify != crate::hash::Verify::None.name()
     }
 
-    /// The pool's settings; a manager's device pool has the same.
+    /// The pool's settings, with policies of `policies`; a manager's device pool has the same.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
-    pub fn pool_config(&self) -> Result<PoolConfig, JournalError> {
-        Ok(self.manager_config()?.pool())
+    pub fn pool_config(&self, policies: &[EvictionPolicy]) -> Result<PoolConfig, JournalError> {
+        Ok(self.manager_config(policies)?.pool())
     }
 
-    /// The manager's settings, without key and seed.
+    /// The manager's settings, with policies of `policies`, without key and seed.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
-    pub fn manager_config(&self) -> Result<ManagerConfig, JournalError> {
+    pub fn manager_config(&self, policies: &[EvictionPolicy]) -> Result<ManagerConfig, JournalError> {
         fn known<T: std::str::FromStr>(field: &'static str, value: &str) -> Result<T, JournalError> {
-            value.parse().map_err(|_| JournalError::UnknownSetting { field, value: value.into() })
+            value.parse().map_err(|_| unknown(field, value))
         }
         Ok(ManagerConfig {
             num_blocks: self.num_blocks,
@@ -124,9 +159,9 @@ impl JournalHeader {
             algorithm: known("algorithm", &self.algorithm)?,
             verify: known("verify", &self.verify)?,
             duplicates: known("duplicates", &self.duplicates)?,
-            eviction: known("eviction", &self.eviction)?,
+            eviction: named("eviction", &self.eviction, policies)?,
             retention: self.retention.clone(),
-            advisor: self.advisor.clone(),
+            advisor: self.advisor.as_ref().map(|advisor| advisor.config(policies)).transpose()?,
             event_capacity: self.event_capacity,
             watermark: self.watermark,
             host_blocks: self.host_blocks,

@@ -130,7 +130,7 @@ pub struct PoolConfig {
     pub advisor: Option<AdvisorConfig>,
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more, in every tier, as do policies that know what hangs on what: all but plain LRU and
-    /// [`EvictionPolicy::LastAccess`].
+    /// access times of the caller's.
     pub event_capacity: usize,
     /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
     /// with one. Off costs nothing; on, 24 bytes per block.
@@ -144,7 +144,7 @@ impl Default for PoolConfig {
             block_size: 16,
             verify: Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: EvictionPolicy::Lru,
+            eviction: EvictionPolicy::LRU,
             retention: None,
             advisor: None,
             event_capacity: 0,

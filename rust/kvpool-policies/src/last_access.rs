@@ -10,10 +10,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Candidate, Evictor};
-use crate::block::BlockId;
-use crate::block_list::try_reserve;
-use crate::error::{InvariantViolation, PoolError, ensure};
+use kvpool::evictor::parts::{ensure, try_reserve};
+use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 
 /// The time of a block that nobody marked.
 const NEVER: f64 = -1.0;

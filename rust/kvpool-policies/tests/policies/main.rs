@@ -12,9 +12,10 @@ mod random;
 
 use kvpool::evictor::{
     Content, Policy,
-    policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+    policies::{Adaptive, Recency, S3Fifo},
 };
 use kvpool::{BlockId, PoolError};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn id(block: u32) -> BlockId {
     BlockId::new(block)
