@@ -5,8 +5,8 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of rust/kvpool/src that has code, over the tests of kvpool and of kvpool-journal, where the core's
-journals are replayed (examples in docs cannot be counted on stable Rust); the reference model in testing and tests
+Counts every line of rust/kvpool/src that has code, over the tests of kvpool, of kvpool-policies, where its
+orders meet their models, and of kvpool-journal, where its journals are replayed (examples in docs cannot be counted on stable Rust); the reference model in testing and tests
 within src are not counted as lines of the core. rustc counts. What reads
 the counts: LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if
 it is missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
@@ -227,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        tests = build(options.work, ["kvpool", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])])
+        tests = build(options.work, ["kvpool", "kvpool-policies", "kvpool-journal", *(["kvpool-fuzz"] if options.fuzz else [])])
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []
         for test in tests:

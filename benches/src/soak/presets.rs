@@ -144,7 +144,10 @@ impl Preset {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.then_some(retention),
-            advisor: self.advisor.then(AdvisorConfig::default),
+            advisor: self.advisor.then(|| AdvisorConfig {
+                policies: kvpool_policies::ADVISED.to_vec(),
+                ..AdvisorConfig::default()
+            }),
             event_capacity: self.events,
             watermark: self.watermark,
             host_blocks,

@@ -39,7 +39,8 @@ type Key = (Time, Reverse<u32>, BlockId);
 /// Orders blocks by the time of their last access, as the caller tells it.
 ///
 /// ```
-/// use kvpool::{BlockId, Candidate, Evictor, LastAccessEvictor};
+/// use kvpool::{BlockId, Candidate, Evictor};
+/// use kvpool_policies::LastAccessEvictor;
 /// let id = BlockId::new;
 /// let mut evictor = LastAccessEvictor::new(8)?;
 /// evictor.mark_accessed(id(1), 20.0);

@@ -1,7 +1,8 @@
 //! The header: what was recorded, and the settings that a replay needs.
 //!
 //! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are not in it: a replay
-//! computes no digest. The names of policies mean what the reader has under them. An eviction policy of a caller's own has no name, so a pool with one has no journal.
+//! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
+//! with one has no journal.
 
 use serde::{Deserialize, Serialize};
 

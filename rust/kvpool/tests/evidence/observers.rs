@@ -43,7 +43,10 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
         digest: wants(|one| matches!(one, Observer::Digest)),
         scrub_blocks: if wants(|one| matches!(one, Observer::Digest)) { 3 } else { 0 },
         explain: wants(|one| matches!(one, Observer::Explain)).then(ExplainConfig::default),
-        advisor: wants(|one| matches!(one, Observer::Advisor)).then(AdvisorConfig::default),
+        advisor: wants(|one| matches!(one, Observer::Advisor)).then(|| AdvisorConfig {
+            policies: kvpool_policies::ADVISED.to_vec(),
+            ..AdvisorConfig::default()
+        }),
         ..config
     };
     if wants(|one| matches!(one, Observer::Journal)) {
