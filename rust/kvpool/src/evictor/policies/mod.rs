@@ -1,5 +1,5 @@
 //! The orders that the core has, one file or folder each: what it evicts, its paper, its cost, and when not to use it. The
-//! others are in the crate `kvpool-policies`.
+//! others are in the crate `kvpool-policies`, and with them the models that all of them are tested against.
 
 pub mod adaptive;
 mod recency;
