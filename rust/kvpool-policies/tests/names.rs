@@ -42,7 +42,7 @@ fn what_is_not_there_is_refused_with_all_that_is() {
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
     let image = |config: &PoolConfig| {
-        let journal = Journal::ring(1 << 12, JournalConfig::default()).unwrap();
+        let journal = Journal::ring(1 << 17, JournalConfig::default()).unwrap();
         BlockPool::with_journal(config.clone(), journal).unwrap().journal_image().unwrap()
     };
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
