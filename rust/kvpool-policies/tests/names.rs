@@ -1,7 +1,5 @@
 //! Policies by name: what is known of all of them, and one that only its own crate knows.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
-
 use std::collections::HashSet;
 
 use kvpool::evictor::policies::Recency;
