@@ -45,8 +45,8 @@ impl State {
 
 fn per_block(criterion: &mut Criterion) {
     let retention = Some(RetentionConfig::default());
-    let with = EvictionPolicy::ALL.iter().map(|&policy| (policy, retention.clone()));
-    let cases = EvictionPolicy::ALL.iter().map(|&policy| (policy, None)).chain(with);
+    let with = kvpool_policies::ALL.iter().map(|&policy| (policy, retention.clone()));
+    let cases = kvpool_policies::ALL.iter().map(|&policy| (policy, None)).chain(with);
     for (policy, retention) in cases {
         if policy.build(8, retention.as_ref()).is_err() {
             continue; // access times know no retention

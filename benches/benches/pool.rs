@@ -13,9 +13,10 @@ use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
 /// 64 k blocks fit the second-level cache partly; 16 M fit no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
-/// A pool with the default advisor.
+/// A pool with the advisor that the bindings have by default.
 fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
-    let advisor = Some(AdvisorConfig::default());
+    let advisor =
+        Some(AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() });
     BlockPool::new(PoolConfig { num_blocks, advisor, ..PoolConfig::default() })
 }
 

@@ -34,7 +34,9 @@ pub(crate) fn settings(verify: Verify, duplicates: DuplicatePolicy, eviction: Ev
     };
     field("verify", &verify, verify == Verify::None, "Verify::");
     field("duplicates", &duplicates, duplicates == DuplicatePolicy::Keep, "DuplicatePolicy::");
-    field("eviction", &eviction, eviction == EvictionPolicy::Lru, "EvictionPolicy::");
+    if eviction != EvictionPolicy::LRU {
+        fields.push_str(&format!("eviction: kvpool_policies::by_name({:?}).unwrap(), ", eviction.name()));
+    }
     fields
 }
 

@@ -30,7 +30,7 @@ pub struct Preset {
 }
 
 const PLAIN: Preset = Preset {
-    eviction: EvictionPolicy::Lru,
+    eviction: EvictionPolicy::LRU,
     algorithm: HashAlgorithm::Sha256,
     verify: Verify::None,
     duplicates: DuplicatePolicy::Keep,
@@ -45,52 +45,52 @@ const PLAIN: Preset = Preset {
 pub const PRESETS: &[Preset] = &[
     Preset { events: 1 << 16, ..PLAIN },
     Preset {
-        eviction: EvictionPolicy::LastAccess,
+        eviction: kvpool_policies::LAST_ACCESS,
         algorithm: HashAlgorithm::Xxh3,
         verify: Verify::Fingerprint,
         ..PLAIN
     },
     Preset {
-        eviction: EvictionPolicy::Fifo,
+        eviction: kvpool_policies::FIFO,
         algorithm: HashAlgorithm::Blake3,
         duplicates: DuplicatePolicy::DropOnRelease,
         retention: true,
         ..PLAIN
     },
     Preset {
-        eviction: EvictionPolicy::Lfu,
+        eviction: kvpool_policies::LFU,
         algorithm: HashAlgorithm::Xxh3,
         verify: Verify::Tokens,
         host_share: 60,
         ..PLAIN
     },
-    Preset { eviction: EvictionPolicy::LfuDa, retention: true, advisor: true, ..PLAIN },
+    Preset { eviction: kvpool_policies::LFU_DA, retention: true, advisor: true, ..PLAIN },
     Preset {
-        eviction: EvictionPolicy::Sieve,
+        eviction: kvpool_policies::SIEVE,
         verify: Verify::Fingerprint,
         retention: true,
         watermark: 0.02,
         ..PLAIN
     },
-    Preset { eviction: EvictionPolicy::S3Fifo, retention: true, events: 64, host_share: 10, ..PLAIN },
+    Preset { eviction: EvictionPolicy::S3_FIFO, retention: true, events: 64, host_share: 10, ..PLAIN },
     Preset {
-        eviction: EvictionPolicy::Arc,
+        eviction: kvpool_policies::ARC,
         verify: Verify::Fingerprint,
         duplicates: DuplicatePolicy::DropOnRelease,
         events: 1 << 12,
         ..PLAIN
     },
-    Preset { eviction: EvictionPolicy::TwoQ, advisor: true, host_share: 0, ..PLAIN },
-    Preset { eviction: EvictionPolicy::Lrfu, retention: true, ..PLAIN },
+    Preset { eviction: kvpool_policies::TWO_Q, advisor: true, host_share: 0, ..PLAIN },
+    Preset { eviction: kvpool_policies::LRFU, retention: true, ..PLAIN },
     Preset {
-        eviction: EvictionPolicy::Gdsf,
+        eviction: kvpool_policies::GDSF,
         algorithm: HashAlgorithm::Blake3,
         verify: Verify::Tokens,
         watermark: 0.05,
         ..PLAIN
     },
     Preset {
-        eviction: EvictionPolicy::Adaptive,
+        eviction: EvictionPolicy::ADAPTIVE,
         verify: Verify::Fingerprint,
         duplicates: DuplicatePolicy::DropOnRelease,
         retention: true,
@@ -144,7 +144,10 @@ impl Preset {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.then_some(retention),
-            advisor: self.advisor.then(AdvisorConfig::default),
+            advisor: self.advisor.then(|| AdvisorConfig {
+                policies: kvpool_policies::ADVISED.to_vec(),
+                ..AdvisorConfig::default()
+            }),
             event_capacity: self.events,
             watermark: self.watermark,
             host_blocks,

@@ -65,7 +65,7 @@ impl ManagerSubject {
     }
 
     fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.manager_config()?;
+        let config = header.manager_config(kvpool_policies::ALL)?;
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(config.algorithm, config.block_size, verify)?;
@@ -209,7 +209,7 @@ impl Subject for ManagerSubject {
 
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
         let mut subject = Self::made(header)?;
-        subject.manager.begin_journal(&header.manager_config()?, memory()?);
+        subject.manager.begin_journal(&header.manager_config(kvpool_policies::ALL)?, memory()?);
         Ok(subject)
     }
 

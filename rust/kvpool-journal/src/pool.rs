@@ -37,8 +37,8 @@ impl PoolSubject {
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
     ) -> Result<Self, ReplayError> {
-        let config = header.pool_config()?;
-        let algorithm = header.manager_config()?.algorithm;
+        let config = header.pool_config(kvpool_policies::ALL)?;
+        let algorithm = header.manager_config(kvpool_policies::ALL)?.algorithm;
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(algorithm, config.block_size, verify)?;

@@ -56,13 +56,13 @@ impl Subject for VllmSubject {
     type Operation = VllmOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config()?;
+        let config = header.pool_config(kvpool_policies::ALL)?;
         let pool = Pool::with_policy(config.num_blocks, header.caching, config.eviction)?;
         Ok(Self { pool, renamed: HashMap::new() })
     }
 
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config()?;
+        let config = header.pool_config(kvpool_policies::ALL)?;
         let pool = Pool::with_journal(config.num_blocks, header.caching, config.eviction, memory()?)?;
         Ok(Self { pool, renamed: HashMap::new() })
     }

@@ -960,7 +960,7 @@ fn journal() {
         num_blocks: 64,
         block_size: 2,
         duplicates: "keep".parse().unwrap(),
-        eviction: "lru".parse().unwrap(),
+        eviction: kvpool_policies::by_name("lru").unwrap(),
         verify: "none".parse().unwrap(),
         event_capacity: 8,
         retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![] }),

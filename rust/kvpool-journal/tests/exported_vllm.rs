@@ -397,6 +397,6 @@ fn part_0(pool: &mut Pool) {
 
 #[test]
 fn journal() {
-    let mut pool = Pool::with_policy(14, true, "s3-fifo".parse().unwrap()).unwrap();
+    let mut pool = Pool::with_policy(14, true, kvpool_policies::by_name("s3-fifo").unwrap()).unwrap();
     part_0(&mut pool);
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyDict, PyString};
 use crate::convert::{Int, count, text};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
-use crate::hashing::named;
+use crate::retention::eviction_named;
 
 /// Settings of the advisor of a pool.
 #[pyclass(frozen, module = "kvpool._core", name = "AdvisorConfig", eq)]
@@ -34,7 +34,7 @@ impl PyAdvisorConfig {
         window: Option<Int>,
         seed: Option<Int>,
     ) -> PyResult<Self> {
-        let mut config = AdvisorConfig::default();
+        let mut config = default_config();
         if let Some(most) = max_sampled_blocks {
             config.max_sampled_blocks = count(py, "max_sampled_blocks", most)?;
         }
@@ -111,6 +111,10 @@ impl PyAdvisorConfig {
     }
 }
 
+fn default_config() -> AdvisorConfig {
+    AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() }
+}
+
 /// Names of policies, one after the other; a name alone is none.
 fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     if names.is_instance_of::<PyString>() {
@@ -118,7 +122,7 @@ fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     }
     gather("policies", names, |position, item| {
         let name: Bound<'_, PyString> = extract("policies", position, &item, "the name of one")?;
-        named(name.py(), text(&name, "a policy")?)
+        eviction_named(name.py(), text(&name, "a policy")?)
     })
 }
 
@@ -129,7 +133,7 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Advis
         return Ok(Some(config.get().0.clone()));
     }
     if object.is_instance_of::<PyBool>() {
-        return Ok(if object.is_truthy()? { Some(AdvisorConfig::default()) } else { None });
+        return Ok(if object.is_truthy()? { Some(default_config()) } else { None });
     }
     let found = object.get_type().name()?;
     Err(PyTypeError::new_err(format!("advisor is a {found}: must be an AdvisorConfig, a bool, or None")))

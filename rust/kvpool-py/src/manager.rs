@@ -147,7 +147,7 @@ impl PyCacheManager {
             key: self::key(py, key)?,
             seed: seed.map(|seed| seed.0),
             duplicates: named(py, duplicates)?,
-            eviction: EvictionPolicy::default(),
+            eviction: EvictionPolicy::LRU,
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             explain: explain::config(explain)?,

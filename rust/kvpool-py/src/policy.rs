@@ -17,8 +17,9 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
+use kvpool::evictor::parts::BlockLists;
 use kvpool::retention::RetentionConfig;
-use kvpool::{BlockId, BlockLists, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
+use kvpool::{BlockId, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
 use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};

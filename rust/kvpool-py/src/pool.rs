@@ -134,7 +134,7 @@ impl PyBlockPool {
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
-            eviction: EvictionPolicy::default(),
+            eviction: EvictionPolicy::LRU,
             retention: retention::config(retention)?,
             advisor: advice::config(advisor)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,

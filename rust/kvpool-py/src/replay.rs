@@ -8,6 +8,7 @@ use crate::enter::{Door, LONG, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 
 /// Requests from one look at signals to the next.
@@ -52,7 +53,7 @@ impl PyReplay {
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,
             seed: seed.map(|seed| seed.0),
-            eviction: named(py, eviction)?,
+            eviction: eviction_named(py, eviction)?,
             explain,
             watermark,
             max_running: count(py, "max_running", max_running)?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
-use kvpool::{EvictionPolicy, Evictor, RequestHints, RetentionRange};
+use kvpool::{EvictionPolicy, Evictor, RequestHints, RetentionRange, shorten};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
@@ -13,7 +13,6 @@ use pyo3::types::{PyBool, PyString};
 use crate::convert::{Int, count, some_float};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
-use crate::hashing::named;
 use crate::health::Health;
 use crate::policy;
 
@@ -316,6 +315,11 @@ pub(crate) fn hints(
     })
 }
 
+/// A policy by name.
+pub(crate) fn eviction_named(py: Python<'_>, name: &str) -> PyResult<EvictionPolicy> {
+    kvpool_policies::by_name(&shorten(name)).or_raise(py)
+}
+
 /// `eviction=` of a constructor.
 pub(crate) enum Eviction {
     Named(EvictionPolicy),
@@ -329,9 +333,9 @@ pub(crate) fn eviction(
     num_blocks: usize,
     retention: Option<&RetentionConfig>,
 ) -> PyResult<Eviction> {
-    let Some(object) = object else { return Ok(Eviction::Named(EvictionPolicy::default())) };
+    let Some(object) = object else { return Ok(Eviction::Named(EvictionPolicy::LRU)) };
     if let Ok(name) = object.cast::<PyString>() {
-        return Ok(Eviction::Named(named(py, name.to_str()?)?));
+        return Ok(Eviction::Named(eviction_named(py, name.to_str()?)?));
     }
     let (evictor, health) = policy::evictor(py, object, num_blocks, retention)?;
     Ok(Eviction::Own(evictor, health))

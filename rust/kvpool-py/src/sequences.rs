@@ -14,6 +14,7 @@ use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
 use crate::manager::step;
+use crate::retention::eviction_named;
 use crate::stats::{Events, PyPoolStats, events};
 use crate::tiers::{PyTransferPlan, tiers};
 
@@ -95,7 +96,7 @@ impl PySequences {
             block_size: hasher.block_size(),
             verify: hasher.verify(),
             duplicates: named(py, duplicates)?,
-            eviction: named(py, eviction)?,
+            eviction: eviction_named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             ..PoolConfig::default()
         };

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kvpool::EvictionPolicy;
 use kvpool_replay::sizing::{
     Blocks, Form, HintConfig, HitCurve, KvBytes, Outcome, PolicyRun, References, ReuseDistances,
     SampleConfig, SampledLru, SizingError, lru_distances, lru_with_hints, optimal, over_time, run_policy,
@@ -15,6 +14,7 @@ use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{gather, or_wrong_item};
 use crate::hashing::named;
 use crate::replay::PyTrace;
+use crate::retention::eviction_named;
 
 impl ToPyErr for SizingError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -29,7 +29,7 @@ impl ToPyErr for SizingError {
 /// Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
 #[pyfunction]
 pub(crate) fn eviction_policies() -> Vec<&'static str> {
-    EvictionPolicy::ALL.iter().map(|policy| policy.name()).collect()
+    kvpool_policies::ALL.iter().map(|policy| policy.name()).collect()
 }
 
 /// A trace as block references: what all estimators of sizes work on.
@@ -90,7 +90,7 @@ impl PyReferences {
         #[pyo3(from_py_with = int)] capacity_blocks: i128,
         form: &str,
     ) -> PyResult<PyPolicyRun> {
-        let (policy, form): (_, Form) = (named(py, policy)?, named(py, form)?);
+        let (policy, form): (_, Form) = (eviction_named(py, policy)?, named(py, form)?);
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         let run = py.detach(|| run_policy(&self.0, capacity, policy, form)).or_raise(py)?;
         Ok(PyPolicyRun(Run::Policy(run)))

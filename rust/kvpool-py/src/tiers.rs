@@ -15,6 +15,7 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
 use crate::pool::PyBlockPool;
+use crate::retention::eviction_named;
 
 /// Tier and block, as Python has them.
 type PlaceTuple = (usize, u32);
@@ -73,7 +74,7 @@ impl PyTieredPool {
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
-            eviction: named(py, eviction)?,
+            eviction: eviction_named(py, eviction)?,
             event_capacity: count(py, "event_capacity", event_capacity)?,
             ..PoolConfig::default()
         };

@@ -48,13 +48,14 @@ fn print(name: &str, row: &Row) {
 }
 
 fn check(references: &References, form: Form) -> Vec<String> {
-    use EvictionPolicy::{Adaptive, Arc, Fifo, Lfu, LfuDa, Lru, S3Fifo, Sieve};
+    use kvpool_policies::{ARC, FIFO, LFU, LFU_DA, SIEVE};
     println!("{form:?} form, block hits, % (per reference)");
-    for policy in [Fifo, Lfu, LfuDa, Sieve] {
+    for policy in [FIFO, LFU, LFU_DA, SIEVE] {
         rates(references, policy, form); // for the tables alone
     }
     let [lru, arc, s3_fifo, adaptive] =
-        [Lru, Arc, S3Fifo, Adaptive].map(|policy| rates(references, policy, form));
+        [EvictionPolicy::LRU, ARC, EvictionPolicy::S3_FIFO, EvictionPolicy::ADAPTIVE]
+            .map(|policy| rates(references, policy, form));
     let best: Row = std::array::from_fn(|at| lru[at].max(arc[at]).max(s3_fifo[at]));
     let over_best: Row = std::array::from_fn(|at| adaptive[at] - best[at]);
     let over_lru: Row = std::array::from_fn(|at| adaptive[at] - lru[at]);

@@ -16,9 +16,10 @@ use kvpool::{
     PoolError,
     evictor::{
         Policy,
-        policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+        policies::{Recency, S3Fifo},
     },
 };
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 use kvpool_replay::{
     error::TraceError,
     reader::ReadOptions,

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use kvpool::evictor::policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Recency, Sieve};
+use kvpool::evictor::policies::Recency;
+use kvpool_policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Sieve};
 use kvpool_replay::{
     sizing::{Blocks, PolicyRun, References, lru, stream},
     trace::{Trace, TraceRequest},

@@ -56,7 +56,7 @@ impl Pool {
     /// # Errors
     /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
     pub fn new(num_blocks: usize, caching: bool) -> Result<Self, VllmError> {
-        Self::with_policy(num_blocks, caching, EvictionPolicy::Lru)
+        Self::with_policy(num_blocks, caching, EvictionPolicy::LRU)
     }
 
     /// As [`Self::new`], with another order of eviction than vLLM's.

@@ -173,7 +173,7 @@ fn a_table_with_many_keys_finds_each_and_forgets_all() {
 
 #[test]
 fn a_queue_reads_as_one_list() {
-    let mut queue = Queue::new(6, EvictionPolicy::Lru).unwrap();
+    let mut queue = Queue::new(6, EvictionPolicy::LRU).unwrap();
     assert_eq!(
         (queue.len(), queue.is_empty(), queue.contains(0), queue.contains(1)),
         (5, false, false, true)

@@ -385,7 +385,7 @@ impl Machine {
 
 fn policies() -> impl Iterator<Item = EvictionPolicy> {
     let has_history = |policy: &EvictionPolicy| policy.build(2, None).unwrap().wants_history();
-    EvictionPolicy::ALL.iter().copied().filter(has_history)
+    kvpool_policies::ALL.iter().copied().filter(has_history)
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn every_policy_keeps_what_any_must() {
 // By name: what a policy is told, and what follows.
 
 fn pool(policy: &str) -> Pool {
-    let mut pool = Pool::with_policy(8, true, policy.parse().unwrap()).unwrap();
+    let mut pool = Pool::with_policy(8, true, kvpool_policies::by_name(policy).unwrap()).unwrap();
     pool.chain_group(CHAINED);
     pool
 }
@@ -574,7 +574,7 @@ fn of_one_release_the_deepest_goes_first_and_the_depth_is_the_position_in_the_ta
 
 #[test]
 fn a_group_is_chained_from_the_time_it_is_said_to_be() {
-    let mut pool = Pool::with_policy(8, true, EvictionPolicy::Fifo).unwrap();
+    let mut pool = Pool::with_policy(8, true, kvpool_policies::FIFO).unwrap();
     let table = take(&mut pool, 4);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], 5);
     pool.chain_group(5);

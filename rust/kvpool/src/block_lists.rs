@@ -33,7 +33,7 @@ struct Ends {
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
 /// ```
-/// use kvpool::{BlockId, BlockLists};
+/// use kvpool::{BlockId, evictor::parts::BlockLists};
 /// let (a, b) = (BlockId::new(1), BlockId::new(2));
 /// let mut lists = BlockLists::new(2, 8)?;
 /// lists.push_back(0, a);
@@ -314,11 +314,11 @@ impl BlockLists {
 #[cfg(feature = "fault-injection")]
 impl BlockLists {
     /// How many things [`Self::corrupt`] can change.
-    pub(crate) const FAULTS: usize = 4;
+    pub const FAULTS: usize = 4;
 
     /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
     /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already.
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+    pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         let linked = self.list_of(block).is_some();
         match what {
             0 | 1 => {

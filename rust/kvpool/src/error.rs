@@ -247,7 +247,10 @@ impl InvariantViolation {
 }
 
 /// `Ok` if `holds`, else the violation with the detail that `detail` builds.
-pub(crate) fn ensure(
+///
+/// # Errors
+/// The violation, if it does not.
+pub fn ensure(
     holds: bool,
     invariant: &'static str,
     detail: impl FnOnce() -> String,

@@ -51,12 +51,9 @@ mod tiers;
 pub use advisor::{Advice, AdvisorConfig};
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
-pub use block_lists::BlockLists;
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use events::{BlockEvent, EventBatch};
-pub use evictor::{
-    Candidate, Closed, Content, EvictionPolicy, Evictor, LastAccessEvictor, LruEvictor, Policy,
-};
+pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
 pub use fence::Ticket;
 pub use free_list::FreeBlockList;
 pub use kvpool_hash as hash;

@@ -60,7 +60,10 @@ impl Links for [Link] {
 }
 
 /// Reserves room for `n` items, or says that a pool of `n` blocks does not fit in memory.
-pub(crate) fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
+///
+/// # Errors
+/// [`PoolError::InvalidConfig`]; then nothing has changed.
+pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
     items.try_reserve_exact(n.saturating_sub(items.len())).map_err(|_| no_memory(n))
 }
 

@@ -308,8 +308,8 @@ fn settings_out_of_range_are_named() {
         ("sample_every", AdvisorConfig { sample_every: 0, ..default() }),
         ("max_tenants", AdvisorConfig { max_tenants: 1025, ..default() }),
         ("window", AdvisorConfig { window: Some(0), ..default() }),
-        ("policies", AdvisorConfig { policies: vec![EvictionPolicy::LastAccess], ..default() }),
-        ("policies", AdvisorConfig { policies: vec![EvictionPolicy::Lru, EvictionPolicy::Lru], ..default() }),
+        ("policies", AdvisorConfig { policies: vec![kvpool_policies::LAST_ACCESS], ..default() }),
+        ("policies", AdvisorConfig { policies: vec![EvictionPolicy::LRU, EvictionPolicy::LRU], ..default() }),
     ];
     for (name, config) in bad {
         let advisor = Some(config.clone());
@@ -391,7 +391,7 @@ proptest! {
         window in 1..400_u64,
     ) {
         let policies: Vec<_> =
-            EvictionPolicy::ALL.iter().copied().filter(|&policy| policy != EvictionPolicy::LastAccess).collect();
+            kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS).collect();
         let window = Some(window);
         let config =
             AdvisorConfig { max_sampled_blocks, sample_every, window, policies, max_tenants: 2, seed: 1 };

@@ -8,7 +8,7 @@
 mod counting;
 
 use kvpool::retention::TenantId;
-use kvpool::{AdvisorConfig, BlockHash, BlockPool, EvictionPolicy, HashAlgorithm, HashChain, PoolConfig};
+use kvpool::{AdvisorConfig, BlockHash, BlockPool, HashAlgorithm, HashChain, PoolConfig};
 
 fn pool(num_blocks: usize, advisor: Option<AdvisorConfig>) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks, block_size: 1, advisor, ..PoolConfig::default() }).unwrap()
@@ -28,11 +28,14 @@ fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
 #[test]
 fn it_holds_what_it_says_and_little() {
     for num_blocks in [2, 1000, 1 << 20, 1 << 22] {
-        let (held, said) = bytes(num_blocks, AdvisorConfig::default());
+        let (held, said) = bytes(
+            num_blocks,
+            AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() },
+        );
         println!("{num_blocks} blocks: {held} bytes, {said} stated");
         assert!(held <= said && said <= 4 << 20, "{num_blocks} blocks: {held} bytes, {said} stated");
     }
-    for &policy in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+    for &policy in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let with = |policies| {
             bytes(
                 1 << 20,
@@ -63,8 +66,11 @@ fn chain(nth: u64, blocks: u64) -> HashChain {
 /// Whatever comes, nothing is held later, and a lookup allocates its list of sampled blocks alone.
 #[test]
 fn nothing_grows() {
-    let policies: Vec<_> =
-        EvictionPolicy::ALL.iter().copied().filter(|&policy| policy != EvictionPolicy::LastAccess).collect();
+    let policies: Vec<_> = kvpool_policies::ALL
+        .iter()
+        .copied()
+        .filter(|&policy| policy != kvpool_policies::LAST_ACCESS)
+        .collect();
     let config = AdvisorConfig {
         max_sampled_blocks: 512,
         window: Some(5_000),

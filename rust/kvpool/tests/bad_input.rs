@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use kvpool::hash::{HashChain, HashError};
 use kvpool::{
     BlockAllocator, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, Candidate, DuplicatePolicy,
-    EvictionPolicy, Evictor, ExtraKeys, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig,
-    InvariantViolation, LruEvictor, MAX_BLOCKS, ManagerConfig, ManagerError, NULL_BLOCK, PoolConfig,
-    PoolError, PrefixIndex, RequestRef, Verify,
+    Evictor, ExtraKeys, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, InvariantViolation,
+    LruEvictor, MAX_BLOCKS, ManagerConfig, ManagerError, NULL_BLOCK, PoolConfig, PoolError, PrefixIndex,
+    RequestRef, Verify,
 };
 
 const B: usize = 4;
@@ -162,9 +162,9 @@ fn a_watermark_out_of_range() {
 
 #[test]
 fn a_name_that_nothing_has() {
-    let known: Vec<_> = EvictionPolicy::ALL.iter().map(|policy| policy.name()).collect();
+    let known: Vec<_> = kvpool_policies::ALL.iter().map(|policy| policy.name()).collect();
     let known = known.join(", ");
-    let error = "mru".parse::<EvictionPolicy>().unwrap_err();
+    let error = kvpool_policies::by_name("mru").unwrap_err();
     assert_eq!(error.to_string(), format!("eviction is \"mru\": must be one of {known}"));
     let error = "md5".parse::<HashAlgorithm>().unwrap_err();
     assert!(error.to_string().starts_with("unknown hash algorithm \"md5\", known: sha256, blake3, xxh3,"));

@@ -68,10 +68,10 @@ fn no_policy_allocates_when_it_evicts() {
     let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
     let tenants = vec![limits(0, 100, Some(250)), limits(1, 50, None)];
     let retention = RetentionConfig { pin_budget: 100, tenants };
-    for &policy in EvictionPolicy::ALL {
+    for &policy in kvpool_policies::ALL {
         for retention in [None, Some(retention.clone())] {
             // Access times are kept in a tree, whose nodes come and go: what a release costs, an eviction does not.
-            let tree = policy == EvictionPolicy::LastAccess;
+            let tree = policy == kvpool_policies::LAST_ACCESS;
             if tree && retention.is_some() {
                 continue;
             }

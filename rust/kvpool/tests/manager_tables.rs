@@ -15,8 +15,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use kvpool::{
-    BlockId, CacheManager, EvictionPolicy, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef,
-    RequestState, SwapId, TransferPlan, Verify, runs,
+    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef, RequestState,
+    SwapId, TransferPlan, Verify, runs,
 };
 use kvpool_testing::Kv;
 use proptest::prelude::*;
@@ -509,7 +509,7 @@ fn the_last_of_the_samples_writes_in_place() {
 /// The block that was copied came to the order when the plan was taken, behind the one that it hangs on, under plain LRU.
 #[test]
 fn a_copy_leaves_the_cache_prefix_closed() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         let config =
             ManagerConfig { num_blocks: 8, block_size: BLOCK_SIZE, eviction, ..ManagerConfig::default() };
         let mut manager = CacheManager::new(config).unwrap();

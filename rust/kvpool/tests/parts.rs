@@ -7,8 +7,8 @@ use std::sync::Arc;
 use kvpool::hash::HashChain;
 use kvpool::{
     BlockAllocator, BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, Candidate, ChainLink, Content,
-    EvictionPolicy, Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig,
-    Inserted, LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
+    Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, Inserted,
+    LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
 };
 
 const B: usize = 2;
@@ -251,9 +251,9 @@ fn lru_order_is_time_then_depth_then_position() {
 
 #[test]
 fn every_policy_keeps_its_contract() {
-    for &policy in EvictionPolicy::ALL {
+    for &policy in kvpool_policies::ALL {
         let mut evictor = policy.build(10, None).unwrap();
-        assert_eq!((evictor.name(), evictor.name().parse()), (policy.name(), Ok(policy)));
+        assert_eq!((evictor.name(), kvpool_policies::by_name(evictor.name())), (policy.name(), Ok(policy)));
         assert!(evictor.is_empty() && evictor.evict().is_none() && !evictor.remove(id(3)));
         let register = |evictor: &mut dyn Evictor, block: u32, depth: u32| {
             let parent = (depth > 0).then(|| id(block - 1));

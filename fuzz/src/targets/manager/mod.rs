@@ -539,7 +539,7 @@ impl Machine for Manager {
             watermark: false,
             verify: kvpool::Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: kvpool::EvictionPolicy::Lru,
+            eviction: kvpool::EvictionPolicy::LRU,
         };
         let candidates = [
             simplest.clone(),

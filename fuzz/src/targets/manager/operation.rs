@@ -27,7 +27,7 @@ pub struct Setting {
 
 impl Setting {
     pub(crate) fn is_lru(&self) -> bool {
-        self.eviction == EvictionPolicy::Lru
+        self.eviction == EvictionPolicy::LRU
     }
 }
 
@@ -39,7 +39,7 @@ impl<'a> Arbitrary<'a> for Setting {
         let verify = if flags & 1 == 0 { Verify::None } else { Verify::Tokens };
         let duplicates = if flags & 6 == 6 { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
         // LRU two times of three.
-        let policies = EvictionPolicy::ALL;
+        let policies = kvpool_policies::ALL;
         let eviction =
             policies[up_to(bytes, 3 * policies.len() as u8 - 1)?.saturating_sub(2 * policies.len())];
         Ok(Self { num_blocks, host_blocks, watermark: flags & 8 != 0, verify, duplicates, eviction })

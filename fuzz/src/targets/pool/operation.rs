@@ -29,7 +29,7 @@ impl Setting {
             num_blocks,
             verify: Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: EvictionPolicy::Lru,
+            eviction: EvictionPolicy::LRU,
             retention: false,
             whole: false,
         }
@@ -37,7 +37,7 @@ impl Setting {
 
     /// Whether the reference model knows the order of eviction. Of another order it follows the pool.
     pub(crate) fn is_lru(&self) -> bool {
-        self.eviction == EvictionPolicy::Lru && !self.retention
+        self.eviction == EvictionPolicy::LRU && !self.retention
     }
 }
 
@@ -46,10 +46,10 @@ impl<'a> Arbitrary<'a> for Setting {
         let num_blocks = 3 + up_to(bytes, 10)?;
         let verify = [Verify::None, Verify::Fingerprint, Verify::Tokens][pick(bytes, &[4, 1, 2])?];
         // LRU half of the time.
-        let policies = EvictionPolicy::ALL;
+        let policies = kvpool_policies::ALL;
         let eviction = policies[up_to(bytes, 2 * policies.len() as u8 - 1)?.saturating_sub(policies.len())];
         let flags: u8 = bytes.arbitrary()?;
-        let retention = flags & 1 != 0 && flags & 2 != 0 && eviction != EvictionPolicy::LastAccess;
+        let retention = flags & 1 != 0 && flags & 2 != 0 && eviction != kvpool_policies::LAST_ACCESS;
         let setting =
             Self { verify, eviction, retention, whole: flags & 4 != 0, ..Self::simplest(num_blocks) };
         let drop = flags & 8 != 0 && setting.is_lru();

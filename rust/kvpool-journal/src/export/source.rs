@@ -37,7 +37,7 @@ impl<'a> Source<'a> {
         out: &'a mut dyn Write,
     ) -> Result<Self, ReplayError> {
         let kind = header.subject;
-        let config = header.manager_config()?;
+        let config = header.manager_config(kvpool_policies::ALL)?;
         let made = match language {
             Language::Rust => templates::rust_pool(&config, kind, header.caching),
             Language::Python => templates::python_pool(&config, kind, header.caching),

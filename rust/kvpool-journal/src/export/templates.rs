@@ -23,13 +23,14 @@ fn seed(config: &ManagerConfig) -> Option<&'static str> {
 pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) -> String {
     if kind == Subject::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
-        return format!("Pool::with_policy({blocks}, {caching}, \"{eviction}\".parse().unwrap())");
+        let eviction = format!("kvpool_policies::by_name({eviction:?}).unwrap()");
+        return format!("Pool::with_policy({blocks}, {caching}, {eviction})");
     }
     let mut fields = vec![
         format!("num_blocks: {}", config.num_blocks),
         format!("block_size: {}", config.block_size),
         format!("duplicates: {:?}.parse().unwrap()", config.duplicates.name()),
-        format!("eviction: {:?}.parse().unwrap()", config.eviction.name()),
+        format!("eviction: kvpool_policies::by_name({:?}).unwrap()", config.eviction.name()),
         format!("verify: {:?}.parse().unwrap()", config.verify.name()),
         format!("event_capacity: {}", config.event_capacity),
     ];

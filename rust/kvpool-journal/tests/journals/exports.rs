@@ -167,7 +167,7 @@ fn an_export_goes_out_as_it_is_made() {
 /// Rust can ask vLLM's pool for what Python has no call for.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
-    let mut pool = Pool::with_journal(9, true, EvictionPolicy::Lru, ring(0)).unwrap();
+    let mut pool = Pool::with_journal(9, true, EvictionPolicy::LRU, ring(0)).unwrap();
     let mut held = Vec::new();
     pool.allocate(2, &mut held, None).unwrap();
     // Refused, so it is left out.
@@ -261,7 +261,7 @@ fn scripted_pool() -> Vec<u8> {
 }
 
 fn scripted_vllm() -> Vec<u8> {
-    let mut pool = Pool::with_journal(14, true, EvictionPolicy::S3Fifo, ring(0)).unwrap();
+    let mut pool = Pool::with_journal(14, true, EvictionPolicy::S3_FIFO, ring(0)).unwrap();
     super::vllm::run(&mut pool, &script(174, 1));
     pool.take_journal().unwrap().image().unwrap()
 }

@@ -30,7 +30,7 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_pool_of_vllms() {
     // Its lists would fit, its keys do not.
-    let header = JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::Lru, true, JournalConfig::default());
+    let header = JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::LRU, true, JournalConfig::default());
     let forged = super::forged::journal::<u64>(&header, &[]);
     let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
     assert!(refused.to_string().contains("fit in memory"), "{refused}");

@@ -1,7 +1,7 @@
 //! Shrinking and export.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool::{BlockPool, CacheManager, EvictionPolicy, ManagerConfig, PoolConfig};
+use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
 use kvpool_journal::{Goal, Language, Options, minimize, replay, shrink};
 use proptest::prelude::*;
 
@@ -88,7 +88,7 @@ fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
     let config = ManagerConfig {
         num_blocks: 19,
         block_size: 2,
-        eviction: EvictionPolicy::Fifo,
+        eviction: kvpool_policies::FIFO,
         retention: Some(RetentionConfig { pin_budget: 2, tenants }),
         watermark: 0.1,
         host_blocks: 8,

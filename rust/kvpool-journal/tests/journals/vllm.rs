@@ -1,6 +1,5 @@
 //! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
 
-use kvpool::EvictionPolicy;
 use kvpool_journal::{Goal, Language, Options, replay, shrink};
 use kvpool_vllm::{Key, Pool, Start};
 use proptest::prelude::*;
@@ -85,7 +84,7 @@ proptest! {
 
     #[test]
     fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc"]), caching in any::<bool>(), calls in calls(150), at in any::<u32>()) {
-        let policy: EvictionPolicy = policy.parse().unwrap();
+        let policy = kvpool_policies::by_name(policy).unwrap();
         let mut pool = Pool::with_journal(14, caching, policy, ring(1)).unwrap();
         let mut without = Pool::with_policy(14, caching, policy).unwrap();
         run(&mut pool, &calls);

@@ -3,8 +3,8 @@
 use kvpool::journal::{Journal, JournalConfig};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockId, BlockPool, CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashAlgorithm,
-    ManagerConfig, PoolConfig, RequestHints, RequestRef, RetentionRange, SwapId, Ticket, Verify,
+    BlockId, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys, HashAlgorithm, ManagerConfig, PoolConfig,
+    RequestHints, RequestRef, RetentionRange, SwapId, Ticket, Verify,
 };
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ pub(crate) fn calls(most: usize) -> impl Strategy<Value = Vec<Call>> {
 }
 
 pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
-    let policies = prop::sample::select(EvictionPolicy::ALL.to_vec());
+    let policies = prop::sample::select(kvpool_policies::ALL.to_vec());
     let verify = prop::sample::select(vec![Verify::None, Verify::Fingerprint, Verify::Tokens]);
     let algorithms =
         prop::sample::select(vec![HashAlgorithm::Sha256, HashAlgorithm::Xxh3, HashAlgorithm::VllmSha256]);
@@ -28,7 +28,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
             verify: if algorithm.is_cryptographic() { verify } else { verify.max(Verify::Fingerprint) },
             duplicates: if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep },
             eviction,
-            retention: (retained && eviction != EvictionPolicy::LastAccess).then(|| RetentionConfig {
+            retention: (retained && eviction != kvpool_policies::LAST_ACCESS).then(|| RetentionConfig {
                 pin_budget: 2,
                 tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }],
             }),

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use kvpool::EvictionPolicy;
 use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
@@ -14,8 +13,8 @@ use super::block::{PyVllmBlock, Shared, own, own_ids};
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
-use crate::hashing::named;
 use crate::journal::{PyJournal, PyJournalStats};
+use crate::retention::eviction_named;
 
 impl ToPyErr for VllmError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -111,7 +110,7 @@ impl PyVllmPool {
         journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        let policy: EvictionPolicy = named(py, policy)?;
+        let policy = eviction_named(py, policy)?;
         let pool = match journal {
             None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?,
             Some(journal) => journal

@@ -116,7 +116,7 @@ impl Default for ReplayConfig {
             algorithm: HashAlgorithm::Sha256,
             verify: Verify::None,
             seed: None,
-            eviction: EvictionPolicy::Lru,
+            eviction: EvictionPolicy::LRU,
             explain: false,
             watermark: 0.0,
             max_running: 256,

@@ -92,7 +92,7 @@ impl FromStr for Form {
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let run = run_policy(&references, 700, EvictionPolicy::Lru, Form::Pool)?;
+/// let run = run_policy(&references, 700, EvictionPolicy::LRU, Form::Pool)?;
 /// assert_eq!(run.outcome(), &lru(&references, 700));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
 /// ```

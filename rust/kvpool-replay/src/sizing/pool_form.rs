@@ -34,7 +34,7 @@ const NONE: u32 = 0;
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let mut evictor = EvictionPolicy::Lru.build(701, None).unwrap();
+/// let mut evictor = EvictionPolicy::LRU.build(701, None).unwrap();
 /// let run = pool_form(&references, 700, evictor.as_mut());
 /// assert_eq!(run.outcome(), &lru(&references, 700));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
@@ -58,7 +58,7 @@ pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut 
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let mut evictor = EvictionPolicy::Lru.build(301, Some(&RetentionConfig::default())).unwrap();
+/// let mut evictor = EvictionPolicy::LRU.build(301, Some(&RetentionConfig::default())).unwrap();
 /// let hints = HintConfig { accuracy: 0.5, seed: 0 };
 /// let run = pool_form_with_hints(&references, 300, evictor.as_mut(), hints)?;
 /// assert!(run.outcome().block_rate() > lru(&references, 300).block_rate());

@@ -28,7 +28,7 @@ fn key(prefix: &[u8]) -> Key {
 
 /// The policies that order vLLM's queue: all but the one that needs access times.
 fn policies() -> impl Iterator<Item = EvictionPolicy> {
-    EvictionPolicy::ALL.iter().copied().filter(|&policy| policy != EvictionPolicy::LastAccess)
+    kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS)
 }
 
 fn take(pool: &mut Pool, n: usize) -> Vec<u32> {

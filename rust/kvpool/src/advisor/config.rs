@@ -15,7 +15,7 @@ pub struct AdvisorConfig {
     /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
     pub sample_every: u32,
     /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access times. Default: LRU,
-    /// S3-FIFO, ARC, LFU with dynamic aging and the adaptive policy.
+    /// S3-FIFO and the adaptive policy.
     pub policies: Vec<EvictionPolicy>,
     /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
     pub max_tenants: usize,
@@ -31,13 +31,7 @@ impl Default for AdvisorConfig {
         Self {
             max_sampled_blocks: 16_384,
             sample_every: 1,
-            policies: vec![
-                EvictionPolicy::Lru,
-                EvictionPolicy::S3Fifo,
-                EvictionPolicy::Arc,
-                EvictionPolicy::LfuDa,
-                EvictionPolicy::Adaptive,
-            ],
+            policies: vec![EvictionPolicy::LRU, EvictionPolicy::S3_FIFO, EvictionPolicy::ADAPTIVE],
             max_tenants: 8,
             window: None,
             seed: 0,
@@ -67,7 +61,7 @@ impl AdvisorConfig {
             return invalid("window", "0".into(), "1 or more references");
         }
         for (index, &policy) in self.policies.iter().enumerate() {
-            if policy == EvictionPolicy::LastAccess {
+            if !policy.has_order() {
                 return invalid(
                     "policies",
                     policy.name().into(),

@@ -18,13 +18,10 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::list::try_reserve;
 
-/// What an evictor holds per block, at most: of those that come with the crate. A test counts it.
-const fn evictor_bytes(policy: EvictionPolicy) -> usize {
-    match policy {
-        // Its shadows follow 8,192 blocks' worth of keys in however small a cache.
-        EvictionPolicy::Adaptive => 480,
-        _ => 128,
-    }
+/// What an evictor holds per block, at most: of those that come with kvpool. A test counts it.
+fn evictor_bytes(policy: EvictionPolicy) -> usize {
+    // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
+    if policy == EvictionPolicy::ADAPTIVE { 480 } else { 128 }
 }
 /// What it holds besides.
 const FIXED_BYTES: usize = 4096;

@@ -87,15 +87,15 @@ impl Node {
 /// A policy as a prefix-closed evictor, with retention if it is asked for.
 ///
 /// ```
-/// use kvpool::evictor::policies::Fifo;
+/// use kvpool::evictor::policies::Recency;
 /// use kvpool::{BlockId, Candidate, Closed, Content, Evictor};
 /// let id = BlockId::new;
-/// let mut evictor = Closed::new(Fifo::new(8)?, 8, None)?;
+/// let mut evictor = Closed::new(Recency::new(8)?, 8, None)?;
 /// evictor.registered(id(1), Content { key: 11, depth: 0 }, None);
 /// evictor.registered(id(2), Content { key: 22, depth: 1 }, Some(id(1)));
 /// evictor.insert(&mut [Candidate { block: id(1), depth: 0 }]);
 /// evictor.insert(&mut [Candidate { block: id(2), depth: 1 }]);
-/// // First in, first out would be 1; but 2 hangs on it.
+/// // The least recently released is 1; but 2 hangs on it.
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```

@@ -21,7 +21,7 @@ const UNUSED: usize = 0;
 /// A bounded memory of keys in queues.
 ///
 /// ```
-/// use kvpool::evictor::ghosts::Ghosts;
+/// use kvpool::evictor::parts::Ghosts;
 /// let mut ghosts = Ghosts::new(2, 3)?;
 /// for key in [10, 11, 12] {
 ///     ghosts.push(0, key, ());
@@ -195,7 +195,7 @@ impl<V: Copy + Default> Ghosts<V> {
 
     /// Changes a link of a ghost behind the queues' back.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn corrupt(&mut self, ghost: BlockId, what: usize, to: u32) -> bool {
+    pub fn corrupt(&mut self, ghost: BlockId, what: usize, to: u32) -> bool {
         self.queues.corrupt(ghost, what, to)
     }
 

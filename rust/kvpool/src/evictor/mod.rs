@@ -3,14 +3,13 @@
 //! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else: reference counts, hashes and the free list
 //! belong to others, and [`crate::BlockPool`] is the only caller.
 //!
-//! Most policies are a [`Policy`], an order with its history, in one file each under [`policies`]; [`Closed`] makes an evictor
-//! of any of them that keeps the cache prefix-closed, with [`crate::retention`] if it is asked for. Two are evictors of their
-//! own: [`lru`], which is closed by itself and the cheapest, and [`last_access`], whose order the caller states.
+//! Most policies are a [`Policy`], an order with its history, in one file each; [`Closed`] makes an evictor of any of them that
+//! keeps the cache prefix-closed, with [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by
+//! itself and the cheapest. An [`EvictionPolicy`] is one of them by name. The core has few: the crate `kvpool-policies` has
+//! the others, and any crate can.
 
 pub mod closed;
-pub mod ghosts;
-pub mod heap;
-pub mod last_access;
+mod ghosts;
 pub mod lru;
 mod names;
 pub mod policies;
@@ -23,10 +22,18 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::retention::{EvictionCause, Retain};
 pub use closed::Closed;
-pub use last_access::LastAccessEvictor;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Policy};
+
+/// What orders are made of, for crates that have policies: lists that link blocks in place, exact ghosts, and how memory and
+/// invariants fail. The core's own orders need all of it, so a second copy elsewhere would be the only other way.
+pub mod parts {
+    pub use super::ghosts::Ghosts;
+    pub use crate::block_lists::BlockLists;
+    pub use crate::error::ensure;
+    pub use crate::list::try_reserve;
+}
 
 /// A block that its last holder has released: cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,185 +1,128 @@
-//! The policies that come with the crate, by name.
+//! `EvictionPolicy`: a policy that can be had by name.
+//!
+//! Owns: how its evictor is made. A pool's settings name one; which names there are is nobody's business here, for a policy
+//! can come from any crate. The core has three, `kvpool-policies` the others and the list of all.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
 //! | `lru` | least recently released; of one release the deepest of a chain | O(1) |
-//! | `last-accessed` | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
-//! | `fifo` | the oldest content | O(1) |
-//! | `lfu` | the least often used since it came | O(log n) |
-//! | `lfu-da` | the same, with an age that rises as the cache does | O(log n) |
-//! | `sieve` | the oldest not used since the hand last passed | O(1) |
 //! | `s3-fifo` | of what came lately and was never used again; else the oldest not used lately | O(1) |
-//! | `arc` | used once or used again, by which of the two was lately evicted too early | O(1) |
-//! | `2q` | of what came lately; what comes back soon after is kept by recency | O(1) |
-//! | `lrfu` | the smallest count of uses, each halved with time; remembered after eviction | O(log n) |
-//! | `gdsf` | the cheapest to compute again for how often it is used | O(log n) |
 //! | `adaptive` | by recency and frequency, weighed as a sample of the traffic says at the time | O(1) |
 
-use std::str::FromStr;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
-use super::policies::{
-    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
-};
-use super::{Closed, Evictor, LastAccessEvictor, LruEvictor, Policy};
+use super::policies::{Adaptive, Recency, S3Fifo};
+use super::{Closed, Evictor, LruEvictor, Policy};
 use crate::error::PoolError;
 use crate::retention::RetentionConfig;
 
-/// A policy that comes with the crate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EvictionPolicy {
-    /// Least recently used: see [`super::lru`].
-    #[default]
-    Lru,
-    /// By access times that the caller states: see [`super::last_access`].
-    LastAccess,
-    /// First in, first out: see [`Fifo`].
-    Fifo,
-    /// Least frequently used: see [`Lfu`].
-    Lfu,
-    /// Least frequently used, with dynamic aging: see [`LfuDa`].
-    LfuDa,
-    /// See [`Sieve`].
-    Sieve,
-    /// Three FIFO queues: see [`S3Fifo`].
-    S3Fifo,
-    /// Adaptive replacement: see [`AdaptiveReplacement`].
-    Arc,
-    /// Two queues: see [`TwoQ`].
-    TwoQ,
-    /// Least recently and frequently used: see [`Lrfu`].
-    Lrfu,
-    /// Greedy dual, size and frequency: see [`Gdsf`].
-    Gdsf,
-    /// Chooses between recency and frequency for itself: see [`super::policies::adaptive`].
-    Adaptive,
+type MakeOrder = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
+type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor>, PoolError>;
+
+/// A policy by name. Two of the same name are the same policy: they compare, hash and print as their names do.
+///
+/// ```
+/// use kvpool::{EvictionPolicy, PoolConfig, eviction_policy, evictor::policies::Recency};
+/// // Any order with a constructor is one, behind `Closed` and with retention if a pool has it.
+/// const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
+/// let config = PoolConfig { eviction: MINE, ..PoolConfig::default() };
+/// assert_eq!(config.eviction.name(), "mine");
+/// assert_ne!(config.eviction, EvictionPolicy::LRU);
+/// ```
+#[derive(Clone, Copy)]
+pub struct EvictionPolicy {
+    name: &'static str,
+    order: Option<MakeOrder>,
+    build: MakeEvictor,
 }
 
-/// Calls `$make` with a policy's order; `$none` for the one that is no order of its own.
-macro_rules! with_order {
-    ($policy:expr, $num_blocks:expr, $make:ident($($more:expr),*), $none:expr) => {
-        match $policy {
-            EvictionPolicy::LastAccess => $none,
-            EvictionPolicy::Lru => $make(Recency::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Fifo => $make(Fifo::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Lfu => $make(Lfu::new($num_blocks)?, $($more),*),
-            EvictionPolicy::LfuDa => $make(LfuDa::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Sieve => $make(Sieve::new($num_blocks)?, $($more),*),
-            EvictionPolicy::S3Fifo => $make(S3Fifo::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Arc => $make(AdaptiveReplacement::new($num_blocks)?, $($more),*),
-            EvictionPolicy::TwoQ => $make(TwoQ::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Lrfu => $make(Lrfu::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Gdsf => $make(Gdsf::new($num_blocks)?, $($more),*),
-            EvictionPolicy::Adaptive => $make(Adaptive::new($num_blocks)?, $($more),*),
-        }
+/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`.
+/// Its evictor is [`Closed`] around that very type: no call inside it is looked up at run time.
+#[macro_export]
+macro_rules! eviction_policy {
+    ($name:expr, $new:expr) => {
+        $crate::EvictionPolicy::new(
+            $name,
+            Some(|num_blocks| Ok(Box::new($new(num_blocks)?))),
+            |num_blocks, retention| {
+                Ok(Box::new($crate::Closed::new($new(num_blocks)?, num_blocks, retention)?))
+            },
+        )
     };
 }
 
 impl EvictionPolicy {
-    /// Every policy.
-    pub const ALL: &'static [Self] = &[
-        Self::Lru,
-        Self::LastAccess,
-        Self::Fifo,
-        Self::Lfu,
-        Self::LfuDa,
-        Self::Sieve,
-        Self::S3Fifo,
-        Self::Arc,
-        Self::TwoQ,
-        Self::Lrfu,
-        Self::Gdsf,
-        Self::Adaptive,
-    ];
+    /// Least recently used: see [`super::lru`].
+    pub const LRU: Self = Self {
+        build: |num_blocks, retention| match retention {
+            None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
+            Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
+        },
+        ..eviction_policy!("lru", Recency::new)
+    };
+    /// Three FIFO queues: see [`S3Fifo`].
+    pub const S3_FIFO: Self = eviction_policy!("s3-fifo", S3Fifo::new);
+    /// Chooses between recency and frequency for itself: see [`super::policies::adaptive`].
+    pub const ADAPTIVE: Self = eviction_policy!("adaptive", Adaptive::new);
+
+    /// A policy of a name, with what makes its order alone, if it is one, and what makes its evictor. Both take all their
+    /// memory when they are made, and fail if there is none. [`crate::eviction_policy!`] is shorter.
+    #[must_use]
+    pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
+        Self { name, order, build }
+    }
 
     /// The policy's name, as users write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::LastAccess => "last-accessed",
-            Self::Fifo => "fifo",
-            Self::Lfu => "lfu",
-            Self::LfuDa => "lfu-da",
-            Self::Sieve => "sieve",
-            Self::S3Fifo => "s3-fifo",
-            Self::Arc => "arc",
-            Self::TwoQ => "2q",
-            Self::Lrfu => "lrfu",
-            Self::Gdsf => "gdsf",
-            Self::Adaptive => "adaptive",
-        }
+        self.name
     }
 
-    /// The order of this policy alone, for blocks `1..num_blocks`: to simulate it. `None` for access times, which are no
-    /// order of their own.
+    /// Whether it is an order of its own: all but those that the caller states.
+    #[must_use]
+    pub const fn has_order(self) -> bool {
+        self.order.is_some()
+    }
+
+    /// The order of this policy alone, for blocks `1..num_blocks`: to simulate it. `None` if it is [none](Self::has_order).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
     pub fn order(self, num_blocks: usize) -> Result<Option<Box<dyn Policy>>, PoolError> {
-        fn boxed<P: Policy + 'static>(policy: P) -> Option<Box<dyn Policy>> {
-            Some(Box::new(policy))
-        }
-        Ok(with_order!(self, num_blocks, boxed(), None))
+        self.order.map(|order| order(num_blocks)).transpose()
     }
 
     /// An empty evictor of this policy for blocks `1..num_blocks`, with all its memory taken.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks, or for a retention that is not possible:
-    /// limits that do not fit into the pool, or any with access times, which are an order of their own.
+    /// limits that do not fit into the pool, or any with an order that the caller states.
     pub fn build(
         self,
         num_blocks: usize,
         retention: Option<&RetentionConfig>,
     ) -> Result<Box<dyn Evictor>, PoolError> {
-        fn closed<P: Policy + Clone + 'static>(
-            policy: P,
-            num_blocks: usize,
-            retention: Option<&RetentionConfig>,
-        ) -> Result<Box<dyn Evictor>, PoolError> {
-            Ok(Box::new(Closed::new(policy, num_blocks, retention)?))
-        }
-        match self {
-            Self::Lru if retention.is_none() => return Ok(Box::new(LruEvictor::new(num_blocks)?)),
-            Self::LastAccess if retention.is_some() => {
-                return Err(PoolError::InvalidConfig {
-                    field: "retention",
-                    value: "set".into(),
-                    expected: "left out with the policy last-accessed, whose order the caller states".into(),
-                });
-            }
-            _ => {}
-        }
-        let last_access = || Ok(Box::new(LastAccessEvictor::new(num_blocks)?) as Box<dyn Evictor>);
-        with_order!(self, num_blocks, closed(num_blocks, retention), last_access())
+        (self.build)(num_blocks, retention)
     }
 }
 
-impl FromStr for EvictionPolicy {
-    type Err = PoolError;
-
-    fn from_str(name: &str) -> Result<Self, PoolError> {
-        Self::ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|policy| policy.name()).collect();
-            PoolError::InvalidConfig {
-                field: "eviction",
-                value: format!("{name:?}"),
-                expected: format!("one of {}", known.join(", ")),
-            }
-        })
+impl PartialEq for EvictionPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 
-/// By name, so that what was written outlives new policies.
-impl serde::Serialize for EvictionPolicy {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+impl Eq for EvictionPolicy {}
+
+impl Hash for EvictionPolicy {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
 }
 
-impl<'de> serde::Deserialize<'de> for EvictionPolicy {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+impl fmt::Debug for EvictionPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }

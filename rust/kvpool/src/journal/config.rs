@@ -1,11 +1,12 @@
 //! The header: what was recorded, and the settings that a replay needs.
 //!
 //! Settings by name are texts, so that a journal outlives a new variant. Keys and seeds of hashes are not in it: a replay
-//! computes no digest. An eviction policy of a caller's own has no name, so a pool with one has no journal.
+//! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
+//! with one has no journal.
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::{AdvisorSettings, RetentionSettings, known};
+use super::settings::{AdvisorSettings, RetentionSettings, known, named};
 use super::{JournalConfig, JournalError};
 use crate::evictor::EvictionPolicy;
 use crate::manager::ManagerConfig;
@@ -101,28 +102,28 @@ impl JournalHeader {
         self.verify != crate::hash::Verify::None.name()
     }
 
-    /// The pool's settings; a manager's device pool has the same.
+    /// The pool's settings, with policies of `policies`; a manager's device pool has the same.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
-    pub fn pool_config(&self) -> Result<PoolConfig, JournalError> {
-        Ok(self.manager_config()?.pool())
+    pub fn pool_config(&self, policies: &[EvictionPolicy]) -> Result<PoolConfig, JournalError> {
+        Ok(self.manager_config(policies)?.pool())
     }
 
-    /// The manager's settings, without key and seed.
+    /// The manager's settings, with policies of `policies`, without key and seed.
     ///
     /// # Errors
     /// [`JournalError::UnknownSetting`].
-    pub fn manager_config(&self) -> Result<ManagerConfig, JournalError> {
+    pub fn manager_config(&self, policies: &[EvictionPolicy]) -> Result<ManagerConfig, JournalError> {
         Ok(ManagerConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,
             algorithm: known("algorithm", &self.algorithm)?,
             verify: known("verify", &self.verify)?,
             duplicates: known("duplicates", &self.duplicates)?,
-            eviction: known("eviction", &self.eviction)?,
+            eviction: named("eviction", &self.eviction, policies)?,
             retention: self.retention.as_ref().map(RetentionSettings::config),
-            advisor: self.advisor.as_ref().map(AdvisorSettings::config).transpose()?,
+            advisor: self.advisor.as_ref().map(|advisor| advisor.config(policies)).transpose()?,
             event_capacity: self.event_capacity,
             watermark: self.watermark,
             host_blocks: self.host_blocks,

@@ -91,12 +91,15 @@ impl From<&AdvisorConfig> for AdvisorSettings {
 }
 
 impl AdvisorSettings {
-    pub(super) fn config(&self) -> Result<AdvisorConfig, JournalError> {
-        let policy = |name: &String| -> Result<EvictionPolicy, JournalError> { known("advisor", name) };
+    pub(super) fn config(&self, policies: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
         Ok(AdvisorConfig {
             max_sampled_blocks: self.max_sampled_blocks,
             sample_every: self.sample_every,
-            policies: self.policies.iter().map(policy).collect::<Result<_, _>>()?,
+            policies: self
+                .policies
+                .iter()
+                .map(|name| named("advisor", name, policies))
+                .collect::<Result<_, _>>()?,
             max_tenants: self.max_tenants,
             window: self.window,
             seed: self.seed,
@@ -107,6 +110,16 @@ impl AdvisorSettings {
 /// The setting of a name.
 pub(super) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
+}
+
+/// The policy of a name, of those that the reader knows.
+pub(super) fn named(
+    field: &'static str,
+    name: &str,
+    policies: &[EvictionPolicy],
+) -> Result<EvictionPolicy, JournalError> {
+    let found = policies.iter().copied().find(|policy| policy.name() == name);
+    found.ok_or_else(|| JournalError::UnknownSetting { field, value: name.into() })
 }
 
 #[cfg(test)]
@@ -138,16 +151,17 @@ mod tests {
         let config = AdvisorConfig {
             max_sampled_blocks: 64,
             sample_every: 1,
-            policies: vec![EvictionPolicy::Lru],
+            policies: vec![EvictionPolicy::LRU],
             max_tenants: 8,
             window: None,
             seed: 2,
         };
         let settings = AdvisorSettings::from(&config);
         assert_written(&settings, &[64, 1, 1, 3, b'l', b'r', b'u', 8, 0, 2]);
-        assert_eq!(settings.config(), Ok(config));
+        let policies = [EvictionPolicy::LRU];
+        assert_eq!(settings.config(&policies), Ok(config));
         let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };
         let refused = JournalError::UnknownSetting { field: "advisor", value: "clock".into() };
-        assert_eq!(unknown.config(), Err(refused));
+        assert_eq!(unknown.config(&policies), Err(refused));
     }
 }

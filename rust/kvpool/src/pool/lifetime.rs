@@ -475,7 +475,7 @@ impl BlockPool {
     }
 
     /// Says that held or cached-free blocks were accessed at `time`, on a clock of the caller's; only policies that order by
-    /// such times listen ([`crate::EvictionPolicy::LastAccess`]). An access is never moved back in time. O(n log blocks).
+    /// such times listen (`last-accessed`, of the crate `kvpool-policies`). An access is never moved back in time. O(n log blocks).
     ///
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.

@@ -134,7 +134,7 @@ pub struct PoolConfig {
     pub advisor: Option<AdvisorConfig>,
     /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
     /// block more, in every tier, as do policies that know what hangs on what: all but plain LRU and
-    /// [`EvictionPolicy::LastAccess`].
+    /// access times of the caller's.
     pub event_capacity: usize,
     /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
     /// with one. Off costs nothing; on, 24 bytes per block.
@@ -148,7 +148,7 @@ impl Default for PoolConfig {
             block_size: 16,
             verify: Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: EvictionPolicy::Lru,
+            eviction: EvictionPolicy::LRU,
             retention: None,
             advisor: None,
             event_capacity: 0,
@@ -209,7 +209,7 @@ impl BlockPool {
     )]
     pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
         check_num_blocks(config.num_blocks)?;
-        let order = if config.eviction == EvictionPolicy::Lru && config.retention.is_none() {
+        let order = if config.eviction == EvictionPolicy::LRU && config.retention.is_none() {
             order::Order::Lru(Lru::default())
         } else {
             order::Order::Other(config.eviction.build(config.num_blocks, config.retention.as_ref())?)

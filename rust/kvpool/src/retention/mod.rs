@@ -4,7 +4,7 @@
 //! moves a block within the order of eviction and does nothing else. While anything is evictable an allocation succeeds,
 //! whatever was asked for; no hint changes what a lookup returns.
 //!
-//! The order of eviction, first to last ([`Ranks`]):
+//! The order of eviction, first to last (`Ranks`):
 //!
 //! 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
 //! 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
@@ -40,7 +40,7 @@ mod deadlines;
 mod ranks;
 mod tenants;
 
-pub use ranks::Ranks;
+pub(crate) use ranks::Ranks;
 
 use crate::block::BlockId;
 use crate::error::PoolError;

@@ -76,7 +76,7 @@ struct Retained {
 
 /// The order of a policy, with retention if it was asked for.
 #[derive(Clone, Debug)]
-pub struct Ranks<P> {
+pub(crate) struct Ranks<P> {
     policy: P,
     retained: Option<Box<Retained>>,
 }
@@ -86,7 +86,11 @@ impl<P: Policy> Ranks<P> {
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
-    pub fn new(policy: P, num_blocks: usize, config: Option<&RetentionConfig>) -> Result<Self, PoolError> {
+    pub(crate) fn new(
+        policy: P,
+        num_blocks: usize,
+        config: Option<&RetentionConfig>,
+    ) -> Result<Self, PoolError> {
         let retained = match config {
             None => None,
             Some(config) => {
@@ -111,12 +115,12 @@ impl<P: Policy> Ranks<P> {
     }
 
     /// The policy.
-    pub const fn policy(&self) -> &P {
+    pub(crate) const fn policy(&self) -> &P {
         &self.policy
     }
 
     /// Whether retention was asked for.
-    pub const fn has_retention(&self) -> bool {
+    pub(crate) const fn has_retention(&self) -> bool {
         self.retained.is_some()
     }
 

@@ -144,7 +144,7 @@ fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPoli
     let mut table = format!("\n{title}\n{:<14}", "hits/turnover");
     phases.iter().for_each(|(name, _)| table += &format!(" | {name:>22}"));
     let mut results = Vec::new();
-    for &policy in EvictionPolicy::ALL {
+    for &policy in kvpool_policies::ALL {
         let mut server = Server::new(policy);
         let figures: Vec<_> = phases.iter().map(|(_, prompts)| server.run(prompts)).collect();
         table += &format!("\n{:<14}", policy.name());
@@ -159,13 +159,13 @@ fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPoli
 /// which stagnates on long chats (`docs/eviction-study.md`), is slow to learn here, and does learn: it is held to what
 /// the others are.
 fn stagnates(policy: EvictionPolicy) -> bool {
-    policy == EvictionPolicy::Lfu
+    policy == kvpool_policies::LFU
 }
 
 /// Policies that keep what was used again through a flood of what is used once.
 fn resists_scans(policy: EvictionPolicy) -> bool {
-    use EvictionPolicy::{Arc, Gdsf, Lfu, LfuDa, S3Fifo, Sieve, TwoQ};
-    [Lfu, LfuDa, Sieve, S3Fifo, Arc, TwoQ, Gdsf].contains(&policy)
+    use kvpool_policies::{ARC, GDSF, LFU, LFU_DA, SIEVE, TWO_Q};
+    [LFU, LFU_DA, SIEVE, EvictionPolicy::S3_FIFO, ARC, TWO_Q, GDSF].contains(&policy)
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_loop_that_shrinks_is_kept() {
         let [_, first, later] = phases else { panic!() };
         // `adaptive` was the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
         let (least, least_later) =
-            if policy == EvictionPolicy::Adaptive { (25.0, 90.0) } else { (50.0, 99.0) };
+            if policy == EvictionPolicy::ADAPTIVE { (25.0, 90.0) } else { (50.0, 99.0) };
         assert!(first.hits > least && later.hits > least_later, "{policy:?}: {first:?}, {later:?}");
     });
 }

@@ -1,7 +1,7 @@
 //! Evictors: every policy against the same contract, the order of eviction with retention against an exact model, and what
 //! bad workloads do to each policy.
 //!
-//! Everything runs over [`kvpool::EvictionPolicy::ALL`]: a policy that is added is tested. `KVPOOL_MODEL_OPERATIONS` sets how
+//! Everything runs over [`kvpool_policies::ALL`]: a policy that is added is tested. `KVPOOL_MODEL_OPERATIONS` sets how
 //! many operations each of the random tests runs (default 60,000).
 #![expect(
     clippy::unwrap_used,
@@ -24,12 +24,13 @@ mod world;
 
 use std::sync::{Arc, OnceLock};
 
-use kvpool::evictor::policies::{Fifo, Recency};
+use kvpool::evictor::policies::Recency;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, ChainLink, Closed, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor,
     HasherConfig, Policy,
 };
+use kvpool_policies::Fifo;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -57,13 +58,13 @@ enum Kind {
 
 impl Kind {
     fn all() -> Vec<Self> {
-        let plain = EvictionPolicy::ALL.iter().map(|&policy| Self::Plain(policy));
+        let plain = kvpool_policies::ALL.iter().map(|&policy| Self::Plain(policy));
         plain.chain(Self::retaining()).chain([Self::ClosedLru, Self::StrictLru, Self::StrictFifo]).collect()
     }
 
     fn retaining() -> impl Iterator<Item = Self> {
         let possible = |policy: &&EvictionPolicy| policy.build(8, Some(&RetentionConfig::default())).is_ok();
-        EvictionPolicy::ALL.iter().filter(possible).map(|&policy| Self::Retaining(policy))
+        kvpool_policies::ALL.iter().filter(possible).map(|&policy| Self::Retaining(policy))
     }
 
     fn has_retention(self) -> bool {
@@ -73,7 +74,7 @@ impl Kind {
     /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not
     /// behind `Closed` are closed for holders that hold whole prefixes.
     fn is_closed(self) -> bool {
-        !matches!(self, Self::Plain(EvictionPolicy::Lru | EvictionPolicy::LastAccess))
+        !matches!(self, Self::Plain(policy) if [EvictionPolicy::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
     }
 
     fn build(self, num_blocks: usize, retention: &RetentionConfig) -> Box<dyn Evictor> {

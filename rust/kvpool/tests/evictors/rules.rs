@@ -26,7 +26,7 @@ fn pool_of(
 }
 
 fn lru(usable: usize, pin_budget: usize) -> BlockPool {
-    pool_of(EvictionPolicy::Lru, usable, pin_budget, &[])
+    pool_of(EvictionPolicy::LRU, usable, pin_budget, &[])
 }
 
 /// A prompt is admitted and stays in use.
@@ -73,7 +73,7 @@ fn limits(tenant: u32, floor: usize, ceiling: Option<usize>) -> TenantLimits {
 #[test]
 fn the_whole_order_first_to_last() {
     let tenants = [limits(1, 0, Some(1)), limits(2, 2, None)];
-    let mut pool = pool_of(EvictionPolicy::Lru, 12, 1, &tenants);
+    let mut pool = pool_of(EvictionPolicy::LRU, 12, 1, &tenants);
     let b = singles(&mut pool, 9);
     pool.retain(&b[..1], Retention::PINNED).unwrap();
     pool.assign_tenant(&b[1..2], TenantId(2)).unwrap();
@@ -131,7 +131,7 @@ fn the_last_hint_wins() {
 
 #[test]
 fn a_hit_ends_a_demotion_and_nothing_else() {
-    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+    for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 6, 0, &[]);
         let b = singles(&mut pool, 3);
         let all = pool.retention_stats().unwrap();
@@ -150,7 +150,7 @@ fn a_hit_ends_a_demotion_and_nothing_else() {
 /// the next victim of a FIFO queue instead of the last.
 #[test]
 fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
-    let mut pool = pool_of(EvictionPolicy::Fifo, 4, 0, &[]);
+    let mut pool = pool_of(kvpool_policies::FIFO, 4, 0, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
@@ -161,7 +161,7 @@ fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     pool.retain(&chain[..1], Retention::NORMAL).unwrap();
     assert_eq!(order(&pool)[0], other.index());
 
-    let mut pool = pool_of(EvictionPolicy::Fifo, 6, 1, &[]);
+    let mut pool = pool_of(kvpool_policies::FIFO, 6, 1, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
@@ -330,7 +330,7 @@ fn chain_of_16() -> HashChain {
 #[test]
 fn retention_ends_with_the_content() {
     for how in ["evicted", "dropped by id", "a new epoch", "never computed"] {
-        let mut pool = pool_of(EvictionPolicy::Lru, 3, 3, &[limits(1, 0, Some(1))]);
+        let mut pool = pool_of(EvictionPolicy::LRU, 3, 3, &[limits(1, 0, Some(1))]);
         let b = singles(&mut pool, 3);
         pool.retain(&b, Retention { ttl: Some(Ttl::Idle(5.0)), then: Then::Demote, ..Retention::PINNED })
             .unwrap();
@@ -375,7 +375,7 @@ fn hints_on_what_is_not_cached_are_ignored() {
 
 #[test]
 fn a_parent_waits_for_its_pinned_child() {
-    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+    for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 8, 1, &[]);
         let parent = serve(&mut pool, &[0, 0, 0]);
         let other = serve(&mut pool, &[1])[0];
@@ -395,7 +395,7 @@ fn a_parent_waits_for_its_pinned_child() {
 fn what_waited_for_its_child_is_the_next_of_its_kind() {
     let ceiling = [limits(1, 0, Some(0))];
     for by_tenant in [false, true] {
-        let mut pool = pool_of(EvictionPolicy::Lru, 5, 2, if by_tenant { &ceiling } else { &[] });
+        let mut pool = pool_of(EvictionPolicy::LRU, 5, 2, if by_tenant { &ceiling } else { &[] });
         let chain = serve(&mut pool, &[0, 0]);
         let say = |pool: &mut BlockPool, blocks: &[BlockId]| {
             if by_tenant {
@@ -423,7 +423,7 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
 #[test]
 fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     for moved in [false, true] {
-        let mut pool = pool_of(EvictionPolicy::Lru, 6, 1, &[limits(1, 0, Some(0))]);
+        let mut pool = pool_of(EvictionPolicy::LRU, 6, 1, &[limits(1, 0, Some(0))]);
         let chain = serve(&mut pool, &[0, 0]);
         pool.retain(&chain[1..], Retention::PINNED).unwrap();
         let first = serve(&mut pool, &[1]);
@@ -468,7 +468,7 @@ fn an_eviction_parks_a_chain_once() {
 
 #[test]
 fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
-    let mut pool = pool_of(EvictionPolicy::Lru, 8, 1, &[limits(1, 0, Some(2))]);
+    let mut pool = pool_of(EvictionPolicy::LRU, 8, 1, &[limits(1, 0, Some(2))]);
     let b = singles(&mut pool, 6);
     pool.retain(&b[2..3], Retention::PINNED).unwrap();
     pool.retain(&b[3..4], priority(100)).unwrap();
@@ -483,7 +483,7 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
 
 #[test]
 fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
-    let mut pool = pool_of(EvictionPolicy::Lru, 8, 1, &[limits(1, 2, None)]);
+    let mut pool = pool_of(EvictionPolicy::LRU, 8, 1, &[limits(1, 2, None)]);
     let b = singles(&mut pool, 6);
     pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
     pool.retain(&b[4..5], priority(100)).unwrap();
@@ -497,7 +497,7 @@ fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
 
 #[test]
 fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
-    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+    for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 6, 0, &[limits(1, 2, None)]);
         let mine: Vec<_> = [0_u8, 1].iter().map(|&first| serve(&mut pool, &[first])[0]).collect();
         pool.assign_tenant(&mine, TenantId(1)).unwrap();
@@ -522,7 +522,7 @@ fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
 /// The spared one was taken into use again: another one has to be spared for it.
 #[test]
 fn a_floor_sets_no_more_aside_than_it_is_high() {
-    let mut pool = pool_of(EvictionPolicy::Lru, 7, 0, &[limits(1, 2, None)]);
+    let mut pool = pool_of(EvictionPolicy::LRU, 7, 0, &[limits(1, 2, None)]);
     let mine = singles(&mut pool, 2);
     pool.assign_tenant(&mine, TenantId(1)).unwrap();
     serve(&mut pool, &[8]);
@@ -544,7 +544,7 @@ fn a_floor_sets_no_more_aside_than_it_is_high() {
 /// was next is not counted among those.
 #[test]
 fn a_block_in_use_is_never_set_aside_for_a_floor() {
-    for &eviction in EvictionPolicy::ALL.iter().filter(|&&policy| policy != EvictionPolicy::LastAccess) {
+    for &eviction in kvpool_policies::ALL.iter().filter(|&&policy| policy != kvpool_policies::LAST_ACCESS) {
         let mut pool = pool_of(eviction, 4, 0, &[limits(1, 2, None)]);
         let b = singles(&mut pool, 3);
         pool.assign_tenant(&b[..2], TenantId(1)).unwrap();
@@ -567,7 +567,7 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
 
 #[test]
 fn the_first_to_say_whose_a_block_is_counts() {
-    let mut pool = pool_of(EvictionPolicy::Lru, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
+    let mut pool = pool_of(EvictionPolicy::LRU, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
     let b = singles(&mut pool, 2);
     pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // has no limits: nobody
     pool.assign_tenant(&b[..1], TenantId(2)).unwrap();
@@ -578,7 +578,7 @@ fn the_first_to_say_whose_a_block_is_counts() {
 
 #[test]
 fn a_pool_without_retention_refuses_hints_by_name() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, eviction, ..Default::default() }).unwrap();
         assert!(matches!(pool.retain(&[id(1)], Retention::PINNED), Err(PoolError::NoRetention { .. })));
         assert!(matches!(pool.assign_tenant(&[id(1)], TenantId(1)), Err(PoolError::NoRetention { .. })));

@@ -176,7 +176,7 @@ fn a_healthy_pool_passes() {
 fn the_reason_names_the_invariant() {
     let setting = Setting {
         num_blocks: 14,
-        eviction: EvictionPolicy::Lru,
+        eviction: EvictionPolicy::LRU,
         retention: false,
         verify: Verify::None,
         duplicates: kvpool::DuplicatePolicy::Keep,

@@ -43,7 +43,10 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
         digest: wants(|one| matches!(one, Observer::Digest)),
         scrub_blocks: if wants(|one| matches!(one, Observer::Digest)) { 3 } else { 0 },
         explain: wants(|one| matches!(one, Observer::Explain)).then(ExplainConfig::default),
-        advisor: wants(|one| matches!(one, Observer::Advisor)).then(AdvisorConfig::default),
+        advisor: wants(|one| matches!(one, Observer::Advisor)).then(|| AdvisorConfig {
+            policies: kvpool_policies::ADVISED.to_vec(),
+            ..AdvisorConfig::default()
+        }),
         ..config
     };
     if wants(|one| matches!(one, Observer::Journal)) {
@@ -224,13 +227,13 @@ fn no_answer_and_no_eviction_depends_on_who_watches() {
     let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
     let retention = RetentionConfig { pin_budget: 2, tenants: vec![limits(0, 2, None)] };
     let mut back = 0;
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         for retention in [None, Some(retention.clone())] {
             if eviction.build(8, retention.as_ref()).is_err() {
                 continue; // a policy without hints
             }
             // With retention alone LRU knows what hangs on what, and without it, in the host tier, it does not.
-            let times = if eviction == EvictionPolicy::Lru { 8 } else { 1 };
+            let times = if eviction == EvictionPolicy::LRU { 8 } else { 1 };
             for seed in 0..times * runs() {
                 let config = ManagerConfig {
                     num_blocks: 10 + seed as usize % 4,

@@ -45,10 +45,10 @@ impl Setting {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let verify = [Verify::None, Verify::Tokens];
         let duplicates = DuplicatePolicy::ALL;
-        EvictionPolicy::ALL.iter().flat_map(move |&eviction| {
+        kvpool_policies::ALL.iter().flat_map(move |&eviction| {
             [false, true]
                 .into_iter()
-                .filter(move |&retention| !retention || eviction != EvictionPolicy::LastAccess)
+                .filter(move |&retention| !retention || eviction != kvpool_policies::LAST_ACCESS)
                 .map(move |retention| Self {
                     num_blocks: 14,
                     eviction,

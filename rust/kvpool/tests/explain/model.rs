@@ -272,7 +272,7 @@ impl Model {
                     "end-of-life" => MissReason::EndOfLife { when, whom },
                     _ => {
                         let policy = policy.as_deref().unwrap_or_default();
-                        let names = kvpool::EvictionPolicy::ALL.iter().map(|policy| policy.name());
+                        let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
                         let known = names.chain(["priority"]).find(|&known| known == policy);
                         MissReason::Evicted { when, policy: known.unwrap(), whom }
                     }

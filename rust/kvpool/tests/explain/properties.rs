@@ -91,7 +91,7 @@ struct World {
 
 impl World {
     fn new(policy: EvictionPolicy, retention: bool, records: usize) -> Self {
-        let retention = retention && policy != EvictionPolicy::LastAccess;
+        let retention = retention && policy != kvpool_policies::LAST_ACCESS;
         let config = ManagerConfig {
             num_blocks: 14,
             block_size: BLOCK,
@@ -408,7 +408,7 @@ proptest! {
 
     #[test]
     fn the_reason_is_the_models(
-        policy in proptest::sample::select(EvictionPolicy::ALL),
+        policy in proptest::sample::select(kvpool_policies::ALL),
         retention: bool,
         operations in vec(operation(), 1..90),
     ) {
@@ -418,7 +418,7 @@ proptest! {
     /// A record that forgets never says what is not so.
     #[test]
     fn what_is_forgotten_is_not_made_up(
-        policy in proptest::sample::select(EvictionPolicy::ALL),
+        policy in proptest::sample::select(kvpool_policies::ALL),
         retention: bool,
         operations in vec(operation(), 1..90),
     ) {

@@ -91,7 +91,7 @@ fn close(lease: Lease, tiers: &mut Tiers, table: &[BlockId], swap: Option<SwapId
 /// trtllm#12542, sglang#31427: for every policy, with and without hints that offer the blocks first.
 #[test]
 fn property_12_a_leased_block_is_nobodys_victim_and_can_be_hit() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         for retention in [None, Some(RetentionConfig::default())] {
             if eviction.build(8, retention.as_ref()).is_err() {
                 continue; // a policy without hints
@@ -120,7 +120,7 @@ fn under(eviction: EvictionPolicy, retention: Option<&RetentionConfig>, lease: L
     if hints {
         pool.retain(&table, Retention::END_OF_LIFE).unwrap();
     }
-    if eviction == EvictionPolicy::LastAccess {
+    if eviction == kvpool_policies::LAST_ACCESS {
         pool.mark_accessed(&table, 0.0).unwrap();
     }
     let (tier, leased, swap) = open(lease, &mut tiers, &table);

@@ -11,7 +11,7 @@ use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits
 /// was hit, shared, fenced and dropped before: all that is available can be allocated, at once or one by one.
 #[test]
 fn property_23_what_is_evictable_can_be_allocated() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
             for n in 1..=12 {
                 for singly in [false, true] {
@@ -56,7 +56,7 @@ fn property_23_what_is_evictable_can_be_allocated() {
 /// and no more is ever pinned than the budget says.
 #[test]
 fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         for pin_budget in [0, 1, 4, 8] {
             for floor in 0..=8 - pin_budget {
                 let tenants = vec![TenantLimits { tenant: TenantId(5), floor, ceiling: None }];
@@ -97,7 +97,7 @@ fn property_23_hints_forbid_no_allocation_and_stay_within_their_budget() {
 /// it, and its pin is free for others.
 #[test]
 fn property_23_what_has_expired_has_no_effect() {
-    for &eviction in EvictionPolicy::ALL {
+    for &eviction in kvpool_policies::ALL {
         for ttl in [Ttl::Absolute(10.0), Ttl::Idle(10.0)] {
             let retention = Some(RetentionConfig { pin_budget: 1, ..Default::default() });
             if eviction.build(9, retention.as_ref()).is_err() {

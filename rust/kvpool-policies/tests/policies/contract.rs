@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 
 use kvpool::BlockId;
-use kvpool::evictor::{
-    Policy,
-    policies::{Gdsf, Lrfu},
-};
+use kvpool::evictor::Policy;
+use kvpool_policies::{Gdsf, Lrfu};
 use proptest::prelude::*;
 
 use crate::{POLICIES, content, id};

@@ -1,9 +1,7 @@
-//! Ghosts and the heap, against vectors.
+//! Ghosts, against vectors.
 
-use kvpool::evictor::{ghosts::Ghosts, heap::BlockHeap};
+use kvpool::evictor::parts::{BlockLists, Ghosts};
 use proptest::prelude::*;
-
-use crate::id;
 
 /// Queues of (key, value), oldest first.
 type Queues = [Vec<(u64, u8)>; 2];
@@ -65,61 +63,6 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn a_heap_gives_the_lowest_rank(
-        steps in prop::collection::vec((0_u8..12, 0_u32..14, 0_u64..6), 1..200),
-    ) {
-        let mut heap = BlockHeap::new(8).unwrap();
-        let mut num_blocks = 8;
-        let mut model: Vec<((u64, u64), u32)> = Vec::new();
-        let mut ranks = [(0, 0); 16];
-        for (at, (step, block, key)) in steps.into_iter().enumerate() {
-            let known = block > 0 && block < num_blocks;
-            let inside = model.iter().any(|&(_, member)| member == block);
-            match step {
-                0..6 => {
-                    let rank = (key, at as u64);
-                    prop_assert_eq!(heap.push(id(block), rank), known);
-                    if known {
-                        model.retain(|&(_, member)| member != block);
-                        model.push((rank, block));
-                        ranks[block as usize] = rank;
-                    }
-                }
-                6..8 => {
-                    model.sort_unstable();
-                    let least = if model.is_empty() { None } else { Some(id(model.remove(0).1)) };
-                    prop_assert_eq!(heap.first(), least);
-                    prop_assert_eq!(heap.pop(), least);
-                }
-                8 => {
-                    prop_assert_eq!(heap.remove(id(block)), inside);
-                    model.retain(|&(_, member)| member != block);
-                }
-                // Two that never had a rank would be equal.
-                9 if ranks[block as usize] != (0, 0) => {
-                    prop_assert_eq!(heap.restore(id(block)), known && !inside);
-                    if known && !inside {
-                        model.push((ranks[block as usize], block));
-                    }
-                }
-                10 => {
-                    num_blocks = num_blocks.max(block);
-                    heap.grow(block as usize).unwrap();
-                }
-                _ if key == 0 => {
-                    heap.clear();
-                    model.clear();
-                    ranks = [(0, 0); 16];
-                }
-                _ => prop_assert_eq!(heap.contains(id(block)), inside),
-            }
-            heap.check_invariants().unwrap();
-            prop_assert_eq!((heap.len(), heap.is_empty()), (model.len(), model.is_empty()));
-            prop_assert_eq!(heap.rank(id(block)), ranks[block as usize]);
-        }
-    }
 }
 
 /// Keys that differ in a few bits only, at either end, are spread like any others: a full table is filled and emptied in
@@ -140,7 +83,7 @@ fn keys_that_look_alike_do_not_meet() {
 
 #[test]
 fn there_are_only_so_many_queues() {
-    let most = kvpool::BlockLists::MAX_LISTS;
+    let most = BlockLists::MAX_LISTS;
     assert!(Ghosts::<()>::new(most - 1, 1).is_ok());
     let error = Ghosts::<()>::new(most, 1).unwrap_err().to_string();
     assert_eq!(error, "num_lists is 256: must be at most 255");

@@ -20,12 +20,9 @@
 //!
 //! When not to use it: where sessions end and their blocks stay popular for nothing, as agents' do: their counts outlive them.
 
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError};
-use crate::evictor::ghosts::Ghosts;
-use crate::evictor::heap::BlockHeap;
-use crate::evictor::policy::{Content, Policy};
-use crate::list::try_reserve;
+use crate::heap::BlockHeap;
+use kvpool::evictor::parts::{Ghosts, try_reserve};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Fractional bits of times, keys and logarithms.
 const BITS: u32 = 32;

@@ -20,11 +20,9 @@
 //! LFU-DA then. A pool evicts a parent after its children whatever they cost, so only the order between chains is
 //! this policy's.
 
-use super::ranked::Ranked;
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError};
-use crate::evictor::policy::{Content, Policy};
-use crate::list::try_reserve;
+use crate::ranked::Ranked;
+use kvpool::evictor::parts::try_reserve;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// The cost of a block at depth 0.
 const UNIT: u64 = 1 << 16;

@@ -2,15 +2,16 @@
 //!
 //! A binary of its own: it counts what the whole process allocates.
 
-#[path = "common/counting.rs"]
+#[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
 
 use kvpool::evictor::{
     Content, Policy,
-    policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+    policies::{Adaptive, Recency, S3Fifo},
 };
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockId, Closed, PoolError};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
     Ok(Box::new(policy?))

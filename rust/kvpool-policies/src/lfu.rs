@@ -13,10 +13,8 @@
 //! hits 91 on agents (`docs/eviction-study.md`). It is the yardstick for popularity that never changes. LFU-DA stays close to LRU:
 //! a point above it at 5 to 10 % of a chat trace, 7 points below at 5 % of an agentic one.
 
-use super::ranked::Ranked;
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError};
-use crate::evictor::policy::{Content, Policy};
+use crate::ranked::Ranked;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Least frequently used; of equal counts the least recently used.
 #[derive(Clone, Debug)]

@@ -1,16 +1,14 @@
 //! FIFO: evicts the oldest content.
 //!
-//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`crate::evictor::Closed`] a block
+//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`kvpool::Closed`] a block
 //! waits until its cached descendants are gone, which makes FIFO on prefix trees behave almost as LRU does: a parent is
 //! protected as long as new turns hang on it.
 //!
 //! Cost: O(1), 9 bytes per block. When not to use it: as a cache policy, hardly ever; it is the yardstick of the others, and
 //! what loops and one-shot floods do to it is easy to see.
 
-use crate::block::BlockId;
-use crate::block_lists::BlockLists;
-use crate::error::{InvariantViolation, PoolError};
-use crate::evictor::policy::{Content, Policy};
+use kvpool::evictor::parts::BlockLists;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// First in, first out.
 #[derive(Clone, Debug)]

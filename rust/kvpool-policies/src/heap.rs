@@ -11,29 +11,15 @@
 //!
 //! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
 
-use crate::block::{BlockId, MAX_BLOCKS};
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
+use kvpool::evictor::parts::{ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
 /// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.
-pub type Rank = (u64, u64);
+pub(crate) type Rank = (u64, u64);
 
 /// A heap of blocks `1..num_blocks`, the lowest rank on top.
-///
-/// ```
-/// use kvpool::{BlockId, evictor::heap::BlockHeap};
-/// let (a, b) = (BlockId::new(1), BlockId::new(2));
-/// let mut heap = BlockHeap::new(8)?;
-/// heap.push(a, (5, 0));
-/// heap.push(b, (7, 1));
-/// heap.push(a, (9, 2)); // another rank
-/// assert_eq!(heap.pop(), Some(b));
-/// assert!(heap.restore(b), "at the rank that it had");
-/// assert_eq!((heap.first(), heap.rank(a), heap.len()), (Some(b), (9, 2), 2));
-/// # Ok::<(), kvpool::PoolError>(())
-/// ```
 #[derive(Clone, Debug, Default)]
-pub struct BlockHeap {
+pub(crate) struct BlockHeap {
     /// The heap, and behind it the blocks that are out.
     entries: Vec<Entry>,
     /// Blocks in the heap.
@@ -51,25 +37,16 @@ struct Entry {
 
 impl BlockHeap {
     /// An empty heap for blocks `1..num_blocks`, with all its memory taken.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory.
-    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+    pub(crate) fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut heap = Self::default();
         heap.grow(num_blocks)?;
         Ok(heap)
     }
 
     /// Blocks in the heap.
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) const fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether no block is in the heap.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     fn place(&self, block: BlockId) -> Option<usize> {
@@ -78,25 +55,22 @@ impl BlockHeap {
     }
 
     /// Whether `block` is in the heap.
-    #[must_use]
-    pub fn contains(&self, block: BlockId) -> bool {
+    pub(crate) fn contains(&self, block: BlockId) -> bool {
         self.place(block).is_some_and(|place| place < self.len)
     }
 
     /// The rank of `block`, or the last that it had; (0, 0) if it had none.
-    #[must_use]
-    pub fn rank(&self, block: BlockId) -> Rank {
+    pub(crate) fn rank(&self, block: BlockId) -> Rank {
         self.place(block).map(|place| self.entries[place].rank).unwrap_or_default()
     }
 
     /// The block of the lowest rank.
-    #[must_use]
-    pub fn first(&self) -> Option<BlockId> {
+    pub(crate) fn first(&self) -> Option<BlockId> {
         self.entries.first().filter(|_| self.len > 0).map(|entry| BlockId::new(entry.block))
     }
 
     /// Puts `block` in, or gives it another rank; false, and nothing changed, if there is no such block.
-    pub fn push(&mut self, block: BlockId, rank: Rank) -> bool {
+    pub(crate) fn push(&mut self, block: BlockId, rank: Rank) -> bool {
         let Some(mut place) = self.place(block).filter(|_| !block.is_null()) else { return false };
         let entry = Entry { rank, block: block.get() };
         if place >= self.len {
@@ -115,18 +89,18 @@ impl BlockHeap {
     }
 
     /// Puts `block` in at the last rank that it had; false, and nothing changed, if it is in, or if there is no such block.
-    pub fn restore(&mut self, block: BlockId) -> bool {
+    pub(crate) fn restore(&mut self, block: BlockId) -> bool {
         !self.contains(block) && self.push(block, self.rank(block))
     }
 
     /// Takes the block of the lowest rank.
-    pub fn pop(&mut self) -> Option<BlockId> {
+    pub(crate) fn pop(&mut self) -> Option<BlockId> {
         let first = self.first()?;
         self.remove(first).then_some(first)
     }
 
     /// Takes `block` out; false if it was not in.
-    pub fn remove(&mut self, block: BlockId) -> bool {
+    pub(crate) fn remove(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block).filter(|&place| place < self.len) else { return false };
         self.len -= 1;
         let (Some(&gone), Some(&last)) = (self.entries.get(place), self.entries.get(self.len)) else {
@@ -189,16 +163,13 @@ impl BlockHeap {
     }
 
     /// Takes every block out and forgets the ranks. O(blocks).
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.entries.iter_mut().for_each(|entry| entry.rank = (0, 0));
     }
 
     /// Makes room for blocks up to `num_blocks - 1`; they are not in the heap.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
-    pub fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let before = self.places.len();
         let num_blocks = num_blocks.clamp(before, MAX_BLOCKS.max(before));
         try_reserve(&mut self.entries, num_blocks)?;
@@ -210,10 +181,7 @@ impl BlockHeap {
 
     /// Whether one block is where it is noted, with a rank between those of its neighbours above and below. Of block 0: whether
     /// it is out, and the count. O(1).
-    ///
-    /// # Errors
-    /// The broken invariant.
-    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+    pub(crate) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         const NAME: &str = "H1 (a block of a heap is where it is noted, none ranks below its parent)";
         if block.index() >= self.places.len() {
             return Ok(());
@@ -234,10 +202,7 @@ impl BlockHeap {
     }
 
     /// Recounts the heap.
-    ///
-    /// # Errors
-    /// The first broken invariant.
-    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+    pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
         const NAME: &str = "H1 (a heap's blocks are where they are noted, none ranks below its parent)";
         let all = self.entries.len() == self.places.len() && self.len <= self.entries.len();
         ensure(all && !self.contains(BlockId::new(0)), NAME, || {
@@ -268,6 +233,87 @@ impl BlockHeap {
             }
             (1, Some(place)) => std::mem::replace(&mut self.entries[place].block, to) != to,
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(block: u32) -> BlockId {
+        BlockId::new(block)
+    }
+
+    #[test]
+    fn a_block_comes_back_at_the_rank_that_it_had() {
+        let mut heap = BlockHeap::new(8).unwrap();
+        heap.push(id(1), (5, 0));
+        heap.push(id(2), (7, 1));
+        heap.push(id(1), (9, 2)); // another rank
+        assert_eq!(heap.pop(), Some(id(2)));
+        assert!(heap.restore(id(2)));
+        assert_eq!((heap.first(), heap.rank(id(1)), heap.len()), (Some(id(2)), (9, 2), 2));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_heap_gives_the_lowest_rank(
+            steps in prop::collection::vec((0_u8..12, 0_u32..14, 0_u64..6), 1..200),
+        ) {
+            let mut heap = BlockHeap::new(8).unwrap();
+            let mut num_blocks = 8;
+            let mut model: Vec<((u64, u64), u32)> = Vec::new();
+            let mut ranks = [(0, 0); 16];
+            for (at, (step, block, key)) in steps.into_iter().enumerate() {
+                let known = block > 0 && block < num_blocks;
+                let inside = model.iter().any(|&(_, member)| member == block);
+                match step {
+                    0..6 => {
+                        let rank = (key, at as u64);
+                        prop_assert_eq!(heap.push(id(block), rank), known);
+                        if known {
+                            model.retain(|&(_, member)| member != block);
+                            model.push((rank, block));
+                            ranks[block as usize] = rank;
+                        }
+                    }
+                    6..8 => {
+                        model.sort_unstable();
+                        let least = if model.is_empty() { None } else { Some(id(model.remove(0).1)) };
+                        prop_assert_eq!(heap.first(), least);
+                        prop_assert_eq!(heap.pop(), least);
+                    }
+                    8 => {
+                        prop_assert_eq!(heap.remove(id(block)), inside);
+                        model.retain(|&(_, member)| member != block);
+                    }
+                    // Two that never had a rank would be equal.
+                    9 if ranks[block as usize] != (0, 0) => {
+                        prop_assert_eq!(heap.restore(id(block)), known && !inside);
+                        if known && !inside {
+                            model.push((ranks[block as usize], block));
+                        }
+                    }
+                    10 => {
+                        num_blocks = num_blocks.max(block);
+                        heap.grow(block as usize).unwrap();
+                    }
+                    _ if key == 0 => {
+                        heap.clear();
+                        model.clear();
+                        ranks = [(0, 0); 16];
+                    }
+                    _ => prop_assert_eq!(heap.contains(id(block)), inside),
+                }
+                heap.check_invariants().unwrap();
+                prop_assert_eq!(heap.len(), model.len());
+                prop_assert_eq!(heap.rank(id(block)), ranks[block as usize]);
+            }
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use kvpool::evictor::{
     Content, Policy,
-    policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+    policies::{Recency, S3Fifo},
 };
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 use proptest::prelude::*;
 
 use crate::{content, id, models};

@@ -10,10 +10,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Candidate, Evictor};
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
+use kvpool::evictor::parts::{ensure, try_reserve};
+use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 
 /// The time of a block that nobody marked.
 const NEVER: f64 = -1.0;
@@ -41,7 +39,8 @@ type Key = (Time, Reverse<u32>, BlockId);
 /// Orders blocks by the time of their last access, as the caller tells it.
 ///
 /// ```
-/// use kvpool::{BlockId, Candidate, Evictor, LastAccessEvictor};
+/// use kvpool::{BlockId, Candidate, Evictor};
+/// use kvpool_policies::LastAccessEvictor;
 /// let id = BlockId::new;
 /// let mut evictor = LastAccessEvictor::new(8)?;
 /// evictor.mark_accessed(id(1), 20.0);

@@ -1,4 +1,4 @@
-//! Policies of the core: what the [`Policy`] trait promises ([`contract`]), each against a model written straight from its
+//! The orders of this crate and of the core: what the [`Policy`] trait promises ([`contract`]), each against a model written straight from its
 //! definition ([`models`], [`random`], [`adaptive`]), small examples worked by hand ([`golden`]), and the parts they are made of ([`parts`]).
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
@@ -12,9 +12,10 @@ mod random;
 
 use kvpool::evictor::{
     Content, Policy,
-    policies::{Adaptive, AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ},
+    policies::{Adaptive, Recency, S3Fifo},
 };
 use kvpool::{BlockId, PoolError};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn id(block: u32) -> BlockId {
     BlockId::new(block)

@@ -1,0 +1,111 @@
+//! Eviction policies of kvpool beyond those of its core, and all of them by name.
+//!
+//! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
+//! them: each is a [`kvpool::Policy`], which [`kvpool::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
+//! [`LastAccessEvictor`] alone is an evictor of its own.
+//!
+//! | name | evicts first | cost per block |
+//! |---|---|---|
+//! | `last-accessed` | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
+//! | `fifo` | the oldest content | O(1) |
+//! | `lfu` | the least often used since it came | O(log n) |
+//! | `lfu-da` | the same, with an age that rises as the cache does | O(log n) |
+//! | `sieve` | the oldest not used since the hand last passed | O(1) |
+//! | `arc` | used once or used again, by which of the two was lately evicted too early | O(1) |
+//! | `2q` | of what came lately; what comes back soon after is kept by recency | O(1) |
+//! | `lrfu` | the smallest count of uses, each halved with time; remembered after eviction | O(log n) |
+//! | `gdsf` | the cheapest to compute again for how often it is used | O(log n) |
+//!
+//! and the core's [`lru`, `s3-fifo` and `adaptive`](EvictionPolicy).
+//!
+//! ```
+//! use kvpool::{BlockPool, PoolConfig};
+//! let pool = BlockPool::new(PoolConfig { eviction: kvpool_policies::SIEVE, ..PoolConfig::default() })?;
+//! assert_eq!(kvpool_policies::by_name("sieve")?, kvpool_policies::SIEVE);
+//! # Ok::<(), kvpool::PoolError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod arc;
+mod fifo;
+mod gdsf;
+mod heap;
+mod last_access;
+mod lfu;
+mod lrfu;
+mod ranked;
+mod sieve;
+mod two_q;
+
+use kvpool::{EvictionPolicy, PoolError, eviction_policy};
+
+pub use arc::AdaptiveReplacement;
+pub use fifo::Fifo;
+pub use gdsf::Gdsf;
+pub use last_access::LastAccessEvictor;
+pub use lfu::{Lfu, LfuDa};
+pub use lrfu::Lrfu;
+pub use sieve::Sieve;
+pub use two_q::TwoQ;
+
+/// By access times that the caller states: see [`LastAccessEvictor`]. They are no order of their own, and take no retention.
+pub const LAST_ACCESS: EvictionPolicy =
+    EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
+        None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
+        Some(_) => Err(PoolError::InvalidConfig {
+            field: "retention",
+            value: "set".into(),
+            expected: "left out with the policy last-accessed, whose order the caller states".into(),
+        }),
+    });
+/// First in, first out: see [`Fifo`].
+pub const FIFO: EvictionPolicy = eviction_policy!("fifo", Fifo::new);
+/// Least frequently used: see [`Lfu`].
+pub const LFU: EvictionPolicy = eviction_policy!("lfu", Lfu::new);
+/// Least frequently used, with dynamic aging: see [`LfuDa`].
+pub const LFU_DA: EvictionPolicy = eviction_policy!("lfu-da", LfuDa::new);
+/// See [`Sieve`].
+pub const SIEVE: EvictionPolicy = eviction_policy!("sieve", Sieve::new);
+/// Adaptive replacement: see [`AdaptiveReplacement`].
+pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
+/// Two queues: see [`TwoQ`].
+pub const TWO_Q: EvictionPolicy = eviction_policy!("2q", TwoQ::new);
+/// Least recently and frequently used: see [`Lrfu`].
+pub const LRFU: EvictionPolicy = eviction_policy!("lrfu", Lrfu::new);
+/// Greedy dual, size and frequency: see [`Gdsf`].
+pub const GDSF: EvictionPolicy = eviction_policy!("gdsf", Gdsf::new);
+
+/// Every policy, the core's too. New ones go to the end: fuzzers' inputs know them by number.
+pub const ALL: &[EvictionPolicy] = &[
+    EvictionPolicy::LRU,
+    LAST_ACCESS,
+    FIFO,
+    LFU,
+    LFU_DA,
+    SIEVE,
+    EvictionPolicy::S3_FIFO,
+    ARC,
+    TWO_Q,
+    LRFU,
+    GDSF,
+    EvictionPolicy::ADAPTIVE,
+];
+
+/// Those that the advisor of kvpool's bindings compares unless it is told otherwise.
+pub const ADVISED: &[EvictionPolicy] =
+    &[EvictionPolicy::LRU, EvictionPolicy::S3_FIFO, ARC, LFU_DA, EvictionPolicy::ADAPTIVE];
+
+/// The policy of a name.
+///
+/// # Errors
+/// [`PoolError::InvalidConfig`] for any other name; it lists those that there are.
+pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
+    ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
+        let known: Vec<_> = ALL.iter().map(|policy| policy.name()).collect();
+        PoolError::InvalidConfig {
+            field: "eviction",
+            value: format!("{name:?}"),
+            expected: format!("one of {}", known.join(", ")),
+        }
+    })
+}

@@ -1,0 +1,58 @@
+//! Policies by name: what is known of all of them, and one that only its own crate knows.
+
+use std::collections::HashSet;
+
+use kvpool::evictor::policies::Recency;
+use kvpool::journal::{Journal, JournalConfig, JournalError, JournalReader};
+use kvpool::retention::RetentionConfig;
+use kvpool::{AdvisorConfig, BlockPool, EvictionPolicy, PoolConfig, PoolError, eviction_policy};
+use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, by_name};
+
+const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
+
+#[test]
+fn a_policy_is_its_name() {
+    for &policy in ALL {
+        let name = policy.name();
+        assert_eq!((by_name(name), format!("{policy:?}")), (Ok(policy), name.to_owned()));
+        assert_eq!(policy.build(4, None).unwrap().name(), name);
+        assert_eq!(policy.has_order(), policy != LAST_ACCESS);
+        let order = policy.order(4).unwrap();
+        assert_eq!(order.map(|order| order.name()), policy.has_order().then_some(name));
+        let refused = policy.build(4, Some(&RetentionConfig::default())).is_err();
+        assert_eq!(refused, policy == LAST_ACCESS);
+    }
+    assert_eq!(ALL.iter().collect::<HashSet<_>>().len(), ALL.len(), "a name is used once");
+    assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
+}
+
+#[test]
+fn what_is_not_there_is_refused_with_all_that_is() {
+    let error = by_name("mru").unwrap_err();
+    assert!(matches!(&error, PoolError::InvalidConfig { field: "eviction", .. }));
+    assert_eq!(
+        error.to_string(),
+        "eviction is \"mru\": must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive"
+    );
+}
+
+/// A journal has names: it is read with the policies that its reader knows.
+#[test]
+fn a_journal_is_read_with_the_policies_of_its_reader() {
+    let image = |config: &PoolConfig| {
+        let journal = Journal::ring(1 << 17, JournalConfig::default()).unwrap();
+        BlockPool::with_journal(config.clone(), journal).unwrap().journal_image().unwrap()
+    };
+    let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
+    let advisor = AdvisorConfig { policies: [ADVISED, &[MINE]].concat(), ..AdvisorConfig::default() };
+    let advised = PoolConfig { num_blocks: 8, advisor: Some(advisor), ..PoolConfig::default() };
+    for (config, setting) in [(own, "eviction"), (advised, "policies")] {
+        let image = image(&config);
+        let header = JournalReader::new(&image).unwrap().header().clone();
+        let error = header.pool_config(ALL).unwrap_err();
+        let JournalError::UnknownSetting { field, value } = error else { panic!("{error}") };
+        assert_eq!((field, value.as_str()), (setting, "mine"));
+        let read = header.pool_config(&[ALL, &[MINE]].concat()).unwrap();
+        assert_eq!((read.eviction, &read.advisor), (config.eviction, &config.advisor));
+    }
+}
