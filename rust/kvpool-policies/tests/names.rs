@@ -46,7 +46,7 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
     let advisor = AdvisorConfig { policies: [ADVISED, &[MINE]].concat(), ..AdvisorConfig::default() };
     let advised = PoolConfig { num_blocks: 8, advisor: Some(advisor), ..PoolConfig::default() };
-    for (config, setting) in [(own, "eviction"), (advised, "policies")] {
+    for (config, setting) in [(own, "eviction"), (advised, "advisor")] {
         let image = image(&config);
         let header = JournalReader::new(&image).unwrap().header().clone();
         let error = header.pool_config(ALL).unwrap_err();
