@@ -48,7 +48,7 @@ def pool() -> kvpool.BlockPool:
     return pool
 
 
-def chain(blocks: int = 1) -> kvpool.HashChain:
+def chain(blocks: int = 1) -> kvpool.hashing.HashChain:
     return kvpool.BlockHasher(block_size=4).cursor(range(4 * blocks)).chain()
 
 
@@ -88,10 +88,10 @@ def refused(
     [
         kvpool.BlockPool,
         kvpool.CacheManager,
-        kvpool.BlockAllocator,
-        kvpool.FreeBlockList,
-        kvpool.PrefixIndex,
-        kvpool.LruEvictor,
+        kvpool.parts.BlockAllocator,
+        kvpool.parts.FreeBlockList,
+        kvpool.parts.PrefixIndex,
+        kvpool.parts.LruEvictor,
     ],
     ids=lambda make: make.__name__,
 )
@@ -116,7 +116,7 @@ def test_block_size(block_size: int) -> None:
         ({"algorithm": ""}, errors.InvalidArgumentError, ['""']),
         ({"verify": "maybe"}, errors.InvalidArgumentError, ["maybe", "fingerprint"]),
         ({"duplicates": "drop"}, errors.InvalidArgumentError, ['"drop"', "drop-on-release"]),
-        ({"eviction": "newest"}, errors.InvalidArgumentError, ["newest", *kvpool.eviction_policies()]),
+        ({"eviction": "newest"}, errors.InvalidArgumentError, ["newest", *kvpool.policies.eviction_policies()]),
         ({"watermark": 1.0}, errors.InvalidArgumentError, ["watermark", "1"]),
         ({"watermark": -0.5}, errors.InvalidArgumentError, ["watermark", "-0.5"]),
         ({"watermark": float("nan")}, errors.InvalidArgumentError, ["watermark", "NaN"]),
@@ -603,7 +603,7 @@ def id_calls(pool: kvpool.BlockPool, ids: Any) -> list[Callable[[], object]]:
         lambda: pool.release_after(ids, 9),
         lambda: pool.register(ids, chain(4)),
         lambda: pool.mark_computed(ids),
-        lambda: pool.evict(ids),
+        lambda: pool.drop_cached(ids),
     ]
 
 
@@ -618,7 +618,7 @@ def test_block_ids_out_of_range(pool: kvpool.BlockPool, manager: kvpool.CacheMan
         if block != 0:
             refused(lambda look=look: look(block), errors.InvalidBlockError, ValueError, block, on=pool)  # type: ignore[misc]
     outside = block if block != 10 else 12
-    refused(lambda: manager.evict([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
+    refused(lambda: manager.drop_cached([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
 
 
 def test_the_null_block(pool: kvpool.BlockPool) -> None:
@@ -795,7 +795,7 @@ def test_retention_with_an_order_of_its_own() -> None:
 
 @pytest.mark.parametrize("eviction", ["", "LRU", "mru"])
 def test_an_unknown_policy_lists_the_known(eviction: str) -> None:
-    known = kvpool.eviction_policies()
+    known = kvpool.policies.eviction_policies()
     wrong = errors.InvalidArgumentError
     for make in (kvpool.BlockPool, kvpool.CacheManager):
         refused(lambda make=make: make(10, eviction=eviction), wrong, ValueError, *known)  # type: ignore[misc]
@@ -921,7 +921,7 @@ def test_a_seed_that_is_no_text(make: Callable[..., object]) -> None:
 )
 def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.CacheManager, wide: int) -> None:
     hasher = kvpool.BlockHasher(block_size=4)
-    trace = kvpool.Trace.generate(4)
+    trace = kvpool.traces.Trace.generate(4)
     sequences = kvpool.Sequences([8, 8], hasher)
     calls: list[Callable[[], object]] = [
         lambda: kvpool.BlockPool(wide),
@@ -936,8 +936,8 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: hasher.cursor([1], epoch=wide),
         lambda: hasher.hash_tokens([1], epoch=wide),
         lambda: hasher.link([1, 2, 3, 4], epoch=wide),
-        lambda: kvpool.HashChain.from_digests("sha256", wide, []),
-        lambda: kvpool.PrefixIndex(8, wide),
+        lambda: kvpool.hashing.HashChain.from_digests("sha256", wide, []),
+        lambda: kvpool.parts.PrefixIndex(8, wide),
         lambda: kvpool.TieredPool([8], wide),
         lambda: kvpool.TieredPool([wide]),
         lambda: kvpool.Sequences([wide], hasher),
@@ -950,10 +950,10 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: pool.scrub(wide),
         lambda: manager.append_tokens("run", [1], lookahead=wide),
         lambda: manager.admit(wide, [1]),
-        lambda: kvpool.Trace.generate(wide),
-        lambda: kvpool.Trace.parse(b"", block_tokens=wide),
+        lambda: kvpool.traces.Trace.generate(wide),
+        lambda: kvpool.traces.Trace.parse(b"", block_tokens=wide),
         lambda: trace.with_block_tokens(wide),
-        lambda: kvpool.Replay(trace, capacity_blocks=wide),
+        lambda: kvpool.traces.Replay(trace, capacity_blocks=wide),
         lambda: kvpool.Retention(wide),
     ]
     for call in calls:
@@ -966,12 +966,12 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
 
 
 def test_ints_that_no_float_holds(pool: kvpool.BlockPool) -> None:
-    wide, hits = 10**400, _core.References(kvpool.Trace.generate(4)).lru()
+    wide, hits = 10**400, _core.sizing.References(kvpool.traces.Trace.generate(4)).lru()
     calls: list[Callable[[], object]] = [
         lambda: kvpool.CacheManager(8, watermark=wide),
-        lambda: kvpool.Trace.generate(4, rate_per_s=wide),
-        lambda: kvpool.Trace.parse(b"", event_gap_s=wide),
-        lambda: kvpool.Replay(kvpool.Trace.generate(4), step_ms=wide),
+        lambda: kvpool.traces.Trace.generate(4, rate_per_s=wide),
+        lambda: kvpool.traces.Trace.parse(b"", event_gap_s=wide),
+        lambda: kvpool.traces.Replay(kvpool.traces.Trace.generate(4), step_ms=wide),
         lambda: kvpool.Retention(ttl=wide),
         lambda: pool.advance_time(wide),
         lambda: pool.mark_accessed([1], wide),

@@ -124,7 +124,7 @@ def test_threads_that_want_more_than_there_is() -> None:
         for n in range(ROUNDS * 4):
             try:
                 table = pool.allocate(n % 9 + 1)
-            except kvpool.OutOfBlocksError as error:
+            except kvpool.errors.OutOfBlocksError as error:
                 refusals += 1
                 if not error.missing == error.needed - error.available > 0:
                     raise
@@ -173,7 +173,7 @@ def test_one_request_is_admitted_once() -> None:
         for name in range(100):
             try:
                 manager.admit(name, [name] * 9)
-            except kvpool.DuplicateRequestError:
+            except kvpool.errors.DuplicateRequestError:
                 continue
             admitted += 1
         return admitted
@@ -191,9 +191,9 @@ def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
     thread = threading.Thread(target=lambda: manager.admit("b", range(9)))
     thread.start()
     thread.join()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.commit()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.release("a")
     assert manager.request("a").tokens == 9
 
@@ -213,7 +213,7 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
                     for name in names:
                         step.append(name, [1, 2, 3])
                     step.commit()
-                except kvpool.StaleStepError:
+                except kvpool.errors.StaleStepError:
                     continue
                 committed += 1
         return committed
@@ -232,7 +232,7 @@ def test_one_step_used_by_many_threads_commits_once() -> None:
     def commit() -> int:
         try:
             step.commit()
-        except kvpool.StaleStepError:
+        except kvpool.errors.StaleStepError:
             return 0
         return 1
 

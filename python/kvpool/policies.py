@@ -1,11 +1,12 @@
-"""Eviction policies written in Python, for experiments.
+"""Eviction policies: those of the core by name, and a base class for your own in Python, for experiments.
 
-A policy is an order of blocks and the history that it is made from. Give an object of one to ``BlockPool`` or
-``CacheManager`` as ``eviction``; the core does the rest: it never gives up a block in use or one on which cached
-blocks hang, and it keeps retention around the policy's order.
+:func:`eviction_policies` names those of the core. Give a name, or an object of a :class:`Policy` of your own, to
+``BlockPool`` or ``CacheManager`` as ``eviction``. A policy is an order of blocks and the history that it is made from.
+The core does the rest: it never evicts a block in use or one on which cached blocks hang, and it keeps retention around
+the policy's order.
 
 >>> import kvpool
->>> class MostRecent(kvpool.Policy):
+>>> class MostRecent(kvpool.policies.Policy):
 ...     def __init__(self) -> None:
 ...         self.blocks: dict[int, None] = {}
 ...
@@ -29,7 +30,7 @@ blocks hang, and it keeps retention around the policy's order.
 Nothing that a policy does can fail an allocation or break an invariant. The pool keeps a plain LRU order of the same
 blocks beside it. The first exception that a policy raises, and the first answer of :meth:`Policy.pop` that is no
 block of its order (None while it has some, a block twice, one that was forgotten, something else), end it: a
-``RuntimeWarning`` says so at once, ``check_policy()`` raises :class:`kvpool.PolicyError` from then on, with what
+``RuntimeWarning`` says so at once, ``check_policy()`` raises :class:`kvpool.errors.PolicyError` from then on, with what
 happened as its cause, and the LRU order is used.
 
 The rules:
@@ -49,6 +50,10 @@ The rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+
+from kvpool._core.policies import eviction_policies
+
+__all__ = ["Policy", "eviction_policies"]
 
 
 class Policy(ABC):

@@ -53,9 +53,9 @@ def test_property_24_nothing_committed_before_an_epoch_bump_is_found_after_it() 
     assert manager.stats().pool.registered == 0
     before = observe_manager(manager, ["preempted"])
     for call in (lambda: manager.admit("new", old), lambda: manager.probe(old)):
-        with pytest.raises(kvpool.StaleEpochError):
+        with pytest.raises(kvpool.errors.StaleEpochError):
             call()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.admit("new", old)
     assert observe_manager(manager, ["preempted"]) == before
     # What is computed in the new epoch is found again, by the preempted one, too.

@@ -62,7 +62,7 @@ operations! {
     TakeEvents => "take_events",
     Advice => "advice",
     Look => "stats, request, block_table",
-    Evict => "evict (by id)",
+    Evict => "drop_cached",
     BumpEpoch => "bump_epoch",
     Resize => "resize",
     Reset => "reset",

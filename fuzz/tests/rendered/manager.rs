@@ -87,7 +87,7 @@ fn written() {
     assert!(manager.complete_step(9).is_ok());
     assert_eq!(manager.admit(2, prompt(&manager, &[], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.resume(3).ok().as_ref().map(table), None);
-    assert!(manager.evict(&block_ids(&[])).is_ok());
+    assert!(manager.drop_cached(&block_ids(&[])).is_ok());
     assert!(manager.append_tokens(3, &[0], 4).is_err());
     assert_eq!(manager.admit(3, prompt(&manager, &[1, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), Some((vec![1, 2, 3], 0)));
     assert_eq!(manager.admit(2, prompt(&manager, &[0, 0, 0, 0], b"")).ok().as_ref().map(table), None);

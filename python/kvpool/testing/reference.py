@@ -275,7 +275,7 @@ class ReferencePool:
             self.copies.setdefault(content, []).append(b)
             self.mark_computed([b])
 
-    def evict(self, ids: Sequence[int]) -> int:
+    def drop_cached(self, ids: Sequence[int]) -> int:
         """Forgets what the blocks hold; idle ones become free."""
         self._known(ids)
         registered = sum(self._unregister(b) for b in ids)
@@ -287,11 +287,11 @@ class ReferencePool:
     def reset(self) -> int:
         """Forgets everything, if nothing is held."""
         _check(not any(block.held for block in self.blocks), errors.BlocksInUseError)
-        return self.evict(self.evictable[:])
+        return self.drop_cached(self.evictable[:])
 
     def bump_epoch(self) -> int:
         """Forgets everything, held or not."""
-        self.evict(self.evictable + list(range(1, len(self.blocks))))
+        self.drop_cached(self.evictable + list(range(1, len(self.blocks))))
         self.epoch += 1
         return self.epoch
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvpool import TransferPlan
-    from kvpool._core import BlockStore, CudaStream, Transfer, TransferEngine
+    from kvpool._core.transfer import BlockStore, CudaStream, Transfer, TransferEngine
 
 __all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
 

@@ -320,7 +320,7 @@ impl Subject for ManagerSubject {
             O::CompleteStep { step } => answered(&self.manager.complete_step(*step), |_| Vec::new()),
             O::BumpEpoch => answered(&self.manager.bump_epoch(), |_| Vec::new()),
             O::Reset => answered(&self.manager.reset(), |_| Vec::new()),
-            O::Evict { blocks } => answered(&self.manager.evict(&blocks.unpack()), |_| Vec::new()),
+            O::Evict { blocks } => answered(&self.manager.drop_cached(&blocks.unpack()), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&self.manager.resize(*num_blocks), nothing),
             O::TakeEvents => {
                 let events = self.manager.take_events();

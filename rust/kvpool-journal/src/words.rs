@@ -194,7 +194,7 @@ impl Words for ManagerOperation {
             Self::CompleteStep { .. } => "complete_step",
             Self::BumpEpoch => "bump_epoch",
             Self::Reset => "reset",
-            Self::Evict { .. } => "evict",
+            Self::Evict { .. } => "drop_cached",
             Self::Resize { .. } => "resize",
             Self::TakeEvents => "take_events",
         }
@@ -273,7 +273,7 @@ impl Words for PoolOperation {
             Self::Promote { .. } => "promote",
             Self::AcquireRegistered { .. } => "acquire_registered",
             Self::MarkAccessed { .. } => "mark_accessed",
-            Self::Evict { .. } => "evict",
+            Self::Evict { .. } => "drop_cached",
             Self::Reset => "reset",
             Self::BumpEpoch => "bump_epoch",
             Self::Resize { .. } => "resize",

@@ -743,7 +743,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.complete_step(7), 0xcf32a195);
     manager.check_invariants().unwrap();
     // 226: 0
-    same(manager.evict(&ids(&[1, 5])), 0x50caa327);
+    same(manager.drop_cached(&ids(&[1, 5])), 0x50caa327);
     manager.check_invariants().unwrap();
     // 227: 7 events
     same(manager.take_events().events.len(), 0x2511a610);
@@ -838,7 +838,7 @@ fn part_1(manager: &mut CacheManager) {
     // 256: refused: the manager has changed since this step was begun: begin a new one
     let mut plan = manager.begin_step();
     // It changes nothing, but the plan is stale now.
-    manager.evict(&[]).unwrap();
+    manager.drop_cached(&[]).unwrap();
     same(manager.commit_step(&mut plan), 0x0a350b6b);
     manager.check_invariants().unwrap();
     // 257: refused: no request has the id 4: admit it first
@@ -956,7 +956,7 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.complete_step(8), 0xe88aa583);
     manager.check_invariants().unwrap();
     // 294: 0
-    same(manager.evict(&ids(&[23, 4])), 0x50caa327);
+    same(manager.drop_cached(&ids(&[23, 4])), 0x50caa327);
     manager.check_invariants().unwrap();
     // 295: 0 events
     same(manager.take_events().events.len(), 0x00000000);

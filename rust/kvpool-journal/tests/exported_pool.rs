@@ -218,7 +218,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.advance_time(53.0), 0x50caa327);
     pool.check_invariants().unwrap();
     // 54: 1
-    same(pool.evict(&ids(&[9, 2])), 0xcc9804cd);
+    same(pool.drop_cached(&ids(&[9, 2])), 0xcc9804cd);
     pool.check_invariants().unwrap();
     // 55: 0 events
     same(pool.take_events().events.len(), 0x00000000);
@@ -389,7 +389,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.mark_accessed(&ids(&[]), 27.0), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 111: 0
-    same(pool.evict(&ids(&[14, 2])), 0x50caa327);
+    same(pool.drop_cached(&ids(&[14, 2])), 0x50caa327);
     pool.check_invariants().unwrap();
     // 112: 2 events
     same(pool.take_events().events.len(), 0x185f416b);
@@ -476,7 +476,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.advance_time(31.0), 0xee1b8acc);
     pool.check_invariants().unwrap();
     // 140: 1
-    same(pool.evict(&ids(&[9, 8])), 0xcc9804cd);
+    same(pool.drop_cached(&ids(&[9, 8])), 0xcc9804cd);
     pool.check_invariants().unwrap();
     // 141: 2 events
     same(pool.take_events().events.len(), 0x185f416b);
@@ -650,7 +650,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.retain(&ids(&[]), Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(1.0)), then: Then::Normal }), 0x532a9d3d);
     pool.check_invariants().unwrap();
     // 198: 1
-    same(pool.evict(&ids(&[33, 5])), 0xcc9804cd);
+    same(pool.drop_cached(&ids(&[33, 5])), 0xcc9804cd);
     pool.check_invariants().unwrap();
     // 199: 1 events
     same(pool.take_events().events.len(), 0x9c2fa0b5);
@@ -737,7 +737,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.retain(&ids(&[17, 18, 19, 20, 21, 22, 23, 10]), Retention { keep: Keep::Pinned, ttl: Some(Ttl::Idle(1.0)), then: Then::Normal }), 0x27c964d1);
     pool.check_invariants().unwrap();
     // 227: refused: block 0 is the null block: it cannot be evicted
-    same(pool.evict(&ids(&[14, 0])), 0x88ee79af);
+    same(pool.drop_cached(&ids(&[14, 0])), 0x88ee79af);
     pool.check_invariants().unwrap();
     // 228: 0 events
     same(pool.take_events().events.len(), 0x00000000);

@@ -12,7 +12,7 @@ use crate::gather::{extract, gather};
 use crate::hashing::named;
 
 /// Settings of the advisor of a pool.
-#[pyclass(frozen, module = "kvpool._core", name = "AdvisorConfig", eq)]
+#[pyclass(frozen, module = "kvpool._core.advisor", name = "AdvisorConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdvisorConfig(AdvisorConfig);
 

@@ -12,7 +12,7 @@ use crate::convert::{Int, count};
 use crate::errors::OrRaise;
 
 /// Settings of what is remembered to explain misses.
-#[pyclass(frozen, module = "kvpool._core", name = "ExplainConfig", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyExplainConfig(ExplainConfig);
 
@@ -76,7 +76,7 @@ fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// Blocks, one after the other, that had to be computed for the same reason.
-#[pyclass(frozen, module = "kvpool._core", name = "MissSpan", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "MissSpan", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyMissSpan(MissSpan);
 
@@ -173,7 +173,7 @@ impl PyMissSpan {
 }
 
 /// Why a request had to compute what it did.
-#[pyclass(frozen, module = "kvpool._core", name = "Explanation", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "Explanation", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExplanation(pub(crate) Explanation);
 

@@ -27,7 +27,7 @@ use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
 /// Requests by id over one block pool: what a scheduler calls.
-#[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
+#[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Door<CacheManager>,
     /// The manager's own, so that prompts are hashed without its lock.
@@ -532,9 +532,9 @@ impl PyCacheManager {
     }
 
     /// Drops blocks from the prefix index by id and returns how many were registered.
-    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+    fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |manager| manager.evict(&victims))
+        self.run(py, victims.len(), |manager| manager.drop_cached(&victims))
     }
 
     /// Grows the pool; the new blocks are handed out last.

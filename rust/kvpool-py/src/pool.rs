@@ -19,7 +19,7 @@ use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionSta
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
-#[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
+#[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     tiers: Arc<Door<Tiers>>,
     tier: usize,
@@ -271,9 +271,9 @@ impl PyBlockPool {
     }
 
     /// Drops blocks from the prefix index by id and returns how many were registered.
-    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+    fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |pool| pool.evict(&victims))
+        self.run(py, victims.len(), |pool| pool.drop_cached(&victims))
     }
 
     /// Forgets all cached content of every tier and returns how many blocks were registered.

@@ -38,7 +38,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
 }
 
 /// Block tables by handle, over the pools of one or more tiers.
-#[pyclass(frozen, module = "kvpool._core", name = "Sequences")]
+#[pyclass(frozen, module = "kvpool._core.sequences", name = "Sequences")]
 pub(crate) struct PySequences {
     inner: Door<Sequences>,
     hasher: Arc<BlockHasher>,

@@ -24,7 +24,7 @@ enum State {
 }
 
 /// A step being planned: operations that are committed together or not at all.
-#[pyclass(frozen, module = "kvpool._core", name = "Step")]
+#[pyclass(frozen, module = "kvpool._core.requests", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
     state: Door<State>,

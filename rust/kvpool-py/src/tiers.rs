@@ -52,7 +52,7 @@ pub(crate) fn tiers(py: Python<'_>, num_blocks: &Bound<'_, PyAny>, each: &PoolCo
 }
 
 /// Several pools, one per tier, and the copies between their blocks.
-#[pyclass(frozen, module = "kvpool._core", name = "TieredPool")]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
 pub(crate) struct PyTieredPool(Arc<Door<Tiers>>);
 
 #[pymethods]
@@ -173,7 +173,7 @@ impl PyTieredPool {
 }
 
 /// A swap: begun, and to be completed or aborted.
-#[pyclass(frozen, module = "kvpool._core", name = "Swap")]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "Swap")]
 pub(crate) struct PySwap {
     tiers: Arc<Door<Tiers>>,
     id: SwapId,
@@ -220,7 +220,7 @@ impl PySwap {
 }
 
 /// Copies of one step, as plain data.
-#[pyclass(frozen, module = "kvpool._core", name = "TransferPlan", eq)]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "TransferPlan", eq)]
 #[derive(PartialEq)]
 pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
 

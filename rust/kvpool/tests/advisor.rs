@@ -415,7 +415,7 @@ proptest! {
                     }
                     4 => {
                         let evict = BlockId::new(1 + blocks as u32 % pool.num_usable() as u32);
-                        pool.evict(&[evict]).unwrap();
+                        pool.drop_cached(&[evict]).unwrap();
                     }
                     _ => serve(&mut pool, &chain, tenant),
                 }

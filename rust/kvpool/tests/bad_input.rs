@@ -208,7 +208,7 @@ fn blocks_that_are_not_there_or_not_held() {
         ("released", |pool, ids| pool.release_table(ids)),
         ("released", |pool, ids| pool.release_after(ids, 1)),
         ("marked computed", |pool, ids| pool.mark_computed(ids)),
-        ("evicted", |pool, ids| pool.evict(ids).map(drop)),
+        ("evicted", |pool, ids| pool.drop_cached(ids).map(drop)),
         ("registered", |pool, ids| pool.register(ids, &chain(&[0; 16]), 0).map(drop)),
     ];
     for (operation, call) in calls {
@@ -595,8 +595,8 @@ fn pool_calls_through_the_manager() {
     let message = format!("cannot resize from 6 to 5 blocks: a pool only grows, up to {MAX_BLOCKS} blocks");
     denied(&mut manager, &message, |m| m.resize(5));
     let message = "block id 6 is outside this pool: ids run from 1 to 5";
-    denied(&mut manager, message, |m| m.evict(&ids(&[1, 6])));
-    denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.evict(&ids(&[1, 0])));
+    denied(&mut manager, message, |m| m.drop_cached(&ids(&[1, 6])));
+    denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.drop_cached(&ids(&[1, 0])));
 }
 
 // --- Policies that break their contract -----------------------------------------------------------------------------
@@ -704,7 +704,7 @@ fn poisoned<T: std::fmt::Debug>(
         pool.probe(&chain, 1).map(drop),
         pool.register(&held, &chain, 0).map(drop),
         pool.mark_computed(&held),
-        pool.evict(&held).map(drop),
+        pool.drop_cached(&held).map(drop),
         pool.reset().map(drop),
         pool.bump_epoch().map(drop),
         pool.resize(9),
@@ -747,8 +747,8 @@ fn a_policy_that_is_wrong_about_what_it_held_poisons_the_pool() {
     poisoned(Lie::Removed(false), "block 1 is cached, unheld, and not with the evictor", |pool| {
         pool.match_and_acquire(&chain, 1)
     });
-    poisoned(Lie::Removed(false), "block 2", |pool| pool.evict(&ids(&[2])));
-    poisoned(Lie::Removed(true), "block 3", |pool| pool.evict(&ids(&[3])));
+    poisoned(Lie::Removed(false), "block 2", |pool| pool.drop_cached(&ids(&[2])));
+    poisoned(Lie::Removed(true), "block 3", |pool| pool.drop_cached(&ids(&[3])));
 }
 
 #[test]
@@ -765,8 +765,8 @@ fn an_honest_policy_is_never_accused() {
                 pool.mark_computed(table).unwrap();
             }
             pool.release_table(&one).unwrap();
-            pool.evict(&one).unwrap();
-            pool.evict(&two[1..]).unwrap(); // while it is held
+            pool.drop_cached(&one).unwrap();
+            pool.drop_cached(&two[1..]).unwrap(); // while it is held
             pool.release_table(&two).unwrap();
             pool.bump_epoch().unwrap();
             pool.reset().unwrap();

@@ -352,13 +352,13 @@ impl Manager {
                 let blocks = kvpool::testing::block_ids(ids);
                 let modelled = |model: &mut ReferenceManager| {
                     if fine {
-                        model.pools[0].evict(ids);
+                        model.pools[0].drop_cached(ids);
                     }
                     fine
                 };
                 self.whole &= !fine || ids.is_empty();
                 let arguments = format!("&block_ids(&{ids:?})");
-                self.call("evict", &arguments, |m| m.evict(&blocks), modelled, script)
+                self.call("drop_cached", &arguments, |m| m.drop_cached(&blocks), modelled, script)
             }
             Operation::Reset => self.reset(script),
             Operation::BumpEpoch => {

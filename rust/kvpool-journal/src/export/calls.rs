@@ -31,7 +31,7 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Promote { block, link } => ("promote", vec![A::Block(*block), A::Link(link)]),
         O::AcquireRegistered { link } => ("acquire_registered", vec![A::Link(link)]),
         O::MarkAccessed { blocks, time } => ("mark_accessed", vec![A::Blocks(blocks), A::Time(*time)]),
-        O::Evict { blocks } => ("evict", vec![A::Blocks(blocks)]),
+        O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Reset => ("reset", vec![]),
         O::BumpEpoch => ("bump_epoch", vec![]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
@@ -100,7 +100,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::CompleteStep { step } => ("complete_step", vec![A::Number(*step)]),
         O::BumpEpoch => ("bump_epoch", vec![]),
         O::Reset => ("reset", vec![]),
-        O::Evict { blocks } => ("evict", vec![A::Blocks(blocks)]),
+        O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
         O::TakeEvents => return source.take_events(value),
     };

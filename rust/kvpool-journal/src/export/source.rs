@@ -149,7 +149,7 @@ impl<'a> Source<'a> {
         }
         if stale {
             self.remark("It changes nothing, but the plan is stale now.")?;
-            self.line(if self.is_rust() { "manager.evict(&[]).unwrap();" } else { "manager.evict([])" })?;
+            self.line(if self.is_rust() { "manager.drop_cached(&[]).unwrap();" } else { "manager.drop_cached([])" })?;
         }
         Ok(())
     }

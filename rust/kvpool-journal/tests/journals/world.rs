@@ -165,7 +165,7 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                 0 => drop(manager.bump_epoch()),
                 1 => drop(manager.reset()),
                 2 => drop(manager.resize(manager.pool().num_blocks() + (c % 4) as usize)),
-                _ => drop(manager.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                _ => drop(manager.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
             _ => drop(manager.take_events()),
         }
@@ -302,7 +302,7 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 0 => drop(pool.bump_epoch()),
                 1 => drop(pool.reset()),
                 2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
-                _ => drop(pool.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                _ => drop(pool.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
             23 => drop(pool.take_events()),
             _ => {

@@ -49,7 +49,7 @@ impl Shared {
 }
 
 /// A block of vLLM's pool, with the attributes of vLLM's own block class.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmBlock")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmBlock")]
 pub(crate) struct PyVllmBlock {
     /// Its id, 0 to the number of blocks less one.
     #[pyo3(get)]

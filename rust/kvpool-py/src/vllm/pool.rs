@@ -32,7 +32,7 @@ impl ToPyErr for VllmError {
 }
 
 /// The state of one vLLM block pool: references, keys, and the order of reuse.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmPool")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
     /// One object per block, by id.

@@ -314,23 +314,23 @@ impl CacheManager {
         Ok(forgotten)
     }
 
-    /// Drops blocks from the index by id: see [`BlockPool::evict`].
+    /// Drops blocks from the index by id: see [`BlockPool::drop_cached`].
     ///
     /// # Errors
     /// Unknown ids.
-    pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+    pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.recorded(
             |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
-            |manager| manager.evict_unrecorded(blocks),
+            |manager| manager.drop_cached_unrecorded(blocks),
         )
     }
 
-    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+    fn drop_cached_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
-        let evicted = self.tiers.device_mut().evict(blocks)?;
+        let dropped = self.tiers.device_mut().drop_cached(blocks)?;
         self.note_changes(None);
         self.version += 1;
-        Ok(evicted)
+        Ok(dropped)
     }
 
     /// Grows the pool: see [`BlockPool::resize`].

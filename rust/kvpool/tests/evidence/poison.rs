@@ -52,7 +52,7 @@ const POOL_CALLS: &[PoolCall] = &[
     ("promote", |pool, blocks, cursor| pool.promote(blocks[2], &link(cursor)).map(drop)),
     ("acquire_registered", |pool, _, cursor| pool.acquire_registered(&link(cursor)).map(drop)),
     ("mark_accessed", |pool, blocks, _| pool.mark_accessed(blocks, 1.0)),
-    ("evict", |pool, blocks, _| pool.evict(blocks).map(drop)),
+    ("drop_cached", |pool, blocks, _| pool.drop_cached(blocks).map(drop)),
     ("reset", |pool, _, _| pool.reset().map(drop)),
     ("bump_epoch", |pool, _, _| pool.bump_epoch().map(drop)),
     ("resize", |pool, _, _| pool.resize(64)),
@@ -165,7 +165,7 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("complete_step", |manager, _| manager.complete_step(1).map(drop)),
     ("bump_epoch", |manager, _| manager.bump_epoch().map(drop)),
     ("reset", |manager, _| manager.reset().map(drop)),
-    ("evict", |manager, _| manager.evict(&[]).map(drop)),
+    ("drop_cached", |manager, _| manager.drop_cached(&[]).map(drop)),
     ("resize", |manager, _| manager.resize(64)),
     ("plan_admit", |manager, cursor| {
         Ok(manager.plan_admit(&mut manager.begin_step(), "new", cursor.clone()).map(drop)?)

@@ -74,7 +74,7 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     fails_everywhere("mark_computed", &[3, 6, 4], &[null, unknown, free, 8], |pool, ids| {
         pool.mark_computed(ids)
     });
-    fails_everywhere("evict", &[2, 3, 6, 8], &[null, unknown], |pool, ids| pool.evict(ids).map(drop));
+    fails_everywhere("drop_cached", &[2, 3, 6, 8], &[null, unknown], |pool, ids| pool.drop_cached(ids).map(drop));
     let long = chain(&[20, 21, 22, 23, 24, 25, 26, 27]);
     fails_everywhere("register", &[5, 8, 9], &[null, unknown, free, cached, 3, 6, 8], |pool, ids| {
         pool.register(ids, &long, 0).map(drop)

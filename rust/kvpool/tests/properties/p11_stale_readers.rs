@@ -178,7 +178,7 @@ proptest! {
             match next.next() {
                 Some((0, _, block)) => {
                     let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);
-                    engine.manager.evict(&[block]).unwrap();
+                    engine.manager.drop_cached(&[block]).unwrap();
                 }
                 Some((1, id, _)) if engine.is_running(id) => {
                     engine.manager.fork(id, 9).unwrap();
@@ -259,7 +259,7 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
         ("preempt", |manager| manager.preempt(0, Some(3)).unwrap()),
         ("release", |manager| manager.release(0, Some(3)).unwrap()),
         ("begin_swap_out", |manager| assert_eq!(manager.begin_swap_out(&[0.into()]).unwrap().get(), 0)),
-        ("evict", |manager| assert_eq!(manager.evict(&ids(&[1])).unwrap(), 1)),
+        ("drop_cached", |manager| assert_eq!(manager.drop_cached(&ids(&[1])).unwrap(), 1)),
         ("bump_epoch", |manager| assert_eq!(manager.bump_epoch().unwrap(), 1)),
         ("resize", |manager| manager.resize(12).unwrap()),
     ];

@@ -63,7 +63,7 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
                 }
                 assert_eq!(pool.ref_count(first), Some(3));
                 if dropped {
-                    pool.evict(&[first]).unwrap();
+                    pool.drop_cached(&[first]).unwrap();
                 }
                 pool.release(&[first; 3]).unwrap();
                 // Whoever has the blocks now: no event of theirs is about this content, and no lookup leads to them.
