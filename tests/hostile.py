@@ -65,7 +65,7 @@ class World:
         self.manager = kvpool.CacheManager(64, 4, retention=True, host_blocks=8)
         self.manager.admit("a", range(8))
         self.manager.admit(1, range(8))
-        self.step = self.manager.begin_step()
+        self.step = self.manager.plan_step()
         self.sequences = kvpool.Sequences([64, 8], self.hasher)
         self.one = self.sequences.admit([1, 2, 3])
         self.tiers = kvpool.TieredPool([64, 8])

@@ -189,7 +189,7 @@ def test_a_refused_request_counts_once_it_is_admitted() -> None:
         with pytest.raises(OutOfBlocksError):
             manager.admit("b", prompt)
         manager.probe(prompt)
-        step = manager.begin_step()
+        step = manager.plan_step()
         with pytest.raises(OutOfBlocksError):
             step.admit("b", prompt)
         step.rollback()

@@ -244,7 +244,7 @@ WRONG_TYPE: list[tuple[Any, str]] = [
 
 
 def token_calls(manager: kvpool.CacheManager, tokens: Any) -> list[Callable[[], object]]:
-    step = manager.begin_step()
+    step = manager.plan_step()
     cursor = manager.prepare([1])
     return [
         lambda: manager.prepare(tokens),
@@ -397,7 +397,7 @@ def test_big_endian_out_is_refused_or_written_right(pool: kvpool.BlockPool, mana
 
 @pytest.mark.parametrize("name", [None, 1.0, b"run", True, ("run",), ["run"], Ellipsis], ids=str)
 def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.admit(name, [1]),
         lambda: manager.append([name], [1]),
@@ -453,7 +453,7 @@ def test_big_endian_request_ids_are_refused_or_read_right(manager: kvpool.CacheM
 @pytest.mark.parametrize("name", ["nobody", 77, "", "1"])
 def test_unknown_requests(manager: kvpool.CacheManager, name: str | int) -> None:
     manager.admit(1, [1])
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.append(["run", name], [1, 2]),
         lambda: manager.append_tokens(name, [1]),
@@ -482,7 +482,7 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
     refused(lambda: manager.admit("wait", [1]), wrong, ValueError, '"wait"', on=manager)
     refused(lambda: manager.append(["run", "run"], [1, 2]), wrong, ValueError, '"run"', "twice", on=manager)
     refused(lambda: manager.commit_batch(["run", "run"], [9, 10]), wrong, ValueError, '"run"', on=manager)
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("run", [1])
     step.admit("new", [1])
     refused(lambda: step.admit("run", [1]), wrong, ValueError, '"run"', on=manager)
@@ -492,7 +492,7 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
 
 
 def test_requests_in_the_wrong_state(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.append(["run", "wait"], [1, 2]),
         lambda: manager.append_tokens("wait", [1]),
@@ -527,7 +527,7 @@ def test_computed_counts_out_of_range(manager: kvpool.CacheManager, computed: in
 
 
 def test_empty_prompts(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     prompts: list[Any] = [[], (), range(0), np.array([], dtype=np.int32), manager.prepare([])]
     for prompt in prompts:
         for admit in (manager.admit, step.admit):
@@ -549,7 +549,7 @@ def test_empty_prompts(manager: kvpool.CacheManager) -> None:
 )
 def test_foreign_cursors(manager: kvpool.CacheManager, settings: dict[str, Any]) -> None:
     foreign = kvpool.BlockHasher(**{"block_size": 4, **settings}).cursor(range(9))
-    step = manager.begin_step()
+    step = manager.plan_step()
     for call in (
         lambda: manager.probe(foreign),
         lambda: manager.admit("new", foreign),
@@ -563,7 +563,7 @@ def test_foreign_cursors(manager: kvpool.CacheManager, settings: dict[str, Any])
 def test_extra_keys_given_twice(manager: kvpool.CacheManager) -> None:
     extra = kvpool.ExtraKeys(salt="s")
     cursor = manager.prepare(range(9), extra)
-    step = manager.begin_step()
+    step = manager.plan_step()
     for call in (
         lambda: manager.probe(cursor, extra),
         lambda: manager.admit("new", cursor, extra),
@@ -680,7 +680,7 @@ def test_registration_of_what_cannot_be_registered(pool: kvpool.BlockPool) -> No
 
 
 def test_stale_steps(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("run", [1])
     manager.append_tokens("run", [2])
     calls: list[Callable[[], object]] = [
@@ -696,11 +696,11 @@ def test_stale_steps(manager: kvpool.CacheManager) -> None:
 
 
 def test_finished_steps(manager: kvpool.CacheManager) -> None:
-    committed, rolled_back = manager.begin_step(), manager.begin_step()
+    committed, rolled_back = manager.plan_step(), manager.plan_step()
     rolled_back.release("run")
     rolled_back.rollback()
     rolled_back.rollback()
-    with manager.begin_step() as left:
+    with manager.plan_step() as left:
         left.release("run")
     assert "run" in manager
     committed.append("run", [1])
@@ -833,7 +833,7 @@ def test_hints_without_retention() -> None:
         lambda: manager.release("a", end_of_life=True),
         lambda: manager.advance_time(1),
         lambda: manager.tenant_blocks(1),
-        lambda: manager.begin_step().admit("b", [1], no_cache=True),
+        lambda: manager.plan_step().admit("b", [1], no_cache=True),
     ]
     for call in calls:
         refused(call, errors.NoRetentionError, RuntimeError, "retention")
@@ -888,7 +888,7 @@ def test_ids_that_are_no_text(manager: kvpool.CacheManager) -> None:
         lambda: manager.block_ids(LONE),
         lambda: manager.begin_swap_out([LONE]),
         lambda: LONE in manager,
-        lambda: manager.begin_step().admit(LONE, [1]),
+        lambda: manager.plan_step().admit(LONE, [1]),
     ]
     for call in calls:
         refused(call, errors.InvalidArgumentError, ValueError, "a request id", "UTF-8", on=manager)

@@ -149,7 +149,7 @@ def test_tokens_of_every_kind_reach_the_manager(kind: str) -> None:
     assert manager.admit("other", make(SMALL)).cached_tokens == 36
     assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [(10, 12), (11, 13)]
     assert manager.append(["list", "other"], make([3, 4])) == [(0, 10, 14)]
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         assert step.admit("third", make(SMALL)) == 36
         assert step.append("list", make([1, 2, 3, 4])) == 1
         step.commit()

@@ -92,7 +92,7 @@ def test_epochs_and_tokens_are_named() -> None:
 
 def test_a_planned_step_and_a_resumption_are_explained() -> None:
     manager = CacheManager(num_blocks=9, block_size=BLOCK, explain=True)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.admit("a", range(12))
         step.commit()
     assert reasons(manager, "a") == [((0, 1), "never-seen"), ((1, 3), "behind")]

@@ -78,7 +78,7 @@ POOL_CALLS = [
     "mark_accessed",
     "mark_computed",
     "match_and_acquire",
-    "promote",
+    "register_link",
     "register",
     "release",
     "release_after",
@@ -167,7 +167,7 @@ class Manager:
         return r.choice([{"tenant": 1}, {"no_cache": True}, {"retention": ranges(r)}])
 
     def plan(self, r: random.Random) -> None:
-        step = self.pool.begin_step()
+        step = self.pool.plan_step()
         if r.random() < 0.3:
             self.stale.append(step)
             return
@@ -307,8 +307,8 @@ class Pool:
                 pool.release_after(some, r.randrange(3))
             case "complete_step":
                 pool.complete_step(r.randrange(4))
-            case "promote":
-                pool.promote(r.choice([*self.table, 3]), self.link(r))
+            case "register_link":
+                pool.register_link(r.choice([*self.table, 3]), self.link(r))
             case "acquire_registered":
                 pool.acquire_registered(self.link(r))
             case "mark_accessed":

@@ -588,7 +588,7 @@ class ManagerMachine(RuleBasedStateMachine):
         """Planning changes nothing; then the plan is committed, rolled back, or made stale by another change."""
         operations = [replace(operation, after=self.after(operation.after)) for operation in operations]
         before = observe_manager(self.manager, NAMES)
-        step, plan = self.manager.begin_step(), Plan.begin(self.model)
+        step, plan = self.manager.plan_step(), Plan.begin(self.model)
         for operation in operations:
             result, _ = attempt(lambda one=operation: self.call(step, one))  # type: ignore[misc]
             expected, _ = attempt(lambda one=operation: plan.plan(one))  # type: ignore[misc]

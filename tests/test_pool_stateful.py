@@ -253,11 +253,11 @@ class PoolMachine(RuleBasedStateMachine):
         return link
 
     @rule(nth=NTH, at=st.integers(0, 3), salt=SALTS, tokens=TOKENS.filter(lambda tokens: len(tokens) >= BLOCK_SIZE))
-    def promote(self, nth: int, at: int, salt: str, tokens: list[int]) -> None:
+    def register_link(self, nth: int, at: int, salt: str, tokens: list[int]) -> None:
         table = self.nth(nth)
         link = self.link(salt, tokens)
         b = table[at % len(table)] if table else at
-        held = self.both(lambda: self.pool.promote(b, link), lambda: self.model.promote(b, salt, tokens))
+        held = self.both(lambda: self.pool.register_link(b, link), lambda: self.model.register_link(b, salt, tokens))
         if table and isinstance(held, int):
             table[at % len(table)] = held
 

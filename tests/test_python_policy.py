@@ -642,7 +642,7 @@ def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
     step: list[Any] = []
 
     def call() -> None:
-        for one in (manager.stats, lambda: len(manager), manager.begin_step, lambda: step[0].admit("c", [5])):
+        for one in (manager.stats, lambda: len(manager), manager.plan_step, lambda: step[0].admit("c", [5])):
             with pytest.raises(kvpool.errors.PolicyError):
                 one()
         raise kvpool.errors.PolicyError("of its own")
@@ -650,7 +650,7 @@ def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
     policy.call = call
     policy.errors = None  # type: ignore[assignment]
     manager.release("a")
-    step.append(manager.begin_step())
+    step.append(manager.plan_step())
     with pytest.warns(RuntimeWarning, match="AttributeError"):
         manager.admit("b", [7])
     with pytest.raises(kvpool.errors.PolicyError):

@@ -370,14 +370,14 @@ def test_a_request_keeps_its_retention_however_long_it_runs() -> None:
 
 def test_a_step_admits_with_hints() -> None:
     manager = CacheManager(16, 2, retention=True)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.admit("a", [1, 2, 3], no_cache=True, tenant=5, retention=[(0, 1, Retention(80))])
         step.commit()
     manager.commit("a", 3)
     stats = manager.retention_stats()
     assert stats is not None
     assert (stats.demoted, stats.above_normal) == (1, 0)
-    with manager.begin_step() as step, pytest.raises(kvpool.errors.InvalidArgumentError, match=r"range is 3\.\.3"):
+    with manager.plan_step() as step, pytest.raises(kvpool.errors.InvalidArgumentError, match=r"range is 3\.\.3"):
         step.admit("b", [1], retention=[(3, 3, Retention())])
 
 

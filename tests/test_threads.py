@@ -186,7 +186,7 @@ def test_one_request_is_admitted_once() -> None:
 def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
     manager = kvpool.CacheManager(100, 4)
     manager.admit("a", range(9))
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("a", range(8))
     thread = threading.Thread(target=lambda: manager.admit("b", range(9)))
     thread.start()
@@ -208,7 +208,7 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
     def work() -> int:
         committed = 0
         while committed < 20:
-            with manager.begin_step() as step:
+            with manager.plan_step() as step:
                 try:
                     for name in names:
                         step.append(name, [1, 2, 3])
@@ -226,7 +226,7 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
 def test_one_step_used_by_many_threads_commits_once() -> None:
     manager = kvpool.CacheManager(100, 4)
     manager.admit("a", [1])
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("a", [2, 3])
 
     def commit() -> int:

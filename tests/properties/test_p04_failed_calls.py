@@ -124,7 +124,7 @@ def test_property_04_a_failed_admission_and_a_dropped_plan_change_nothing() -> N
         manager.admit(8, prompt)
     with pytest.raises(kvpool.errors.OutOfBlocksError):
         manager.append_tokens(1, [0] * 99)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.preempt(3)
         step.admit(8, prompt)
         with pytest.raises(kvpool.errors.OutOfBlocksError):

@@ -110,14 +110,14 @@ def test_property_11_a_step_from_before_a_read_tells_of_any_change(change: str) 
     """vllm#47021: what changed and changed back is a change; an empty step begun before it is refused."""
     manager = kvpool.CacheManager(5, B, host_blocks=5)
     manager.admit("a", [1, 2, 3])
-    step = manager.begin_step()
+    step = manager.plan_step()
     assert manager.block_ids("a") == [1, 2]
     for call in CHANGES[change]:
         call(manager)
     assert manager.block_ids("a") == [1, 2]
     with pytest.raises(kvpool.errors.StaleStepError):
         step.commit()
-    undisturbed = manager.begin_step()
+    undisturbed = manager.plan_step()
     assert (manager.block_ids("a"), manager.probe([1, 2, 3]).cached_blocks) == ([1, 2], 0)
     assert undisturbed.commit() == []
 

@@ -53,7 +53,7 @@ operations! {
     SwapInComplete => "swap in: complete",
     SwapAbort => "swap: abort",
     TakePlan => "take_plan",
-    PlanStep => "begin_step and plan",
+    PlanStep => "plan_step and plan",
     CommitStep => "commit_step",
     CompleteStep => "complete_step",
     Retain => "retain, end_of_life, set_tenant",

@@ -62,7 +62,7 @@ fn written() {
     assert_eq!(manager.admit(0, prompt(&manager, &[], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(0, prompt(&manager, &[0, 0, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(4, prompt(&manager, &[1, 1, 1, 1], b"")).ok().as_ref().map(table), None);
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_admit(&mut plan, 2, prompt(&manager, &[1, 1, 1, 1, 1, 1], b""));
     let _ = manager.plan_preempt(&mut plan, 1, Some(8));
     manager.commit_step(&mut plan).unwrap();

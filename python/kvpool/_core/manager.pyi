@@ -581,14 +581,14 @@ class CacheManager:
         Raises:
             PoolPoisonedError: The pool refuses all work.
         """
-    def begin_step(self) -> Step:
+    def plan_step(self) -> Step:
         """Begins to plan a step: several operations that are committed together or not at all.
 
         O(1).
 
         >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
         >>> _ = manager.admit("old", range(12))
-        >>> with manager.begin_step() as step:
+        >>> with manager.plan_step() as step:
         ...     freed = step.preempt("old")
         ...     cached = step.admit("new", range(100, 108))
         ...     outcomes = step.commit()

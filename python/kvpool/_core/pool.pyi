@@ -313,7 +313,7 @@ class BlockPool:
         Raises:
             HashingError: The digest is not as long as those of the pool's algorithm.
         """
-    def promote(self, block_id: int, link: ChainLink) -> int:
+    def register_link(self, block_id: int, link: ChainLink) -> int:
         """Registers a held, full block under its link, or exchanges it for one that holds the content already.
 
         If the content is registered, by a block that is computed or that a holder is computing, that block is

@@ -20,14 +20,14 @@ __all__ = [
 class Step:
     """A step being planned: operations that are committed together or not at all.
 
-    Comes from ``CacheManager.begin_step``. Planning touches nothing: each operation is checked against what
+    Comes from ``CacheManager.plan_step``. Planning touches nothing: each operation is checked against what
     the plan leaves available, and refused without harm to the plan. A step names each request once, and is
     stale as soon as the manager changes otherwise. ``len(step)`` is the number of operations planned. As a
     context manager it rolls back on exit unless it was committed.
 
     >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
     >>> _ = manager.admit("old", range(12))
-    >>> step = manager.begin_step()
+    >>> step = manager.plan_step()
     >>> step.admit("new", range(100, 108))
     Traceback (most recent call last):
     ...

@@ -19,7 +19,7 @@ class SequenceInfo(TypedDict):
     tokens: int
     computed_tokens: int
     blocks: int
-    published_blocks: int
+    registered_blocks: int
     trimmed_blocks: int
     tier: int
     swap: int | None

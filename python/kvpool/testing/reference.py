@@ -191,7 +191,7 @@ class ReferencePool:
             self.copies.setdefault(block.content, []).append(b)
         return len(ids)
 
-    def promote(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
+    def register_link(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
         """Registers a held block as the last one of these tokens, or holds the block that is, computed or not."""
         [block] = self._known([b])
         _check(block.held > block.fenced and not block.content, errors.InvalidBlockError)
@@ -268,7 +268,7 @@ class ReferencePool:
         """The computed block that a lookup of this content finds."""
         return next((b for b in self.copies.get(content, [])[:1] if content and self.blocks[b].computed), None)
 
-    def adopt(self, b: int, content: Content) -> None:
+    def register_copy(self, b: int, content: Content) -> None:
         """Registers a held block, computed, with the content of another tier's."""
         if self.blocks[b].content is None:
             self.blocks[b].content = content

@@ -270,7 +270,7 @@ impl Words for PoolOperation {
             Self::Match { .. } => "match_and_acquire",
             Self::Register { .. } => "register",
             Self::MarkComputed { .. } => "mark_computed",
-            Self::Promote { .. } => "promote",
+            Self::Promote { .. } => "register_link",
             Self::AcquireRegistered { .. } => "acquire_registered",
             Self::MarkAccessed { .. } => "mark_accessed",
             Self::Evict { .. } => "drop_cached",

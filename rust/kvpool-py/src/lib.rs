@@ -114,7 +114,9 @@ mod _core {
     #[pymodule]
     mod retention {
         #[pymodule_export]
-        use crate::retention::{PyHintReport, PyRetention, PyRetentionConfig, PyRetentionStats, PyTenantLimits};
+        use crate::retention::{
+            PyHintReport, PyRetention, PyRetentionConfig, PyRetentionStats, PyTenantLimits,
+        };
     }
 
     /// Block tables with a mutable tail, by handle.
@@ -151,7 +153,9 @@ mod _core {
     #[pymodule]
     mod transfer {
         #[pymodule_export]
-        use crate::transfer::{PyBlockStore, PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
+        use crate::transfer::{
+            PyBlockStore, PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version,
+        };
     }
 
     /// What kvpool.integrations.vllm is made of.

@@ -492,7 +492,7 @@ impl PyCacheManager {
     }
 
     /// Begins to plan a step: several operations that are committed together or not at all.
-    fn begin_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
+    fn plan_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
         PyStep::new(slf)
     }
 

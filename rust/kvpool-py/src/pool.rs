@@ -317,7 +317,7 @@ impl PyBlockPool {
     }
 
     /// Registers a held, full block under its link, or exchanges it for one that holds the content already.
-    fn promote(
+    fn register_link(
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,

@@ -209,7 +209,7 @@ impl PySequences {
         out.set_item("tokens", info.tokens)?;
         out.set_item("computed_tokens", info.computed_tokens)?;
         out.set_item("blocks", info.blocks)?;
-        out.set_item("published_blocks", info.published_blocks)?;
+        out.set_item("registered_blocks", info.registered_blocks)?;
         out.set_item("trimmed_blocks", info.trimmed_blocks)?;
         out.set_item("tier", info.tier)?;
         out.set_item("swap", info.swap.map(SwapId::get))?;

@@ -32,7 +32,7 @@ pub(crate) struct PyStep {
 
 impl PyStep {
     pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
-        let plan = manager.get().enter(manager.py(), 0, |manager| manager.begin_step())?;
+        let plan = manager.get().enter(manager.py(), 0, |manager| manager.plan_step())?;
         Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(plan, 0)) })
     }
 

@@ -419,7 +419,7 @@ fn requests_that_are_unknown_or_known_already() {
     for id in [1.into(), kvpool::RequestId::from("two")] {
         let message = format!("request {id} is known already: release it before admitting it again");
         denied(&mut manager, &message, |m| m.admit(id.clone(), prompt(m, 3)));
-        denied(&mut manager, &message, |m| m.plan_admit(&mut m.begin_step(), id, prompt(m, 3)));
+        denied(&mut manager, &message, |m| m.plan_admit(&mut m.plan_step(), id, prompt(m, 3)));
     }
 }
 
@@ -430,15 +430,15 @@ fn requests_in_the_wrong_state() {
     let message = |operation: &str| format!("{preempted} {operation}");
     denied(&mut manager, &message("append to it"), |m| m.append_tokens("two", &[1], 0));
     denied(&mut manager, &message("append to it"), |m| m.append(&[1.into(), "two".into()], &[1, 1], true));
-    denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.begin_step(), "two", &[1]));
+    denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.plan_step(), "two", &[1]));
     denied(&mut manager, &message("commit tokens of it"), |m| m.commit("two", 1));
     denied(&mut manager, &message("commit tokens of it"), |m| {
         m.commit_batch(&[1.into(), "two".into()], &[6, 1])
     });
     denied(&mut manager, &message("preempt it"), |m| m.preempt("two", None));
-    denied(&mut manager, &message("preempt it"), |m| m.plan_preempt(&mut m.begin_step(), "two", None));
+    denied(&mut manager, &message("preempt it"), |m| m.plan_preempt(&mut m.plan_step(), "two", None));
     denied(&mut manager, "request 1 is running: cannot resume it", |m| m.resume(1));
-    denied(&mut manager, "request 1 is running: cannot resume it", |m| m.plan_resume(&mut m.begin_step(), 1));
+    denied(&mut manager, "request 1 is running: cannot resume it", |m| m.plan_resume(&mut m.plan_step(), 1));
 }
 
 #[test]
@@ -461,7 +461,7 @@ fn prompts_that_cannot_be_admitted() {
         cursor.append(&[1, 2, 3]);
         denied(&mut manager, foreign, |m| m.admit(3, cursor.clone()));
         denied(&mut manager, foreign, |m| m.probe(&cursor));
-        denied(&mut manager, foreign, |m| m.plan_admit(&mut m.begin_step(), 3, cursor));
+        denied(&mut manager, foreign, |m| m.plan_admit(&mut m.plan_step(), 3, cursor));
     }
     // Another hasher with the same settings is as good.
     let twin = BlockHasher::new(HasherConfig { block_size: B, ..Default::default() }).unwrap();
@@ -475,7 +475,7 @@ fn prompts_that_cannot_be_admitted() {
     denied(&mut manager, message, |m| m.admit(4, stale.clone()));
     denied(&mut manager, message, |m| m.probe(&stale));
     // A preempted request is hashed again when it is resumed, or planned to be.
-    let mut step = manager.begin_step();
+    let mut step = manager.plan_step();
     assert_eq!(manager.plan_resume(&mut step, "two"), Ok(0));
     manager.resume("two").unwrap();
     manager.check_invariants().unwrap();
@@ -496,17 +496,17 @@ fn a_request_that_does_not_fit() {
         let ManagerError::OutOfBlocks(refusal) = refused.error else { panic!("{}", refused.error) };
         assert_eq!((refusal.needed, refusal.can_ever_fit), (needed, tokens <= 20));
         denied(&mut manager, message, |m| m.admit(3, prompt(m, tokens)));
-        denied(&mut manager, message, |m| m.plan_admit(&mut m.begin_step(), 3, prompt(m, tokens)));
+        denied(&mut manager, message, |m| m.plan_admit(&mut m.plan_step(), 3, prompt(m, tokens)));
     }
     let message = "out of blocks: 4 needed, 3 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0; 15]));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15]));
     assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
     // Request 1 fills the pool alone: whatever is released or preempted, it cannot grow.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
     denied(&mut manager, message, |m| m.append(&[1.into()], &[0], true));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0]));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0]));
     manager.release(1, Some(3)).unwrap();
     let message =
         "out of blocks: 1 needed, 0 available, 1 missing; 5 more are fenced until their step completes";
@@ -548,7 +548,7 @@ fn batches_that_do_not_match_or_repeat() {
     denied(&mut manager, twice, |m| m.append(&two, &[5, 5], true));
     denied(&mut manager, twice, |m| m.commit_batch(&two, &[5, 6]));
     assert!(manager.append(&[], &[], true).unwrap().is_empty());
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     manager.plan_append(&mut plan, 1, &[5]).unwrap();
     let twice = "request 1 is named twice in one step";
     denied(&mut manager, twice, |m| m.plan_release(&mut plan, 1, None));
@@ -570,7 +570,7 @@ fn steps_of_another_time_or_manager() {
         |m| m.resize(7).unwrap(),
     ];
     for change in changes {
-        let mut plan = manager.begin_step();
+        let mut plan = manager.plan_step();
         manager.plan_release(&mut plan, 1, None).unwrap();
         change(&mut manager);
         denied(&mut manager, stale, |m| m.plan_release(&mut plan, "two", None));
@@ -578,7 +578,7 @@ fn steps_of_another_time_or_manager() {
     }
     // A plan of a manager with the same history, but other blocks: it names none of this one's.
     let (mut one, mut two) = (self::manager(), self::manager());
-    let mut plan = one.begin_step();
+    let mut plan = one.plan_step();
     one.plan_release(&mut plan, 1, None).unwrap();
     denied(&mut two, stale, |m| m.plan_release(&mut plan, "two", None));
     denied(&mut two, stale, |m| m.commit_step(&mut plan));

@@ -215,9 +215,9 @@ impl Manager {
 
     /// Plans what fits, then commits it or drops it. That everything planned fits is the promise of a plan.
     fn step(&mut self, operations: &[Planned], commit: bool, script: &mut Script) -> Result<bool, Failure> {
-        script.line(|| "let mut plan = manager.begin_step();".into());
+        script.line(|| "let mut plan = manager.plan_step();".into());
         let before = self.observe();
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         let mut planned = Vec::new();
         for operation in operations {
             let manager = &self.manager;

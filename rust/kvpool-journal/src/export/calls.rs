@@ -84,7 +84,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::CompleteSwap { swap } => ("complete_swap", vec![A::Swap(*swap)]),
         O::AbortSwap { swap } => ("abort_swap", vec![A::Swap(*swap)]),
         O::CommitStep { planned, stale } => {
-            source.begin_step(*stale)?;
+            source.plan_step(*stale)?;
             // Of a stale plan nothing is looked at.
             for one in planned.iter().filter(|_| !stale) {
                 plan(source, one)?;

@@ -173,7 +173,7 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
 }
 
 fn planned_step(manager: &mut CacheManager, a: u32, b: u32, c: u32) {
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let mut bits = a ^ b.rotate_left(7) ^ c.rotate_left(19);
     for at in 0..(a % 5) {
         let id = i64::from((b + at) % 6);

@@ -21,7 +21,7 @@
 //! What callers know of the future goes in as hints: [`CacheManager::admit_with`], [`CacheManager::retain`],
 //! [`CacheManager::end_of_life`], [`CacheManager::release_with`].
 //!
-//! A step may be planned as a whole before anything is touched: [`CacheManager::begin_step`].
+//! A step may be planned as a whole before anything is touched: [`CacheManager::plan_step`].
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
 //! - M1: the references of a block are the block tables that hold it, fences, pins and swaps.

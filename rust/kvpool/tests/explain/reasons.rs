@@ -531,7 +531,7 @@ fn swapped_in_content_is_cached_again() {
 fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
     let mut manager = manager(16);
     run(&mut manager, "a", &tokens(0, 2));
-    let mut step = manager.begin_step();
+    let mut step = manager.plan_step();
     let cursor = manager.prepare(&tokens(0, 3), ExtraKeys::default()).unwrap();
     manager.plan_admit(&mut step, "b", cursor).unwrap();
     manager.commit_step(&mut step).unwrap();
