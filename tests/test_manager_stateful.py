@@ -177,7 +177,7 @@ def plain(result: Any) -> Any:
         assert result.cached_tokens == result.cached_blocks * BLOCK_SIZE
         return result.block_ids, result.cached_blocks
     if isinstance(result, ReferenceRequest):
-        return list(result.blocks), result.published
+        return list(result.blocks), result.registered
     return [plain(one) for one in result] if isinstance(result, list) else result
 
 

@@ -1,4 +1,4 @@
-"""Property 17: once a block is exchanged for another, a lookup of what it was before misses, and no event about that follows."""
+"""Property 17: once a block is exchanged, a lookup of what it was before misses, and no event about that follows."""
 
 from __future__ import annotations
 

@@ -69,14 +69,14 @@ class AdvisorConfig:
     """Settings of the advisor of a pool.
 
     Args:
-        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of it stands for the pool: the
-            estimates' error falls with its square root.
+        max_sampled_blocks: Blocks that are followed at most, 64 to ``2**24``. An eighth of them represents the pool:
+            the error of the estimates falls with their square root.
         sample_every: Samples at most one block in so many, 1 or more: less work on a small pool.
-        policies: Names of the policies that a ghost cache of the pool's size is kept of, each once; not
+        policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size; not
             ``"last-accessed"``, which needs access times.
         max_tenants: Tenants that are counted apart at once, 0 to 1024.
-        window: Block references after which all that was counted is halved, 1 or more; None is 16 times the pool's
-            blocks, and 65,536 at least.
+        window: Block references after which all counts are halved, 1 or more; None is 16 times the pool's blocks, and
+            65,536 at least.
         seed: Picks the sample; all values are equally good.
 
     Raises:
@@ -100,7 +100,7 @@ class AdvisorConfig:
     ) -> Self: ...
     @property
     def max_sampled_blocks(self) -> int:
-        """Blocks that are followed at most; an eighth of them stands for the pool."""
+        """Blocks that are followed at most; an eighth of them represents the pool."""
     @property
     def sample_every(self) -> int:
         """Samples at most one block in so many."""

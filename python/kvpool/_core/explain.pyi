@@ -101,11 +101,11 @@ class MissSpan:
     def admission(self) -> int | None:
         """Admissions and resumptions until it left the cache, or None.
 
-        Of several blocks that of the first, which of a chain goes last.
+        For several blocks, the number of the first; the first block of a chain leaves last.
         """
     @property
     def time(self) -> float | None:
-        """The time that retention had been told when it left the cache, or None."""
+        """The time of the last ``advance_time`` before it left the cache, or None."""
     @property
     def policy(self) -> str | None:
         """The policy that evicted it, or None.
@@ -117,7 +117,7 @@ class MissSpan:
         """The request that it was evicted for, or that computes it, or None."""
     @property
     def another(self) -> bool:
-        """Whether that is a request of another tenant, salt or user, whose id is not told."""
+        """Whether that is a request of another tenant, salt or user; its id is then hidden."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the span as a dict, without what is None."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -25,16 +25,16 @@ class Journal:
     """How the operations of a pool or a manager are recorded.
 
     A journal in a file holds every operation since the pool was made, and can be replayed. A ring keeps the latest
-    operations in memory; while it has dropped nothing it can be replayed, and shown ever after. What is in it and
-    what it costs: ``docs/journal.md``.
+    operations in memory. It can always be shown, and be replayed while it has dropped nothing. Contents and costs:
+    ``docs/journal.md``.
 
     Args:
         path: A new file. One that exists is refused when the pool or manager is made.
         ring_bytes: Instead of a file: bytes of memory, at least four frames.
-        digest_every: Operations from one digest of the whole state to the next; 0 for none. Narrows down a
-            difference that no answer shows.
-        frame_bytes: Bytes that are collected before they are written, 64 to 2**24: what a crash of the process
-            loses at most.
+        digest_every: Operations between two digests of the whole state; 0 for none. Digests narrow down a difference
+            that no answer shows.
+        frame_bytes: Bytes that are collected before they are written, 64 to 2**24. A crash of the process loses at most
+            these.
 
     Raises:
         InvalidArgumentError: A setting is out of range; or both or none of ``path`` and ``ring_bytes`` are given.
@@ -202,7 +202,7 @@ def read_journal(journal: bytes | str | PathLike[str], *, start: int | None = No
 
     Args:
         journal: Its file, or its bytes.
-        start: The number of the first operation to be told in ``lines``; by default the last ones are.
+        start: The number of the first operation in ``lines``; by default ``lines`` has the last ones.
         count: How many.
 
     Raises:
@@ -225,14 +225,13 @@ def replay_journal(
 ) -> JournalReport:
     """Runs the operations of a journal again and compares every answer and every digest of the state.
 
-    On a new pool or manager with the journal's settings. A difference is no error: the report has the first one. At the
-    end all invariants are recounted. Other threads go on.
+    Uses a new pool or manager with the journal's settings. A difference is no error: the report has the first one.
+    Recounts all invariants at the end. Other threads go on.
 
     Args:
         journal: Its file, or its bytes. One that was cut is replayed up to the cut.
         until: The operation to stop before; by default the end.
-        check_every: Operations from one recount of all invariants to the next, O(blocks) each; 0 recounts at the end
-            alone.
+        check_every: Operations between two recounts of all invariants, O(blocks) each; 0 recounts at the end alone.
         progress: Called every few thousand operations with how many were run; what it raises stops the replay.
 
     Raises:
@@ -247,9 +246,8 @@ def bisect_journal(
 ) -> JournalReport:
     """Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
 
-    Where a replay stops at a digest, or at the recount at the end, this goes through the operations before it. A
-    difference that only digests show is known as closely as they were written. O(operations), or
-    O(operations log operations) for an invariant.
+    Where a replay stops at a digest or at the last recount, searches the operations before it. A difference that only
+    digests show is found to within two digests. O(operations), or O(operations log operations) for an invariant.
 
     Args:
         journal: Its file, or its bytes.
@@ -280,8 +278,8 @@ def shrink_journal(
 ) -> ShrunkJournal | None:
     """Leaves out what is not needed to make a journal go wrong.
 
-    Delta debugging: operations are left out, halves first, as long as it still goes wrong. Returns None if nothing
-    does.
+    Delta debugging: leaves operations out, halves first, while the journal still goes wrong. Returns None if it does
+    not go wrong.
 
     Args:
         journal: Its file, or its bytes.
@@ -300,15 +298,15 @@ def export_journal(
 ) -> str:
     """Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
 
-    Prompts are made-up tokens, equal where the recorded ones were. The answers are those of this build, up to the first
-    that the journal has otherwise; of a refusal, what it says. For journals of a few operations: shrink it first.
-    Runs the journal twice. With ``write``, memory does not grow with the test.
+    Prompts are made-up tokens, equal where the recorded ones were equal. Expected answers are those of this build, up
+    to the first that differs from the journal; of a refusal, its message. Shrink a long journal first. Runs the journal
+    twice. With ``write``, memory does not grow with the test.
 
     Args:
         journal: Its file, or its bytes.
         language: ``"rust"`` or ``"python"``.
         limit: Operations of the longest test.
-        write: Is given the text in pieces of up to 64 KiB, as it is made; without it the text is returned. What it
+        write: Called with pieces of the text of up to 64 KiB; without it the text is returned. An exception that it
             raises ends the export.
 
     Raises:

@@ -34,21 +34,23 @@ class CacheManager:
         key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
         seed: For vLLM's encodings what ``PYTHONHASHSEED`` is there; also seeds ``"xxh3"`` and the
             fingerprints.
-        duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
-            ``"drop-on-release"``.
-        eviction: Which cached-free block is reused first: one of ``eviction_policies()``, or a ``Policy`` of your own.
+        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another cached block
+            holds.
+        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or a ``Policy`` of
+            your own.
         retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
-            pins and limits. Without it hints are refused, and cost nothing.
+            pins and limits. Without it, hints raise ``NoRetentionError``.
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
-            ``advice`` says what it found. Without one it costs nothing.
-        explain: Remembers what came and went, so that ``explain`` can say why a prompt missed: an ``ExplainConfig``, or
-            True for the defaults. Without one it costs nothing.
+            ``advice`` returns the estimates.
+        explain: Records what comes and goes, so that ``explain`` can say why a prompt missed: an ``ExplainConfig``, or
+            True for the defaults.
         event_capacity: Events kept until ``take_events``; 0 records none.
         watermark: Share of the pool, 0.0 to below 1.0, that an admission leaves available while other
             requests run.
         host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
-        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no replay could
+            run.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the manager's back. 24 bytes per block.
         scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
@@ -135,16 +137,16 @@ class CacheManager:
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
 
-        O(blocks), plus hashing if the prompt is not prepared (a prepared one is copied, and can be used
-        again). Blocks for the whole prompt are allocated at once; the last prompt token is always left to
-        compute.
+        Allocates blocks for the whole prompt. Always leaves the last prompt token to compute. A prepared prompt is
+        copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
 
         Args:
             request_id: A new id.
             prompt: At least one token, or what ``prepare`` returned.
             extra: Extra keys of the prompt; not with a prepared one, which has its own.
-            tenant: Whose the blocks are that the request registers: they count towards the tenant's limits.
-            no_cache: It is a scan: the blocks that it registers are the first to be evicted; what it hits is not.
+            tenant: The blocks that the request registers count towards the limits of this tenant.
+            no_cache: For scans: blocks that the request registers are evicted first. Blocks that it hits keep their
+                place.
             retention: Ranges of its tokens, hits included: see ``retain``.
             out: Receives the block table, if given: ``ceil(tokens / block_size)`` ids.
                 ``Admission.block_ids`` is then empty.
@@ -175,14 +177,14 @@ class CacheManager:
     ) -> list[tuple[int, int, int]]:
         """Appends one token to each request of a batch, with blocks where needed, all or nothing.
 
-        After a fork, whoever writes to a shared block first gets a copy of it, which is planned (``take_plan``).
-        O(requests). A token that completes no block is hashed by nobody and touches no block.
+        After a fork, the first request that writes to a shared block gets a copy of it; ``take_plan`` hands the copy
+        out. Hashes only when a token completes a block. O(requests).
 
         Args:
             request_ids: Running requests, each named once. Not a str.
             token_ids: One token per request.
-            commit: Commits every token that these requests had before, first: the step that sampled the new
-                tokens has computed them.
+            commit: First commits every token that these requests already have: the step that sampled the new tokens has
+                computed them.
 
         Returns:
             What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
@@ -200,12 +202,13 @@ class CacheManager:
     def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
-        For accepted drafts, or a chunk of streamed input. Pairs of position and block, new or a copy. O(tokens).
+        For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy.
+        O(tokens).
 
         Args:
             request_id: A running request.
             token_ids: The tokens.
-            lookahead: Slots behind them that get blocks, too.
+            lookahead: Slots behind the tokens that get blocks, too.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -228,8 +231,8 @@ class CacheManager:
     def truncate(self, request_id: RequestId, num_tokens: int) -> None:
         """Keeps the first tokens of a running request.
 
-        At least one; for instance after drafts were rejected. Blocks behind are released, lookahead included. A
-        registered tail is copied by the next append. O(blocks released).
+        At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead included. The next
+        append copies a registered tail. O(blocks released).
 
         Raises:
             InvalidArgumentError: More than its tokens, or fewer than the window has left.
@@ -240,8 +243,8 @@ class CacheManager:
     def trim_window(self, request_id: RequestId, window: int) -> int:
         """Releases the blocks of a running request that fell out of a window and returns how many.
 
-        Those wholly more than ``window`` tokens before its computed end; block 0 takes their places.
-        O(blocks released).
+        Releases blocks whose tokens all lie more than ``window`` tokens before the computed end, and puts block 0 in
+        their places. O(blocks released).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -251,12 +254,12 @@ class CacheManager:
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
 
-        Those of copy-on-write and of swaps; to be executed before the step writes KV. As ``TieredPool.take_plan``.
+        Copies of copy-on-write and of swaps. Execute the plan before the step writes KV. As ``TieredPool.take_plan``.
         """
     def begin_swap_out(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to preempt running requests by swap and returns the swap's number.
 
-        Their blocks move to the host tier, what they share once. The copies are planned (``take_plan``); when they
+        Moves their blocks to the host tier; a shared block moves once. ``take_plan`` hands the copies out. When they
         are done, ``complete_swap`` frees the device's blocks. All or nothing. O(blocks).
 
         Raises:
@@ -295,7 +298,7 @@ class CacheManager:
     def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
         """Says whether a swap in would find its blocks: ok, later or never.
 
-        The watermark respected while others run. Changes nothing. O(blocks).
+        Respects the watermark while other requests run. Changes nothing. O(blocks).
 
         Raises:
             InvalidArgumentError: There is no host tier, or no request is named.
@@ -313,9 +316,9 @@ class CacheManager:
             SwapError: It is over, or its copies have not been taken with ``take_plan``.
         """
     def abort_swap(self, swap: int) -> None:
-        """Takes a swap back.
+        """Aborts a swap.
 
-        Everything is as before it was begun. O(blocks).
+        Leaves everything as it was before the swap began. O(blocks).
 
         Raises:
             SwapError: It is over.
@@ -328,9 +331,9 @@ class CacheManager:
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
 
-        Full blocks among them can be hit from now on; a block that forks share is counted once, by whoever commits
-        it first. Needs no free block. O(newly full blocks). Requests admitted before an epoch bump, and blocks behind
-        a hash collision, are never registered.
+        From now on lookups find the full blocks among them. A block that forks share is counted once, at its first
+        commit. Blocks behind a hash collision, and blocks of requests admitted before an epoch bump, are never
+        registered. Needs no free block. O(newly full blocks).
 
         Args:
             request_id: A running request.
@@ -365,17 +368,17 @@ class CacheManager:
     ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
-        What it committed stays cached until evicted. O(blocks).
+        Committed blocks stay cached until evicted. O(blocks).
 
         Args:
             request_id: A running or preempted request.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
-            end_of_life: Its session has ended: cached blocks of it that nobody else holds are the first to be evicted
-                (but after cached blocks that hang on them, such as other sessions on a shared system prompt). A hit
-                takes that back. Of a request that is preempted or swapped out, what is still cached.
+            end_of_life: The session has ended: its cached blocks that nobody else holds are evicted first. A block
+                still waits for the cached blocks behind it, such as other sessions on a shared system prompt. A hit
+                takes that back. For a preempted or swapped-out request, applies to what is still cached.
 
         Returns:
-            What became of the end of life, or None.
+            What ``end_of_life`` changed, or None without it.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -399,10 +402,10 @@ class CacheManager:
     def retain(self, request_id: RequestId, ranges: _Ranges) -> HintReport:
         """Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
 
-        Of its registered blocks now, hits included, and of others when ``commit`` registers them. A block belongs to
-        a range if its last token does. Later ranges, and later calls, win where they overlap; what is said survives
-        preemption and swaps, and a fork starts with it. An absolute time to live counts from this call. O(blocks of
-        the ranges).
+        Applies to its registered blocks now, hits included, and to others when ``commit`` registers them. A block
+        belongs to the range of its last token. Where ranges overlap, the later range or call wins. Hints survive
+        preemption and swaps, and a fork inherits them. An absolute time to live counts from this call. O(blocks of the
+        ranges).
 
         Args:
             request_id: A request.
@@ -423,10 +426,10 @@ class CacheManager:
         HintReport(accepted=3, clipped=0, ignored=0)
         """
     def set_tenant(self, request_id: RequestId, tenant: int) -> None:
-        """Says whose a request is: the blocks that it registers count towards the limits of the tenant.
+        """Sets the tenant of a request: blocks that it registers count towards the tenant's limits.
 
-        Those that it has registered, too, unless they are somebody's already. Tenants without limits are not counted.
-        O(blocks).
+        Blocks that it registered before count, too, unless they have a tenant already. Tenants without limits are not
+        counted. O(blocks).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -436,9 +439,8 @@ class CacheManager:
     def end_of_life(self, request_id: RequestId, start_token: int = 0) -> HintReport:
         """Says that a request's tokens from one on will not be used again.
 
-        A branch that was dropped, reasoning that the next turn leaves out. The request goes on as before; blocks that
-        nobody else holds are the first to be evicted once they are released, others if nobody else holds them then.
-        O(blocks from there).
+        For example a dropped branch, or reasoning that the next turn leaves out. The request goes on. Once its blocks
+        are released and nobody else holds them, they are evicted first. O(blocks from there).
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -448,8 +450,8 @@ class CacheManager:
     def retain_prefix(self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None) -> HintReport:
         """Says how long ranges of cached content are worth keeping, whoever computed it.
 
-        As ``retain``, for content whose request is gone. Only what is cached now is reached: blocks of the ranges that
-        are not count as ignored. O(blocks), plus hashing if the prompt is not prepared.
+        As ``retain``, for content whose request is gone. Reaches only what is cached now; other blocks of the ranges
+        count as ignored. O(blocks), plus hashing if the prompt is not prepared.
 
         Raises:
             InvalidArgumentError: As for ``retain``; the prompt was hashed with other settings, or ``extra`` is given
@@ -470,8 +472,7 @@ class CacheManager:
     ) -> HintReport:
         """Says that cached content will not be used again, whoever computed it.
 
-        Every copy of it that nobody holds is the first to be evicted. O(blocks), plus hashing if the prompt is not
-        prepared.
+        Every copy that nobody holds is evicted first. O(blocks), plus hashing if the prompt is not prepared.
 
         Raises:
             InvalidArgumentError: The prompt was hashed with other settings, or ``extra`` is given with a prepared one.
@@ -503,9 +504,9 @@ class CacheManager:
     def retention_stats(self) -> RetentionStats | None:
         """Returns how many blocks are retained how, or None without retention."""
     def advice(self) -> Advice | None:
-        """Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
+        """Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
 
-        Some 50 us, while other threads go on. docs/advisor.md says how to read it.
+        Takes some 50 us; other threads go on. docs/advisor.md explains the answer.
 
         >>> manager = kvpool.CacheManager(num_blocks=9, block_size=4, advisor=True)
         >>> for turn in range(20):  # two prompts in turn, too large for the cache together
@@ -519,8 +520,8 @@ class CacheManager:
     def explain(self, request_id: RequestId) -> Explanation:
         """Says why a request had to compute what it did when it was admitted or resumed last.
 
-        Of requests that are known, and of the last ones that were released. O(spans), and for a released one
-        O(``ExplainConfig.requests``). docs/explain.md says what the reasons mean, and to whom they may be shown.
+        Works for known requests and for the last released ones. O(spans), and for a released one
+        O(``ExplainConfig.requests``). docs/explain.md says what the reasons mean, and who may see them.
 
         Raises:
             UnknownRequestError: No request has this id, or it was released too long ago.
@@ -538,7 +539,7 @@ class CacheManager:
         (6, {'behind': 8, 'diverged': 4, 'never-seen': 4, 'too-short': 1})
         """
     def check_policy(self) -> None:
-        """Raises what ended the manager's policy, if that is one written in Python and has failed.
+        """Raises ``PolicyError`` if the manager's policy is written in Python and has failed.
 
         ``kvpool.policies`` says what counts as a failure. O(1).
 
@@ -548,10 +549,10 @@ class CacheManager:
     def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> None:
         """Takes the blocks of a running request away and keeps its tokens, for resume.
 
-        What it committed stays cached until evicted, so that resuming may find it again. O(blocks).
+        Committed blocks stay cached until evicted, so ``resume`` may find them again. O(blocks).
 
         Args:
-            request_id: A running request, or one that was swapped out: its blocks in the host tier are given up.
+            request_id: A running request, or a swapped-out one, whose blocks in the host tier are released.
             after_step: As for ``release``.
 
         Raises:
@@ -625,8 +626,8 @@ class CacheManager:
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
 
-        Nothing that was cached before is ever matched again. Running requests go on and are never registered
-        again; preempted ones are hashed anew when they resume. O(usable blocks).
+        No lookup finds what was cached before. Running requests go on, and their blocks are never registered. Preempted
+        requests are hashed again when they resume. O(usable blocks).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -634,17 +635,17 @@ class CacheManager:
     def reset(self) -> int:
         """Forgets all cached content, of the host tier too, and returns how many blocks were registered.
 
-        What the host kept could be swapped in again, and a request that is swapped out would bring its blocks back:
-        while requests or fences hold blocks of either tier the call is refused, and nothing has changed. Requests that
-        are preempted hold none, and resume without any. O(usable blocks).
+        Refused, with nothing changed, while requests or fences hold blocks of either tier: a swapped-out request would
+        bring old content back. Preempted requests hold no blocks, and resume without hits. O(usable blocks).
 
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
         """
     def drop_cached(self, block_ids: BlockIds) -> int:
-        """Drops blocks from the prefix index by id and returns how many were registered.
+        """Forgets the contents of blocks by id and returns how many were registered.
 
-        Cached-free ones become free; held ones stay with their holders. O(1) per block.
+        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their holders and become
+        free when released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.

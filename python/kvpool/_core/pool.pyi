@@ -54,16 +54,17 @@ class BlockPool:
         num_blocks: Blocks, null block included; ids run from 1 to ``num_blocks - 1``. At least 2.
         block_size: Tokens per block. At least 1.
         verify: One of ``verify_modes()``; chains must come from a hasher with at least this mode.
-        duplicates: What happens to a released block whose content another cached block holds: ``"keep"``, or
-            ``"drop-on-release"``.
-        eviction: Which cached-free block is reused first: one of ``eviction_policies()``, or a ``Policy`` of your own.
-            With ``"last-accessed"``, ``mark_accessed`` says.
+        duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another cached block
+            holds.
+        eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or a ``Policy`` of
+            your own. ``"last-accessed"`` orders by ``mark_accessed``.
         retention: Priorities, times to live, pins and tenants' limits: a ``RetentionConfig``, or True for one without
-            pins and limits. Without it hints are refused, and cost nothing.
+            pins and limits. Without it, hints raise ``NoRetentionError``.
         advisor: Estimates other sizes and policies from the lookups: an ``AdvisorConfig``, or True for the defaults.
-            ``advice`` says what it found. Without one it costs nothing.
+            ``advice`` returns the estimates.
         event_capacity: Events kept until ``take_events``; 0 records none.
-        journal: Records every operation: a ``Journal``. Not for a ``Policy`` of your own, which could not be replayed.
+        journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no replay could
+            run.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the pool's back. 24 bytes per block.
 
@@ -146,8 +147,8 @@ class BlockPool:
     def release(self, block_ids: BlockIds) -> None:
         """Drops one reference per id; blocks without further references become cached-free or free.
 
-        Cached-free if they are registered and computed: used last at this moment, the deepest of a chain
-        evicted first. A block named twice loses two references. O(1) per block.
+        Registered and computed blocks become cached-free, used last at this moment; of a chain the deepest is evicted
+        first. Other blocks become free. A block named twice loses two references. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
@@ -167,8 +168,7 @@ class BlockPool:
     def release_after(self, block_ids: BlockIds, step: int) -> None:
         """Releases blocks that a running step may still touch: they are fenced until it completes.
 
-        Until then a hit on them still succeeds. If the step is complete already they are released at once.
-        O(1) per block.
+        Until then lookups still find them. If the step is complete already, they are released at once. O(1) per block.
 
         Args:
             block_ids: The blocks.
@@ -208,7 +208,7 @@ class BlockPool:
     def mark_computed(self, block_ids: BlockIds) -> None:
         """Says that the KV of registered blocks is written: lookups may return them.
 
-        O(1) per block. A block that is computed stays so.
+        O(1) per block. A computed block stays computed.
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or not registered.
@@ -225,7 +225,7 @@ class BlockPool:
             chain: Hashes of the prompt.
             max_blocks: The longest match wanted; all of the chain by default. An engine that must compute the
                 last prompt token asks for ``(tokens - 1) // block_size``.
-            tenant: Whom the advisor counts it for.
+            tenant: The tenant that the advisor counts the lookup for.
 
         Raises:
             InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool; the
@@ -242,10 +242,10 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
         """
     def drop_cached(self, block_ids: BlockIds) -> int:
-        """Drops blocks from the prefix index by id and returns how many were registered.
+        """Forgets the contents of blocks by id and returns how many were registered.
 
-        Cached-free ones become free; held ones stay with their holders and become free when released. O(1)
-        per block.
+        No lookup finds them any more. Cached-free blocks become free. Held blocks stay with their holders and become
+        free when released. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -262,8 +262,7 @@ class BlockPool:
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
 
-        Nothing registered before is ever matched again, and chains of earlier epochs are refused. O(usable
-        blocks).
+        No lookup finds what was registered before, and chains of earlier epochs are refused. O(usable blocks).
 
         Raises:
             PoolPoisonedError: The pool refuses all work.
@@ -304,21 +303,19 @@ class BlockPool:
             InvalidBlockError: The id is outside the pool.
         """
     def copies(self, digest: bytes) -> list[int]:
-        """Returns the blocks registered under a digest, computed ones first: a look, not a hold.
+        """Returns the blocks registered under a digest, computed ones first; holds none.
 
-        O(copies). Computed ones are in the order in which they became so: lookups return the first, and when that
-        one goes the next. Another call may take a block of the answer: ``match_and_acquire`` and
-        ``acquire_registered`` hold what they return.
+        O(copies). Computed blocks come in the order in which they were computed; a lookup returns the first. Another
+        call may take a block of the answer: ``match_and_acquire`` and ``acquire_registered`` hold what they return.
 
         Raises:
             HashingError: The digest is not as long as those of the pool's algorithm.
         """
     def register_link(self, block_id: int, link: ChainLink) -> int:
-        """Registers a held, full block under its link, or exchanges it for one that holds the content already.
+        """Registers a held, full block under its link, or exchanges it for the block registered there.
 
-        If the content is registered, by a block that is computed or that a holder is computing, that block is
-        acquired, the caller's is released, and the other id is returned. A collision is counted and leaves the
-        block unregistered. O(1).
+        If another block is registered under the link, computed or being computed, acquires that block, releases the
+        caller's, and returns the other id. A hash collision is counted and leaves the block unregistered. O(1).
 
         Raises:
             InvalidBlockError: Nobody holds the block, it is registered already, or the id is unknown.
@@ -328,8 +325,8 @@ class BlockPool:
     def acquire_registered(self, link: ChainLink) -> int | None:
         """Acquires the block registered under a link, computed or not, or returns None.
 
-        One that is not computed yet is for holders that all compute what they share, as vLLM v0's do;
-        ``match_and_acquire`` never returns one. O(1).
+        An uncomputed block is only for holders that all compute what they share, as in vLLM v0; ``match_and_acquire``
+        never returns one. O(1).
 
         Raises:
             StaleEpochError: The link was hashed in another epoch.
@@ -338,8 +335,8 @@ class BlockPool:
     def mark_accessed(self, block_ids: BlockIds, time: float) -> None:
         """Says when blocks were accessed, for policies that order by it.
 
-        Held and cached-free blocks only. An access is never moved back in time; policies other than
-        ``"last-accessed"`` ignore it. O(log blocks) per block.
+        Takes held and cached-free blocks. An earlier time than the recorded one is ignored. Only ``"last-accessed"``
+        uses it. O(log blocks) per block.
 
         Raises:
             InvalidBlockError: A block is free, or its id unknown.
@@ -348,9 +345,9 @@ class BlockPool:
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
         """Says how long blocks are worth keeping, and returns what became of it.
 
-        Held or cached-free. Blocks without cached content are ignored, and so are those that several hold, if their
-        end of life is said. What is said holds as long as the content is cached, or until something else is. O(1) per
-        block, O(log blocks) with a time to live.
+        Takes held and cached-free blocks. Ignores blocks without cached content and, for an end of life, blocks with
+        several holders. A hint holds while the content is cached, or until the next hint. O(1) per block, O(log blocks)
+        with a time to live.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -370,10 +367,10 @@ class BlockPool:
         [2, 1]
         """
     def assign_tenant(self, block_ids: BlockIds, tenant: int) -> None:
-        """Says whose blocks are: they count towards the limits of the tenant while their content is cached.
+        """Assigns blocks to a tenant: they count towards its limits while their content is cached.
 
-        A block that is somebody's already stays so; blocks without cached content, and tenants without limits, are
-        ignored. O(1) per block.
+        A block that has a tenant keeps it. Blocks without cached content, and tenants without limits, are ignored. O(1)
+        per block.
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
@@ -403,12 +400,12 @@ class BlockPool:
     def retention_stats(self) -> RetentionStats | None:
         """Returns how many blocks are retained how, or None without retention."""
     def advice(self) -> Advice | None:
-        """Says what the pool's traffic tells of other sizes, policies and tenants; None without an advisor.
+        """Returns what the pool's traffic says of other sizes, policies and tenants; None without an advisor.
 
-        Some 50 us, while other threads go on. docs/advisor.md says how to read it.
+        Takes some 50 us; other threads go on. docs/advisor.md explains the answer.
         """
     def check_policy(self) -> None:
-        """Raises what ended the pool's policy, if that is one written in Python and has failed.
+        """Raises ``PolicyError`` if the pool's policy is written in Python and has failed.
 
         ``kvpool.policies`` says what counts as a failure. O(1).
 

@@ -20,10 +20,10 @@ __all__ = [
 class Step:
     """A step being planned: operations that are committed together or not at all.
 
-    Comes from ``CacheManager.plan_step``. Planning touches nothing: each operation is checked against what
-    the plan leaves available, and refused without harm to the plan. A step names each request once, and is
-    stale as soon as the manager changes otherwise. ``len(step)`` is the number of operations planned. As a
-    context manager it rolls back on exit unless it was committed.
+    Comes from ``CacheManager.plan_step``. Planning changes nothing: each operation is checked against what the plan
+    leaves available, and a refused one leaves the plan as it was. A step names each request once. Any other change of
+    the manager makes it stale. ``len(step)`` is the number of operations planned. As a context manager it rolls back on
+    exit unless it was committed.
 
     >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
     >>> _ = manager.admit("old", range(12))
@@ -54,7 +54,7 @@ class Step:
         """Plans an admission and returns how many tokens would be cached.
 
         O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a
-        session in a step, say ``end_of_life`` before the step is begun.
+        session, call ``end_of_life`` before ``plan_step``.
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
@@ -98,8 +98,7 @@ class Step:
     def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to preempt a running request and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: with ``after_step`` the answer is 0, unless that step
-        is complete.
+        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -111,8 +110,7 @@ class Step:
     def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to release a request and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: with ``after_step`` the answer is 0, unless that step
-        is complete.
+        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -130,8 +128,7 @@ class Step:
     def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
         """Does all that is planned, and ends the step.
 
-        All hits are acquired first, then blocks are released, then allocated, so that no planned hit is
-        evicted on the way. O(blocks).
+        First acquires all hits, then releases blocks, then allocates, so that no planned hit is evicted. O(blocks).
 
         Returns:
             One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and

@@ -18,17 +18,17 @@ class Retention:
     """How much blocks are worth keeping, and until when.
 
     Blocks are evicted in this order: demoted ones; those of tenants above their ceilings; by priority, lowest first,
-    where 35 is left to the pool's policy; those of tenants at or under their floors; pinned ones. In all of them a
-    block waits for the cached blocks that hang on it. docs/retention.md has the whole story.
+    where the pool's policy orders those at 35; those of tenants at or under their floors; pinned ones. Within each of
+    them, a block goes after the cached blocks that hang on it. See docs/retention.md.
 
     Args:
-        priority: From 0, evicted first, to 100. 35 is what blocks have that nobody said anything of.
-        ttl: Seconds after which this ends, on the clock of ``advance_time``; None is as long as the content is cached.
-            What would end beyond the largest float ends with it.
-        idle: Whether the seconds pass only while nobody uses the block: from its last release, anew after each use.
-        then: What comes after: ``"normal"``, as if nothing had been said, or ``"demote"``, the first to go.
-        pinned: The last to go; beyond the budget of ``RetentionConfig`` it is priority 100.
-        demoted: The first to go: it will not be used again. A hit takes that back.
+        priority: From 0, evicted first, to 100. Blocks without a hint have 35.
+        ttl: Seconds after which this ends, on the clock of ``advance_time``; None lasts as long as the content is
+            cached. An end beyond the largest float is the largest float.
+        idle: Whether the seconds count from the block's last release, anew after each use.
+        then: What comes after: ``"normal"``, as without a hint, or ``"demote"``, evicted first.
+        pinned: Evicted last. A pin beyond the budget of ``RetentionConfig`` is priority 100.
+        demoted: Evicted first: the content will not be used again. A hit takes that back.
 
     Raises:
         InvalidArgumentError: A priority above 100, a ``ttl`` that is negative or not a number, ``idle`` without one, or
@@ -80,8 +80,7 @@ class RetentionConfig:
         tenants: Limits by tenant, at most 200. Tenants that are not named have none.
 
     Raises:
-        InvalidArgumentError: A number is negative. Whether pins and floors fit is checked by the pool that is made
-            with it.
+        InvalidArgumentError: A number is negative. The pool checks whether pins and floors fit.
 
     >>> retention = kvpool.RetentionConfig(pin_budget=8, tenants=[kvpool.TenantLimits(1, ceiling=32)])
     >>> kvpool.BlockPool(num_blocks=64, retention=retention).retention_stats()
@@ -117,7 +116,7 @@ class TenantLimits:
     def __new__(cls, tenant: int, *, floor: int = 0, ceiling: int | None = None) -> Self: ...
     @property
     def tenant(self) -> int:
-        """Whose."""
+        """The tenant."""
     @property
     def floor(self) -> int:
         """Blocks that others do not evict while anything else is evictable."""

@@ -14,7 +14,7 @@ __all__ = [
 
 @type_check_only
 class SequenceInfo(TypedDict):
-    """What is known of a sequence: counts of tokens and blocks, its tier, and the swap that moves it now."""
+    """Counts of tokens and blocks of a sequence, its tier, and the swap that moves it now."""
 
     tokens: int
     computed_tokens: int
@@ -79,7 +79,7 @@ class Sequences:
     def fit(self, num_tokens: int, *, tier: int = 0, reserve: int = 0) -> Literal["ok", "later", "never"]:
         """Says whether so many tokens could be admitted: ok, later or never.
 
-        Nothing of them cached, and with ``reserve`` blocks to be left. O(1).
+        Assumes that nothing is cached, and leaves ``reserve`` blocks. O(1).
 
         Raises:
             InvalidArgumentError: There is no such tier.
@@ -87,13 +87,13 @@ class Sequences:
     def append(self, sequence: int, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
         """Appends tokens and makes room for more; returns the positions of the table that changed.
 
-        Pairs of position and block: new blocks at the end, and copies in the place of shared or registered blocks,
-        which are planned. All or nothing. O(tokens).
+        Pairs of position and block: new blocks at the end, and copies in the place of shared or registered blocks.
+        ``take_plan`` hands the copies out. All or nothing. O(tokens).
 
         Args:
             sequence: Its handle.
             token_ids: The tokens.
-            lookahead: Slots behind them that get blocks, too: for drafts.
+            lookahead: Slots behind the tokens that get blocks, too: for drafts.
 
         Raises:
             OutOfBlocksError: The tier has too few blocks.
@@ -105,8 +105,8 @@ class Sequences:
     def commit(self, sequence: int, computed_tokens: int, *, dedupe: bool = False) -> list[tuple[int, int]]:
         """Says that the first tokens are computed; returns the positions of the table that changed.
 
-        Blocks that this fills are registered. With ``dedupe`` a block whose content is cached already is exchanged
-        for the cached one; else nothing changes. O(new full blocks).
+        Registers the blocks that this fills. With ``dedupe``, exchanges a block whose content is cached already for the
+        cached one; without it, the table stays as it is. O(new full blocks).
 
         Raises:
             InvalidArgumentError: More than its tokens, or fewer than before.
@@ -116,8 +116,8 @@ class Sequences:
     def truncate(self, sequence: int, num_tokens: int) -> None:
         """Keeps the first tokens.
 
-        For instance after drafts were rejected. Blocks behind are released, lookahead included. A registered tail
-        is copied by the next append. O(blocks released).
+        For instance after drafts were rejected. Releases the blocks behind, lookahead included. The next append copies
+        a registered tail. O(blocks released).
 
         Raises:
             InvalidArgumentError: More than its tokens, or fewer than the window has left.
@@ -127,8 +127,8 @@ class Sequences:
     def trim_window(self, sequence: int, window: int) -> int:
         """Releases the blocks that fell out of a window and returns how many.
 
-        Those wholly more than ``window`` tokens before the computed end; block 0 takes their places.
-        O(blocks released).
+        Releases blocks whose tokens all lie more than ``window`` tokens before the computed end, and puts block 0 in
+        their places. O(blocks released).
 
         Raises:
             StaleSequenceError: The handle's sequence was freed.
@@ -181,7 +181,7 @@ class Sequences:
     def begin_swap(self, sequences: Sequence[int], to: int) -> int:
         """Begins to move a group of sequences to another tier and returns the swap's number.
 
-        What they share moves once and stays shared. Until the swap is over they can only be looked at. O(blocks).
+        A shared block moves once and stays shared. Until the swap is over, the sequences can only be read. O(blocks).
 
         Raises:
             OutOfBlocksError: The tier has too few blocks.
@@ -192,7 +192,7 @@ class Sequences:
     def fit_swap(self, sequences: Sequence[int], to: int, *, reserve: int = 0) -> Literal["ok", "later", "never"]:
         """Says whether a swap would find its blocks: ok, later or never.
 
-        With ``reserve`` blocks to be left in the tier. Changes nothing. O(blocks).
+        Leaves ``reserve`` blocks in the tier. Changes nothing. O(blocks).
 
         Raises:
             StaleSequenceError: A handle's sequence was freed.
@@ -208,9 +208,9 @@ class Sequences:
             SwapError: It is over, or its copies have not been taken with ``take_plan``.
         """
     def abort_swap(self, swap: int) -> None:
-        """Takes a swap back.
+        """Aborts a swap.
 
-        Everything is as before it was begun. O(blocks).
+        Leaves everything as it was before the swap began. O(blocks).
 
         Raises:
             SwapError: It is over.
@@ -223,7 +223,7 @@ class Sequences:
     def bump_epoch(self) -> int:
         """Starts a new epoch in every tier and returns its number.
 
-        Sequences go on and are never published again. O(blocks).
+        Sequences go on, and their blocks are never registered. O(blocks).
         """
     def reset(self) -> int:
         """Forgets all cached content of every tier and returns how many blocks were registered.

@@ -38,9 +38,9 @@ class SizingWorth(TypedDict):
 class References:
     """A trace as block references: what all estimators of sizes work on.
 
-    One definition for all: whole prompts one after the other, without time; a block is a hit only if all blocks
-    before it in its prompt are. One hash-map step per reference to make; 4 bytes per reference, 24 per request, 20
-    per run of reuses.
+    All estimators use one definition: whole prompts one after the other, without time; a block is a hit only if all
+    blocks before it in its prompt are. Memory: 4 bytes per reference, 24 per request, 20 per run of reuses.
+    O(references).
 
     Args:
         trace: The trace, at its own block size.
@@ -103,7 +103,7 @@ class References:
             InvalidArgumentError: ``capacity_blocks`` is negative.
         """
     def lru_with_hints(self, capacity_blocks: int, accuracy: float, *, seed: int = 0) -> PolicyRun:
-        """Runs LRU that is told of a dead block, with this probability, that it is dead.
+        """Runs LRU with hints: a dead block is announced as dead with this probability.
 
         Raises:
             InvalidArgumentError: An accuracy that is not 0 to 1; a negative capacity or seed.

@@ -19,9 +19,9 @@ BlockMove: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 class TieredPool:
     """Several pools, one per tier, and the copies between their blocks.
 
-    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are
-    pinned, neither freed nor handed out, until ``take_plan`` has handed the copy out. ``bump_epoch`` and ``reset``
-    of any of the pools are for all of them.
+    Tier 0 is the device. A copy is planned by the call that makes it necessary; its source and destination are pinned,
+    neither freed nor handed out, until ``take_plan`` has handed the copy out. ``bump_epoch`` and ``reset`` of one pool
+    apply to all.
 
     Args:
         num_blocks: Blocks per tier, null block included.
@@ -65,14 +65,13 @@ class TieredPool:
     def copy_on_write(self, block_id: int, *, tier: int = 0, fences: bool = True) -> int:
         """Returns the block that a holder of this one may write to: itself, or a copy that is planned.
 
-        Itself if nobody else holds it, no running step may still touch it, and it is not registered. Else a new
-        block; the caller's reference to the old one is given up. O(1).
+        Returns the block itself if nobody else holds it, no fence is on it, and it is not registered. Otherwise returns
+        a new block and drops the caller's reference to the old one. O(1).
 
         Args:
             block_id: A block that the caller holds.
             tier: Its tier.
-            fences: Whether a fence forbids to write. Not for callers whose fences only keep blocks from being handed
-                out.
+            fences: Whether a fence forbids writing. Pass False if your fences only keep blocks from being handed out.
 
         Raises:
             OutOfBlocksError: There is no block for the copy.
@@ -87,8 +86,8 @@ class TieredPool:
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
 
-        Copies whose destination nobody holds any more are left out. Execute it before anything else of the step
-        writes to a block: from now on its sources may be freed and handed out. O(copies).
+        Leaves out copies whose destination nobody holds any more. Execute the plan before the step writes to a block:
+        from now on its sources may be freed and handed out. O(copies).
         """
     def begin_swap(self, block_ids: BlockIds, *, src: int, dst: int) -> Swap:
         """Begins to move references from one tier to another.
@@ -105,7 +104,7 @@ class TieredPool:
     def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Literal["ok", "later", "never"]:
         """Says whether a swap would find its blocks: ok, later or never.
 
-        With ``reserve`` blocks to be left in the destination. Changes nothing. O(blocks).
+        Leaves ``reserve`` blocks in the destination. Changes nothing. O(blocks).
 
         Raises:
             InvalidBlockError: An id is unknown, or named more often than it has holders.
@@ -137,17 +136,17 @@ class Swap:
     def complete(self) -> dict[int, int]:
         """Ends the swap after its copies are done: the destination blocks take over.
 
-        The source references are dropped; registered blocks are registered in the destination, and stay cached in
-        the source until they are evicted. Returns the mapping. O(blocks).
+        Drops the source references. Registered blocks become registered in the destination, and stay cached in the
+        source until evicted. Returns the mapping. O(blocks).
 
         Raises:
             SwapError: It is over, or its copies have not been taken with ``take_plan``.
             InvalidBlockError: A source reference was released meanwhile.
         """
     def abort(self) -> None:
-        """Takes the swap back.
+        """Aborts the swap.
 
-        The destination blocks are released; everything is as before it was begun. O(blocks).
+        Releases the destination blocks and leaves everything as it was before the swap began. O(blocks).
 
         Raises:
             SwapError: It is over.
@@ -158,8 +157,8 @@ class Swap:
 class TransferPlan:
     """Copies of one step, as plain data.
 
-    They are one simultaneous assignment: each reads what its source held before any was written. ``len(plan)`` is
-    the number of transfers. Plans with the same transfers are equal.
+    A plan is one simultaneous assignment: every copy reads what its source held before any copy was written.
+    ``len(plan)`` is the number of transfers. Plans with the same transfers are equal.
 
     Args:
         transfers: Pairs of source and destination, each a pair of tier and block.

@@ -80,7 +80,7 @@ class Trace:
 
         Args:
             path: The file; ``"-"`` is standard input; of a folder, all .json and .jsonl files, plain or .gz.
-            format: One of ``trace_formats()``; ``"auto"`` tells it from the first record.
+            format: One of ``trace_formats()``; ``"auto"`` detects it from the first record.
             block_tokens: Tokens that one id stands for, at least 1. By default what the trace says, else 512, or
                 16 for ``"bailian"``. Where the trace says another size, its blocks are made into blocks of this one.
             limit: Stop after this many requests. At least 1.
@@ -177,7 +177,8 @@ class Trace:
     def with_block_tokens(self, block_tokens: int) -> Trace:
         """Returns the same workload in blocks of another size.
 
-        Larger blocks hit as a whole or not at all; smaller ones hit the same tokens. Ids are new. O(block references).
+        Larger blocks hit as a whole or not at all; smaller blocks hit the same tokens. Block ids change. O(block
+        references).
 
         Args:
             block_tokens: A multiple or a divisor of this trace's.
@@ -311,7 +312,7 @@ class Replay:
         verify: One of ``verify_modes()``.
         seed: Seed of the hash algorithm, where it takes one.
         eviction: ``"lru"``.
-        explain: Engine mode: the report says of computed tokens why they had to be, as ``misses``.
+        explain: Engine mode: the report says why tokens were computed, as ``misses``.
         watermark: Engine mode: share of the pool that an admission leaves available while other requests run.
         max_running: Engine mode: requests that run at once, at most.
         step_tokens: Engine mode: tokens that one step computes, at most.

@@ -131,7 +131,7 @@ class BlockStore:
             pinned: Whether it is page-locked; ``"auto"`` if it can be (``why_pageable`` says why it was not).
             numa_node: Bind it to this node; ``"auto"`` for the one nearest to the device.
             hugepages: Back it with huge pages: reserved ones, else transparent ones, else none (``pages`` says which).
-            registration_limit: Bytes page-locked by one call, 64 GiB unless told otherwise: one of 512 GiB fails.
+            registration_limit: Bytes page-locked by one call, 64 GiB by default: one call of 512 GiB fails.
 
         Raises:
             PinningError: The memory cannot be had, or not page-locked as it was asked for.
@@ -331,8 +331,8 @@ class TransferEngine:
     def poll(self) -> list[Transfer]:
         """Returns the transfers that ended since the last time, failed ones included.
 
-        Those whose ``wait`` or ``done`` told of it are left out; who does neither loses the oldest of more than 65,536
-        ends. O(transfers under way).
+        Leaves out transfers whose ``wait`` or ``done`` has reported the end. Keeps the last 65,536 ends. O(transfers
+        under way).
 
         Raises:
             BlockIndexError: A mapping on the device held ids out of range; the next call goes on.
@@ -340,7 +340,7 @@ class TransferEngine:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until everything that was submitted so far has ended, well or not.
 
-        ``poll`` tells how. Other threads run meanwhile, and Ctrl-C is heard.
+        ``poll`` says how they ended. Other threads go on, and Ctrl-C interrupts.
 
         Raises:
             TransferTimeoutError: Something goes on for longer than ``timeout`` seconds.

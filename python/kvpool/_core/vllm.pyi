@@ -45,13 +45,13 @@ class VllmBlock:
         """The object that ``VllmPool.bind`` named, or None if it is gone."""
     @property
     def is_null(self) -> bool:
-        """Whether it is block 0, which stands for no block."""
+        """Whether it is block 0, the null block."""
     @property
     def block_hash(self) -> bytes | None:
         """The key of what it holds, or None."""
     @property
     def block_hash_num_tokens(self) -> int | None:
-        """Tokens of the prefix that its hash stands for, or None if there is none or it was not told."""
+        """Tokens of the prefix of its hash; None without a hash, or if vLLM did not say."""
     @property
     def prev_free_block(self) -> Any | None:
         """The free block that is reused before it, the queue's head sentinel, or None if it is not free.
@@ -134,7 +134,7 @@ class VllmPool:
         """Says whether it is a block of this pool."""
     @overload
     def allocate(self, n: int, observed: Literal[False] = False) -> tuple[list[VllmBlock], None]:
-        """Takes the next free blocks, each with one reference; what they were cached for is evicted.
+        """Takes the next free blocks, each with one reference, and evicts their keys.
 
         Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether it leads nowhere
         now. O(n).
@@ -151,7 +151,7 @@ class VllmPool:
         O(blocks).
         """
     def touch(self, blocks: Iterable[VllmBlock]) -> None:
-        """Adds one reference to each block; those that were free are so no longer.
+        """Adds one reference to each block; free blocks leave the queue.
 
         O(blocks).
         """
@@ -271,7 +271,7 @@ class VllmPool:
             InvalidArgumentError: More than 39 bytes.
         """
     def chain_group(self, group: int) -> None:
-        """Takes a block of a group to be of no use without the block before it: in full attention it is none.
+        """Declares a group's blocks useless without the block before them, as in full attention.
 
         Where the pool keeps a history, no block cached later is evicted before what is cached behind it. O(1).
         """
@@ -378,7 +378,7 @@ class VllmPool:
         O(n log n) in their number.
         """
     def num_evictable(self, blocks: Iterable[VllmBlock]) -> int:
-        """Returns how many of these blocks are free, and would be so no longer when touched.
+        """Returns how many of these blocks ``touch`` would take from the queue.
 
         O(blocks).
         """

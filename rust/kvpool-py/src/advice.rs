@@ -64,7 +64,7 @@ impl PyAdvisorConfig {
         Ok(Self(config))
     }
 
-    /// Blocks that are followed at most; an eighth of them stands for the pool.
+    /// Blocks that are followed at most; an eighth of them represents the pool.
     #[getter]
     fn max_sampled_blocks(&self) -> usize {
         self.0.max_sampled_blocks

@@ -118,7 +118,7 @@ impl PyMissSpan {
         self.0.reason.when().map(|when| when.admission)
     }
 
-    /// The time that retention had been told when it left the cache, or None.
+    /// The time of the last ``advance_time`` before it left the cache, or None.
     #[getter]
     fn time(&self) -> Option<f64> {
         self.0.reason.when()?.time
@@ -139,7 +139,7 @@ impl PyMissSpan {
         }
     }
 
-    /// Whether that is a request of another tenant, salt or user, whose id is not told.
+    /// Whether that is a request of another tenant, salt or user; its id is then hidden.
     #[getter]
     fn another(&self) -> bool {
         self.0.reason.whom() == Some(&Whom::Another)

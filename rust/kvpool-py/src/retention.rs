@@ -148,7 +148,7 @@ impl PyTenantLimits {
         }))
     }
 
-    /// Whose.
+    /// The tenant.
     #[getter]
     fn tenant(&self) -> u32 {
         self.0.tenant.0

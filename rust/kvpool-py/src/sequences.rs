@@ -253,7 +253,7 @@ impl PySequences {
         Ok(out)
     }
 
-    /// Takes a swap back.
+    /// Aborts a swap.
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |sequences| sequences.abort_swap(id))

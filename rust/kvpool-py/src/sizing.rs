@@ -106,7 +106,7 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
 
-    /// Runs LRU that is told of a dead block, with this probability, that it is dead.
+    /// Runs LRU with hints: a dead block is announced as dead with this probability.
     #[pyo3(signature = (capacity_blocks, accuracy, *, seed=0))]
     fn lru_with_hints(
         &self,

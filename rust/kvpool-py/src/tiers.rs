@@ -204,7 +204,7 @@ impl PySwap {
         self.mapping(py)
     }
 
-    /// Takes the swap back.
+    /// Aborts the swap.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.abort_swap(id)).or_raise(py)

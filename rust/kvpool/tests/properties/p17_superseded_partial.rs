@@ -1,4 +1,4 @@
-//! Property 17: once a block is promoted, looking up what it was before misses, and no event about that follows.
+//! Property 17: once a block is exchanged, looking up what it was before misses, and no event about that follows.
 //!
 //! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block with more tokens.
 //! Fails it: a table of partial digests beside the index that promotion does not clean; a promotion onto another block that
