@@ -65,7 +65,7 @@ class World:
         self.manager = kvpool.CacheManager(64, 4, retention=True, host_blocks=8)
         self.manager.admit("a", range(8))
         self.manager.admit(1, range(8))
-        self.step = self.manager.begin_step()
+        self.step = self.manager.plan_step()
         self.sequences = kvpool.Sequences([64, 8], self.hasher)
         self.one = self.sequences.admit([1, 2, 3])
         self.tiers = kvpool.TieredPool([64, 8])
@@ -76,11 +76,11 @@ class World:
         self.store = BlockStore.from_regions([(address, 8, 8)], 8, keep_alive=self.memory)
         self.engine = TransferEngine(threads=1)
         self.engine.submit(self.store, self.store, [(0, 1)]).wait()
-        self.trace = kvpool.Trace.generate(20, block_tokens=16)
-        self.references = _core.References(self.trace)
+        self.trace = kvpool.traces.Trace.generate(20, block_tokens=16)
+        self.references = _core.sizing.References(self.trace)
         self.curve = self.references.lru()
-        self.vllm = _core.VllmPool(16, True)
-        self.journal = kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=1 << 18)).journal_image() or b""
+        self.vllm = _core.vllm.VllmPool(16, True)
+        self.journal = kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=1 << 18)).journal_image() or b""
         fallback = {"tables": {}, "num_cached": {}, "blocks_class": tuple, "empty": None, "fallback": None}
         self.slots: dict[str, Any] = {
             "block_size": 4,
@@ -137,14 +137,14 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "release_after": (lambda w, s: w.pool.release_after(s, 1), 1),
     "register": (lambda w, s: w.pool.register(s, w.chain), 1),
     "mark_computed": (lambda w, s: w.pool.mark_computed(s), 1),
-    "evict": (lambda w, s: w.pool.evict(s), 1),
+    "drop_cached": (lambda w, s: w.pool.drop_cached(s), 1),
     "mark_accessed": (lambda w, s: w.pool.mark_accessed(s, 1.0), 1),
     "pool.retain": (lambda w, s: w.pool.retain(s, RETENTION), 1),
     "assign_tenant": (lambda w, s: w.pool.assign_tenant(s, 1), 1),
-    "manager.evict": (lambda w, s: w.manager.evict(s), 1),
-    "push_front_n": (lambda _, s: kvpool.FreeBlockList(8).push_front_n(s), 1),
-    "allocator.acquire": (lambda _, s: kvpool.BlockAllocator(8).acquire(s), 1),
-    "allocator.release": (lambda _, s: kvpool.BlockAllocator(8).release(s), 1),
+    "manager.drop_cached": (lambda w, s: w.manager.drop_cached(s), 1),
+    "push_front_n": (lambda _, s: kvpool.parts.FreeBlockList(8).push_front_n(s), 1),
+    "allocator.acquire": (lambda _, s: kvpool.parts.BlockAllocator(8).acquire(s), 1),
+    "allocator.release": (lambda _, s: kvpool.parts.BlockAllocator(8).release(s), 1),
     "tiers.begin_swap": (lambda w, s: w.tiers.begin_swap(s, src=0, dst=1), 1),
     "tiers.fit_swap": (lambda w, s: w.tiers.fit_swap(s, src=0, dst=1), 1),
     # Requests and their counts.
@@ -163,8 +163,8 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "TransferPlan": (lambda _, s: kvpool.TransferPlan(s), ((0, 1), (1, 1))),
     "rounds": (lambda w, s: w.plan.rounds(s), (0, 5)),
     "runs": (lambda w, s: w.plan.runs(s), (0, 5)),
-    "LruEvictor.insert": (lambda _, s: kvpool.LruEvictor(8).insert(s), (1, 0)),
-    "from_digests": (lambda _, s: kvpool.HashChain.from_digests("sha256", 4, s), b"x" * 32),
+    "LruEvictor.insert": (lambda _, s: kvpool.parts.LruEvictor(8).insert(s), (1, 0)),
+    "from_digests": (lambda _, s: kvpool.hashing.HashChain.from_digests("sha256", 4, s), b"x" * 32),
     "RetentionConfig": (lambda _, s: kvpool.RetentionConfig(tenants=s), kvpool.TenantLimits(1)),
     "retain": (lambda w, s: w.manager.retain("a", s), (0, None, RETENTION)),
     "admit, retention": (lambda w, s: w.manager.admit("new", [1], retention=s), (0, None, RETENTION)),
@@ -180,7 +180,7 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "submit": (lambda w, s: w.engine.submit(w.store, w.store, s), (0, 1)),
     "submit, row": (lambda w, s: w.engine.submit(w.store, w.store, [s]), 1),
     "copy": (lambda w, s: w.engine.copy(w.store, w.store, s), (0, 1)),
-    "copy_by_handle": (lambda w, s: _core.copy_by_handle(w.store.handle, w.store.handle, s), (0, 1)),
+    "copy_by_handle": (lambda w, s: _core.transfer.copy_by_handle(w.store.handle, w.store.handle, s), (0, 1)),
     "execute": (lambda w, s: w.engine.execute(w.plan, s), "store"),
     "execute, scratch": (lambda w, s: w.engine.execute(w.plan, [w.store, w.store], scratch=s), (0, 5)),
     # vLLM's pool.
@@ -196,15 +196,15 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "vllm.num_evictable": (lambda w, s: w.vllm.num_evictable(s), "block"),
     "vllm.cache_full": (lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
     "vllm.cache_full, mask": (lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
-    "vllm_block_ids": (lambda _, s: _core.vllm_block_ids((s,)), "block"),
-    "VllmSlots": (lambda w, s: _core.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
+    "vllm_block_ids": (lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
+    "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
 }
 
 # Calls that take a count; those whose memory it decides at once.
 COUNTS: dict[str, Call] = {
     "allocate": lambda w, n: w.pool.allocate(n),
-    "pop_front_n": lambda _, n: kvpool.FreeBlockList(8).pop_front_n(n),
-    "allocator.allocate": lambda _, n: kvpool.BlockAllocator(8).allocate(n),
+    "pop_front_n": lambda _, n: kvpool.parts.FreeBlockList(8).pop_front_n(n),
+    "allocator.allocate": lambda _, n: kvpool.parts.BlockAllocator(8).allocate(n),
     "lookahead": lambda w, n: w.manager.append_tokens("a", [1], lookahead=n),
     "sequences.lookahead": lambda w, n: w.sequences.append(w.one, [1], lookahead=n),
     "fit": lambda w, n: w.sequences.fit(n),
@@ -216,8 +216,8 @@ COUNTS: dict[str, Call] = {
     "host": lambda w, n: BlockStore.host(n, w.store),
     "threads": lambda _, n: TransferEngine(threads=n),
     "staging_bytes": lambda _, n: TransferEngine(staging_bytes=n),
-    "ring_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=n)),
-    "frame_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.Journal(ring_bytes=2**62, frame_bytes=n)),
+    "ring_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n)),
+    "frame_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=2**62, frame_bytes=n)),
     "event_capacity": lambda _, n: kvpool.BlockPool(8, event_capacity=n),
     "host_blocks": lambda _, n: kvpool.CacheManager(8, host_blocks=n),
     "scrub_blocks": lambda _, n: kvpool.CacheManager(8, scrub_blocks=n),
@@ -228,14 +228,14 @@ COUNTS: dict[str, Call] = {
     "block_size": lambda _, n: kvpool.BlockHasher(block_size=n),
     "with_block_tokens": lambda w, n: w.trace.with_block_tokens(n),
     "optimal": lambda w, n: w.references.optimal(n),
-    "sampled_lru": lambda w, n: _core.sampled_lru(w.trace, max_blocks=n),
-    "replay.threads": lambda w, n: kvpool.Replay(w.trace, threads=n),
-    "replay.max_running": lambda w, n: kvpool.Replay(w.trace, mode="engine", max_running=n, step_tokens=n),
-    "read_journal": lambda w, n: kvpool.read_journal(w.journal, count=n),
+    "sampled_lru": lambda w, n: _core.sizing.sampled_lru(w.trace, max_blocks=n),
+    "replay.threads": lambda w, n: kvpool.traces.Replay(w.trace, threads=n),
+    "replay.max_running": lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n),
+    "read_journal": lambda w, n: kvpool.journal.read_journal(w.journal, count=n),
     "vllm.allocate": lambda w, n: w.vllm.allocate(n),
     "vllm.peek": lambda w, n: w.vllm.peek(n),
     "vllm.queue_pop": lambda w, n: w.vllm.queue_pop(n),
-    "VllmPool": lambda _, n: _core.VllmPool(n, True),
+    "VllmPool": lambda _, n: _core.vllm.VllmPool(n, True),
 }
 KINDS: dict[str, Callable[[Any], object]] = {
     "range": lambda _: range(HUGE),

@@ -21,10 +21,11 @@ from kvpool.sizing import References
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool._core import AdvicePoint, HashChain
+    from kvpool._core.advisor import AdvicePoint
+    from kvpool._core.hashing import HashChain
 
 #: All that a ghost cache can be kept of.
-POLICIES = [name for name in kvpool.eviction_policies() if name != "last-accessed"]
+POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
 DEFAULT_POLICIES = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive"]
 #: Sizes of a curve, in eighths of the pool's.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -153,7 +154,7 @@ def test_a_sample_of_everything_is_what_models_say(
 
 def test_one_in_so_many_is_near() -> None:
     """A sample, against the exact curve of the same lookups."""
-    trace = kvpool.Trace.generate(1500, seed=3)
+    trace = kvpool.traces.Trace.generate(1500, seed=3)
     exact = References(trace, blocks="full").lru()
     prompts = [json.loads(line) for line in trace.to_jsonl().splitlines()]
     pool = BlockPool(2001, 1, advisor=AdvisorConfig(sample_every=4, policies=["lru"], window=10**9))
@@ -188,7 +189,7 @@ def test_a_refused_request_counts_once_it_is_admitted() -> None:
         with pytest.raises(OutOfBlocksError):
             manager.admit("b", prompt)
         manager.probe(prompt)
-        step = manager.begin_step()
+        step = manager.plan_step()
         with pytest.raises(OutOfBlocksError):
             step.admit("b", prompt)
         step.rollback()
@@ -291,7 +292,7 @@ def test_memory_follows_the_sample() -> None:
         ({"max_tenants": 1025}, "max_tenants is 1025: must be at most 1024"),
         ({"window": 0}, "window is 0: must be 1 or more"),
         ({"seed": -1}, "seed is -1"),
-        ({"policies": ["mru"]}, rf"mru.*{', '.join(kvpool.eviction_policies())}"),
+        ({"policies": ["mru"]}, rf"mru.*{', '.join(kvpool.policies.eviction_policies())}"),
         ({"policies": ["lru", "arc", "lru"]}, "policies is lru twice: must be each policy once"),
         ({"policies": ["last-accessed"]}, "policies is last-accessed: must be policies that need no access times"),
     ],

@@ -10,7 +10,7 @@ import kvpool
 from kvpool import errors
 
 
-def chain(algorithm: str, verify: str = "none") -> kvpool.HashChain:
+def chain(algorithm: str, verify: str = "none") -> kvpool.hashing.HashChain:
     return kvpool.BlockHasher(algorithm, 2, verify=verify).cursor([1, 2, 3, 4]).chain()
 
 
@@ -25,7 +25,7 @@ def test_a_refused_registration_leaves_no_algorithm() -> None:
     pool.release(table)
     pool.reset()
     assert pool.probe(chain("sha256")).cached_blocks == 0
-    index = kvpool.PrefixIndex(6, 2)
+    index = kvpool.parts.PrefixIndex(6, 2)
     index.insert(1, chain("sha256"), 0)
     index.clear()
     assert index.insert(1, chain("blake3"), 0)

@@ -48,7 +48,7 @@ def pool() -> kvpool.BlockPool:
     return pool
 
 
-def chain(blocks: int = 1) -> kvpool.HashChain:
+def chain(blocks: int = 1) -> kvpool.hashing.HashChain:
     return kvpool.BlockHasher(block_size=4).cursor(range(4 * blocks)).chain()
 
 
@@ -88,10 +88,10 @@ def refused(
     [
         kvpool.BlockPool,
         kvpool.CacheManager,
-        kvpool.BlockAllocator,
-        kvpool.FreeBlockList,
-        kvpool.PrefixIndex,
-        kvpool.LruEvictor,
+        kvpool.parts.BlockAllocator,
+        kvpool.parts.FreeBlockList,
+        kvpool.parts.PrefixIndex,
+        kvpool.parts.LruEvictor,
     ],
     ids=lambda make: make.__name__,
 )
@@ -116,7 +116,7 @@ def test_block_size(block_size: int) -> None:
         ({"algorithm": ""}, errors.InvalidArgumentError, ['""']),
         ({"verify": "maybe"}, errors.InvalidArgumentError, ["maybe", "fingerprint"]),
         ({"duplicates": "drop"}, errors.InvalidArgumentError, ['"drop"', "drop-on-release"]),
-        ({"eviction": "newest"}, errors.InvalidArgumentError, ["newest", *kvpool.eviction_policies()]),
+        ({"eviction": "newest"}, errors.InvalidArgumentError, ["newest", *kvpool.policies.eviction_policies()]),
         ({"watermark": 1.0}, errors.InvalidArgumentError, ["watermark", "1"]),
         ({"watermark": -0.5}, errors.InvalidArgumentError, ["watermark", "-0.5"]),
         ({"watermark": float("nan")}, errors.InvalidArgumentError, ["watermark", "NaN"]),
@@ -244,7 +244,7 @@ WRONG_TYPE: list[tuple[Any, str]] = [
 
 
 def token_calls(manager: kvpool.CacheManager, tokens: Any) -> list[Callable[[], object]]:
-    step = manager.begin_step()
+    step = manager.plan_step()
     cursor = manager.prepare([1])
     return [
         lambda: manager.prepare(tokens),
@@ -397,7 +397,7 @@ def test_big_endian_out_is_refused_or_written_right(pool: kvpool.BlockPool, mana
 
 @pytest.mark.parametrize("name", [None, 1.0, b"run", True, ("run",), ["run"], Ellipsis], ids=str)
 def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.admit(name, [1]),
         lambda: manager.append([name], [1]),
@@ -453,7 +453,7 @@ def test_big_endian_request_ids_are_refused_or_read_right(manager: kvpool.CacheM
 @pytest.mark.parametrize("name", ["nobody", 77, "", "1"])
 def test_unknown_requests(manager: kvpool.CacheManager, name: str | int) -> None:
     manager.admit(1, [1])
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.append(["run", name], [1, 2]),
         lambda: manager.append_tokens(name, [1]),
@@ -482,7 +482,7 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
     refused(lambda: manager.admit("wait", [1]), wrong, ValueError, '"wait"', on=manager)
     refused(lambda: manager.append(["run", "run"], [1, 2]), wrong, ValueError, '"run"', "twice", on=manager)
     refused(lambda: manager.commit_batch(["run", "run"], [9, 10]), wrong, ValueError, '"run"', on=manager)
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("run", [1])
     step.admit("new", [1])
     refused(lambda: step.admit("run", [1]), wrong, ValueError, '"run"', on=manager)
@@ -492,7 +492,7 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
 
 
 def test_requests_in_the_wrong_state(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     calls: list[Callable[[], object]] = [
         lambda: manager.append(["run", "wait"], [1, 2]),
         lambda: manager.append_tokens("wait", [1]),
@@ -527,7 +527,7 @@ def test_computed_counts_out_of_range(manager: kvpool.CacheManager, computed: in
 
 
 def test_empty_prompts(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     prompts: list[Any] = [[], (), range(0), np.array([], dtype=np.int32), manager.prepare([])]
     for prompt in prompts:
         for admit in (manager.admit, step.admit):
@@ -549,7 +549,7 @@ def test_empty_prompts(manager: kvpool.CacheManager) -> None:
 )
 def test_foreign_cursors(manager: kvpool.CacheManager, settings: dict[str, Any]) -> None:
     foreign = kvpool.BlockHasher(**{"block_size": 4, **settings}).cursor(range(9))
-    step = manager.begin_step()
+    step = manager.plan_step()
     for call in (
         lambda: manager.probe(foreign),
         lambda: manager.admit("new", foreign),
@@ -563,7 +563,7 @@ def test_foreign_cursors(manager: kvpool.CacheManager, settings: dict[str, Any])
 def test_extra_keys_given_twice(manager: kvpool.CacheManager) -> None:
     extra = kvpool.ExtraKeys(salt="s")
     cursor = manager.prepare(range(9), extra)
-    step = manager.begin_step()
+    step = manager.plan_step()
     for call in (
         lambda: manager.probe(cursor, extra),
         lambda: manager.admit("new", cursor, extra),
@@ -603,7 +603,7 @@ def id_calls(pool: kvpool.BlockPool, ids: Any) -> list[Callable[[], object]]:
         lambda: pool.release_after(ids, 9),
         lambda: pool.register(ids, chain(4)),
         lambda: pool.mark_computed(ids),
-        lambda: pool.evict(ids),
+        lambda: pool.drop_cached(ids),
     ]
 
 
@@ -618,7 +618,7 @@ def test_block_ids_out_of_range(pool: kvpool.BlockPool, manager: kvpool.CacheMan
         if block != 0:
             refused(lambda look=look: look(block), errors.InvalidBlockError, ValueError, block, on=pool)  # type: ignore[misc]
     outside = block if block != 10 else 12
-    refused(lambda: manager.evict([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
+    refused(lambda: manager.drop_cached([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
 
 
 def test_the_null_block(pool: kvpool.BlockPool) -> None:
@@ -680,7 +680,7 @@ def test_registration_of_what_cannot_be_registered(pool: kvpool.BlockPool) -> No
 
 
 def test_stale_steps(manager: kvpool.CacheManager) -> None:
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("run", [1])
     manager.append_tokens("run", [2])
     calls: list[Callable[[], object]] = [
@@ -696,11 +696,11 @@ def test_stale_steps(manager: kvpool.CacheManager) -> None:
 
 
 def test_finished_steps(manager: kvpool.CacheManager) -> None:
-    committed, rolled_back = manager.begin_step(), manager.begin_step()
+    committed, rolled_back = manager.plan_step(), manager.plan_step()
     rolled_back.release("run")
     rolled_back.rollback()
     rolled_back.rollback()
-    with manager.begin_step() as left:
+    with manager.plan_step() as left:
         left.release("run")
     assert "run" in manager
     committed.append("run", [1])
@@ -795,7 +795,7 @@ def test_retention_with_an_order_of_its_own() -> None:
 
 @pytest.mark.parametrize("eviction", ["", "LRU", "mru"])
 def test_an_unknown_policy_lists_the_known(eviction: str) -> None:
-    known = kvpool.eviction_policies()
+    known = kvpool.policies.eviction_policies()
     wrong = errors.InvalidArgumentError
     for make in (kvpool.BlockPool, kvpool.CacheManager):
         refused(lambda make=make: make(10, eviction=eviction), wrong, ValueError, *known)  # type: ignore[misc]
@@ -833,7 +833,7 @@ def test_hints_without_retention() -> None:
         lambda: manager.release("a", end_of_life=True),
         lambda: manager.advance_time(1),
         lambda: manager.tenant_blocks(1),
-        lambda: manager.begin_step().admit("b", [1], no_cache=True),
+        lambda: manager.plan_step().admit("b", [1], no_cache=True),
     ]
     for call in calls:
         refused(call, errors.NoRetentionError, RuntimeError, "retention")
@@ -888,7 +888,7 @@ def test_ids_that_are_no_text(manager: kvpool.CacheManager) -> None:
         lambda: manager.block_ids(LONE),
         lambda: manager.begin_swap_out([LONE]),
         lambda: LONE in manager,
-        lambda: manager.begin_step().admit(LONE, [1]),
+        lambda: manager.plan_step().admit(LONE, [1]),
     ]
     for call in calls:
         refused(call, errors.InvalidArgumentError, ValueError, "a request id", "UTF-8", on=manager)
@@ -921,7 +921,7 @@ def test_a_seed_that_is_no_text(make: Callable[..., object]) -> None:
 )
 def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.CacheManager, wide: int) -> None:
     hasher = kvpool.BlockHasher(block_size=4)
-    trace = kvpool.Trace.generate(4)
+    trace = kvpool.traces.Trace.generate(4)
     sequences = kvpool.Sequences([8, 8], hasher)
     calls: list[Callable[[], object]] = [
         lambda: kvpool.BlockPool(wide),
@@ -936,8 +936,8 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: hasher.cursor([1], epoch=wide),
         lambda: hasher.hash_tokens([1], epoch=wide),
         lambda: hasher.link([1, 2, 3, 4], epoch=wide),
-        lambda: kvpool.HashChain.from_digests("sha256", wide, []),
-        lambda: kvpool.PrefixIndex(8, wide),
+        lambda: kvpool.hashing.HashChain.from_digests("sha256", wide, []),
+        lambda: kvpool.parts.PrefixIndex(8, wide),
         lambda: kvpool.TieredPool([8], wide),
         lambda: kvpool.TieredPool([wide]),
         lambda: kvpool.Sequences([wide], hasher),
@@ -950,10 +950,10 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: pool.scrub(wide),
         lambda: manager.append_tokens("run", [1], lookahead=wide),
         lambda: manager.admit(wide, [1]),
-        lambda: kvpool.Trace.generate(wide),
-        lambda: kvpool.Trace.parse(b"", block_tokens=wide),
+        lambda: kvpool.traces.Trace.generate(wide),
+        lambda: kvpool.traces.Trace.parse(b"", block_tokens=wide),
         lambda: trace.with_block_tokens(wide),
-        lambda: kvpool.Replay(trace, capacity_blocks=wide),
+        lambda: kvpool.traces.Replay(trace, capacity_blocks=wide),
         lambda: kvpool.Retention(wide),
     ]
     for call in calls:
@@ -966,12 +966,12 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
 
 
 def test_ints_that_no_float_holds(pool: kvpool.BlockPool) -> None:
-    wide, hits = 10**400, _core.References(kvpool.Trace.generate(4)).lru()
+    wide, hits = 10**400, _core.sizing.References(kvpool.traces.Trace.generate(4)).lru()
     calls: list[Callable[[], object]] = [
         lambda: kvpool.CacheManager(8, watermark=wide),
-        lambda: kvpool.Trace.generate(4, rate_per_s=wide),
-        lambda: kvpool.Trace.parse(b"", event_gap_s=wide),
-        lambda: kvpool.Replay(kvpool.Trace.generate(4), step_ms=wide),
+        lambda: kvpool.traces.Trace.generate(4, rate_per_s=wide),
+        lambda: kvpool.traces.Trace.parse(b"", event_gap_s=wide),
+        lambda: kvpool.traces.Replay(kvpool.traces.Trace.generate(4), step_ms=wide),
         lambda: kvpool.Retention(ttl=wide),
         lambda: pool.advance_time(wide),
         lambda: pool.mark_accessed([1], wide),

@@ -110,7 +110,7 @@ def test_unsigned_arrays_are_taken_if_they_have_32_bits(code: str) -> None:
     if values.itemsize == 4:
         assert hasher.hash_tokens(values) == hasher.hash_tokens(SMALL)
     else:
-        with pytest.raises(kvpool.TokenTypeError, match=code if code == "L" else '"Q"'):
+        with pytest.raises(kvpool.errors.TokenTypeError, match=code if code == "L" else '"Q"'):
             hasher.hash_tokens(values)
 
 
@@ -126,7 +126,7 @@ def test_a_tensor_lends_its_memory_once() -> None:
     "values", [np.arange(4, dtype=np.float32), np.zeros((2, 2), dtype=np.int64)], ids=["float", "2-D"]
 )
 def test_a_tensor_of_a_wrong_type_is_refused(values: Any) -> None:
-    with pytest.raises(kvpool.TokenTypeError):
+    with pytest.raises(kvpool.errors.TokenTypeError):
         kvpool.BlockHasher(block_size=4).hash_tokens(Tensor(values))
 
 
@@ -149,7 +149,7 @@ def test_tokens_of_every_kind_reach_the_manager(kind: str) -> None:
     assert manager.admit("other", make(SMALL)).cached_tokens == 36
     assert manager.append_tokens("other", make([1, 2, 3, 4, 5])) == [(10, 12), (11, 13)]
     assert manager.append(["list", "other"], make([3, 4])) == [(0, 10, 14)]
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         assert step.admit("third", make(SMALL)) == 36
         assert step.append("list", make([1, 2, 3, 4])) == 1
         step.commit()
@@ -170,7 +170,7 @@ def test_block_ids_and_counts_of_every_kind(kind: str) -> None:
     pool.release_table(make([3, 4]))
     pool.release_after(make([2, 2]), 1)
     assert pool.eviction_order() == [4, 3]
-    assert pool.evict(make([4])) == 1
+    assert pool.drop_cached(make([4])) == 1
     manager = kvpool.CacheManager(16, 4)
     manager.admit(1, range(8))
     manager.admit(2, range(50, 58))
@@ -250,7 +250,7 @@ def test_unaligned_buffers_are_refused_or_read_right(dtype: type) -> None:
     hasher = kvpool.BlockHasher(block_size=4)
     try:
         digests = hasher.hash_tokens(unaligned)
-    except kvpool.TokenTypeError:
+    except kvpool.errors.TokenTypeError:
         return
     assert digests == hasher.hash_tokens(range(8))
 
@@ -260,7 +260,7 @@ def test_an_unaligned_out_is_refused_or_written_right() -> None:
     out = np.frombuffer(bytearray(b"\xff" * 17), dtype=np.int32, offset=1)
     try:
         pool.allocate(2, out=out)
-    except kvpool.TokenTypeError:
+    except kvpool.errors.TokenTypeError:
         assert pool.num_available == 15
     else:
         assert out.tolist() == [1, 2, -1, -1]

@@ -34,12 +34,12 @@ SMALL = ["replay", "--limit", "40", "--capacity-blocks", "2000"]
 @pytest.fixture
 def trace_file(tmp_path: Path) -> Path:
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(kvpool.Trace.generate(60, seed=3).to_jsonl())
+    path.write_bytes(kvpool.traces.Trace.generate(60, seed=3).to_jsonl())
     return path
 
 
-def library_report(trace: kvpool.Trace, **settings: Any) -> dict[str, Any]:
-    replay = kvpool.Replay(trace, **settings)
+def library_report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any]:
+    replay = kvpool.traces.Replay(trace, **settings)
     replay.advance()
     report: dict[str, Any] = json.loads(replay.report_json())
     return report
@@ -56,7 +56,7 @@ def test_json_is_the_report_of_the_library(
     settings = {"mode": mode, "block_size": block_size, "capacity_blocks": 3000}
     options = ["--mode", mode, "--block-size", str(block_size), "--capacity-blocks", "3000"]
     printed = json_of(capsys, "replay", trace_file, *options)
-    trace = kvpool.Trace.read(trace_file)
+    trace = kvpool.traces.Trace.read(trace_file)
     report = library_report(trace, **settings)
     assert {key: printed[key] for key in report} == report
     assert printed["trace"] == {"source": str(trace_file), **trace.summary()}
@@ -77,7 +77,7 @@ def test_every_engine_option_reaches_the_engine(capsys: pytest.CaptureFixture[st
     }
     options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     printed = json_of(capsys, "replay", trace_file, "--capacity-blocks", "9000", "--threads", "1", *options)
-    trace = kvpool.Trace.read(trace_file)
+    trace = kvpool.traces.Trace.read(trace_file)
     report = library_report(trace, mode="engine", capacity_blocks=9000, **settings)
     assert printed["engine"] == report["engine"]
     for name in settings:
@@ -105,7 +105,7 @@ def test_hash_algorithms_agree_on_hits(capsys: pytest.CaptureFixture[str], algor
 
 def test_without_a_trace_one_is_made_up(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json_of(capsys, *SMALL)
-    trace = kvpool.Trace.generate(40)
+    trace = kvpool.traces.Trace.generate(40)
     assert printed["trace"] == {"source": "generated", **trace.summary()}
     assert printed["hits"] == library_report(trace, mode="engine", capacity_blocks=2000)["hits"]
     assert main(SMALL) == 0
@@ -143,7 +143,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
     options = ["--mode", mode, "--capacity-blocks", "3000", "--model", "gpt-2", "--verify", "tokens"]
     assert main(["replay", str(trace_file), *options]) == 0
     captured = capsys.readouterr()
-    report = library_report(kvpool.Trace.read(trace_file), mode=mode, capacity_blocks=3000)
+    report = library_report(kvpool.traces.Trace.read(trace_file), mode=mode, capacity_blocks=3000)
     figures = [f"{report[rate]:.2f} %" for rate in report if rate.endswith("hit_rate")]
     assert len(figures) == 4
     figures += [f"{report[count]:,}" for count in ("evicted", "allocated")]
@@ -207,7 +207,7 @@ def test_gzip_and_stdin_are_the_same_trace(
 
 def test_limit_and_trace_block_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(kvpool.Trace.generate(20, block_tokens=64).to_jsonl())
+    path.write_bytes(kvpool.traces.Trace.generate(20, block_tokens=64).to_jsonl())
     printed = json_of(capsys, "replay", path, "--trace-block-size", "64", "--limit", "7")
     assert printed["hits"]["requests"] == 7
     assert printed["trace_block_tokens"] == 64
@@ -345,11 +345,11 @@ def test_generate_is_deterministic_and_replays(capsys: pytest.CaptureFixture[str
         assert captured.out == ""
         assert re.fullmatch(r"30 requests over [\d,]+ s, [\d,]+ prompt tokens, .* different\n", captured.err)
     plain, packed, again, other = (path.read_bytes() for path in files)
-    assert plain == gzip.decompress(packed) == kvpool.Trace.generate(30, seed=5).to_jsonl()
+    assert plain == gzip.decompress(packed) == kvpool.traces.Trace.generate(30, seed=5).to_jsonl()
     assert packed == again
     assert plain != other
     settings: dict[str, Any] = {"mode": "engine", "capacity_blocks": 500}
-    report = library_report(kvpool.Trace.generate(30, seed=5), **settings)
+    report = library_report(kvpool.traces.Trace.generate(30, seed=5), **settings)
     assert json_of(capsys, "replay", files[1], "--capacity-blocks", "500")["hits"] == report["hits"]
 
 
@@ -358,7 +358,7 @@ def test_generate_to_stdout_with_every_option() -> None:
     options = [text for name, value in settings.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     done = run("generate", "--requests", "9", "--seed", "1", "--trace-block-size", "64", *options)
     assert done.returncode == 0
-    assert done.stdout == kvpool.Trace.generate(9, seed=1, block_tokens=64, **settings).to_jsonl()
+    assert done.stdout == kvpool.traces.Trace.generate(9, seed=1, block_tokens=64, **settings).to_jsonl()
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -399,7 +399,7 @@ def test_models_say_how_sliding_windows_are_counted(capsys: pytest.CaptureFixtur
     assert "KiB per token, windows in full" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("algorithm", kvpool.hash_algorithms())
+@pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
 def test_hash(capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     extra = kvpool.ExtraKeys(salt="pepper")
     hasher = kvpool.BlockHasher(algorithm, 4, seed="1")

@@ -26,7 +26,7 @@ MAGIC = b"KVPJRN01"
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:
     """A journal of a pool: 43 operations, of which the one with number 40 allocates ``last`` blocks."""
-    pool = kvpool.BlockPool(blocks, 2, journal=kvpool.Journal(path, digest_every=digests))
+    pool = kvpool.BlockPool(blocks, 2, journal=kvpool.journal.Journal(path, digest_every=digests))
     for _ in range(20):
         pool.release(pool.allocate(2))
     if last < blocks:
@@ -74,7 +74,7 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
 
 def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     printed = json_of(capsys, "show", good, "--from", "38", "--count", "3")
-    info = kvpool.read_journal(good, start=38, count=3)
+    info = kvpool.journal.read_journal(good, start=38, count=3)
     names = ["subject", "version", "settings", "bytes", "first_operation", "operations", "digest_every", "digests",
              "calls", "cut_at", "cut_bytes"]  # fmt: skip
     assert printed == {
@@ -106,7 +106,7 @@ def test_a_journal_gives_the_terminal_no_orders(
 ) -> None:
     """Whatever a header or a record says: title, clipboard, colours, the C1 controls, the direction of writing."""
     order = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
-    info = kvpool.read_journal(good, count=1)
+    info = kvpool.journal.read_journal(good, count=1)
     facts = {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
     facts |= {"subject": "manager" + order, "version": order, "calls": {order: 1}, "lines": [(0, order, order)]}
     facts["settings"] = {name: order if isinstance(value, str) else value for name, value in info.settings.items()}
@@ -128,7 +128,7 @@ def test_a_journal_gives_the_terminal_no_orders(
 def test_show_of_a_manager_and_of_a_cut_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
     manager = kvpool.CacheManager(
-        20, 4, host_blocks=5, verify="fingerprint", journal=kvpool.Journal(path, frame_bytes=64)
+        20, 4, host_blocks=5, verify="fingerprint", journal=kvpool.journal.Journal(path, frame_bytes=64)
     )
     manager.admit("[bold]a[/bold]", range(9))
     for _ in range(9):
@@ -143,12 +143,12 @@ def test_show_of_a_manager_and_of_a_cut_one(capsys: pytest.CaptureFixture[str], 
 
 
 def test_show_of_a_ring_that_dropped_its_beginning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=400, frame_bytes=100))
+    pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=400, frame_bytes=100))
     for _ in range(200):
         pool.release(pool.allocate(2))
     path = tmp_path / "ring.kvj"
     pool.save_journal(path)
-    first = kvpool.read_journal(path).first_operation
+    first = kvpool.journal.read_journal(path).first_operation
     out, _ = run(capsys, "show", path)
     assert f"from number {first:,} on: what was" in out
     _, err = run(capsys, "replay", path, code=2)
@@ -173,7 +173,7 @@ def test_a_replay_that_is_exact(capsys: pytest.CaptureFixture[str], good: Path) 
 
 
 def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) -> None:
-    found = kvpool.replay_journal(bad).difference
+    found = kvpool.journal.replay_journal(bad).difference
     assert found is not None
     out, err = run(capsys, "replay", bad, code=1)
     assert out == (
@@ -268,7 +268,7 @@ def test_shrink(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -
     assert lines[1].startswith("    0  allocate 7 blocks -> refused: ")
     assert lines[2].startswith("what goes wrong: refused: ")
     assert err == f"next: kvpool journal export {small} --python\n"
-    assert kvpool.read_journal(small).operations == 1
+    assert kvpool.journal.read_journal(small).operations == 1
     _, err = run(capsys, "shrink", bad, "-o", small, code=2)
     assert err.startswith(f"error: {small} exists")
     printed = json_of(capsys, "shrink", bad, "--operation", "40")
@@ -285,7 +285,7 @@ def test_nothing_to_shrink(capsys: pytest.CaptureFixture[str], good: Path) -> No
 
 def test_export(capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path) -> None:
     for language in ("rust", "python"):
-        text = kvpool.export_journal(good, language)
+        text = kvpool.journal.export_journal(good, language)
         assert run(capsys, "export", good, f"--{language}") == (text, "")
         path = tmp_path / language
         assert run(capsys, "export", good, f"--{language}", "-o", path) == ("", "")
@@ -315,7 +315,7 @@ def test_an_export_that_fails_leaves_no_file(
 ) -> None:
     def fails(*_: object, write: Callable[[str], object], **__: object) -> None:
         write("half a test")
-        raise kvpool.JournalError("operation 3 has no call in Python")
+        raise kvpool.errors.JournalError("operation 3 has no call in Python")
 
     monkeypatch.setattr(kvpool, "export_journal", fails)
     path = tmp_path / "test_it.py"

@@ -177,7 +177,7 @@ print("codes:", codes)
 
 def test_a_picture_of_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     trace = tmp_path / os.fsdecode(b"\xff$x$_\x1b.jsonl")
-    trace.write_bytes(kvpool.Trace.generate(10).to_jsonl())
+    trace.write_bytes(kvpool.traces.Trace.generate(10).to_jsonl())
     picture = tmp_path / "size.png"
     quick = ["--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru"]
     for command in (["size", str(trace), *quick], ["replay", str(trace), "--no-progress", "--capacity-blocks", "900"]):
@@ -194,7 +194,7 @@ def test_a_width_that_is_none_is_80(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: str
 ) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_bytes(kvpool.Trace.generate(20).to_jsonl())
+    path.write_bytes(kvpool.traces.Trace.generate(20).to_jsonl())
     quick = ("--no-progress", "--hints", "none", "--capacities", "20", "--policies", "lru")
     journal = tmp_path / "run.kvj"
     assert main(["replay", str(path), "--no-progress", "--capacity-blocks", "900", "--journal", str(journal)]) == 0

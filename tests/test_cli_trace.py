@@ -52,7 +52,7 @@ EVENTS = (
 )
 #: A trace of each format, its requests, block tokens and block references.
 GOOD = {
-    "mooncake": (kvpool.Trace.generate(30, seed=4).to_jsonl().decode(), 30, 512, None),
+    "mooncake": (kvpool.traces.Trace.generate(30, seed=4).to_jsonl().decode(), 30, 512, None),
     "mooncake-sessions": (SESSIONS, 3, 512, 6),
     "bailian": (BAILIAN, 2, 16, 7),
     "kv-cache-tester": (DOCUMENT, 3, 64, 9),
@@ -83,29 +83,29 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
 
 
 def test_every_format_is_covered_here() -> None:
-    assert list(GOOD) == kvpool.trace_formats()
+    assert list(GOOD) == kvpool.traces.trace_formats()
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_reading(tmp_path: Path, name: str) -> None:
     text, requests, block_tokens, references = GOOD[name]
-    trace = kvpool.Trace.parse(text.encode())
+    trace = kvpool.traces.Trace.parse(text.encode())
     assert (trace.format, len(trace), trace.block_tokens) == (name, requests, block_tokens)
     assert references is None or trace.summary()["block_references"] == references
     assert trace.notes()["records"] == (1 if name == "kv-cache-tester" else len(text.splitlines()))
     path = written(tmp_path, name)
     for again in (
-        kvpool.Trace.read(path),
-        kvpool.Trace.read(path, format=name),
-        kvpool.Trace.parse(gzip.compress(text.encode()), format=name),
+        kvpool.traces.Trace.read(path),
+        kvpool.traces.Trace.read(path, format=name),
+        kvpool.traces.Trace.parse(gzip.compress(text.encode()), format=name),
     ):
         assert again.to_jsonl("mooncake-sessions") == trace.to_jsonl("mooncake-sessions")
         assert again.notes() == trace.notes()
-    assert len(kvpool.Trace.read(path, limit=1)) == 1
+    assert len(kvpool.traces.Trace.read(path, limit=1)) == 1
 
 
 def test_a_made_up_trace_was_not_read() -> None:
-    trace = kvpool.Trace.generate(3)
+    trace = kvpool.traces.Trace.generate(3)
     assert trace.format is None
     assert set(trace.notes().values()) == {0}
 
@@ -113,7 +113,7 @@ def test_a_made_up_trace_was_not_read() -> None:
 def test_reading_in_slices(tmp_path: Path) -> None:
     path = written(tmp_path, "mooncake")
     size = path.stat().st_size
-    reader = kvpool.TraceReader(path)
+    reader = kvpool.traces.TraceReader(path)
     seen = [reader.bytes_read]
     while not reader.advance(500):
         seen.append(reader.bytes_read)
@@ -124,8 +124,8 @@ def test_reading_in_slices(tmp_path: Path) -> None:
         with pytest.raises(kvpool.KvpoolError, match="has given its trace"):
             call()
     path.write_text('{"timestamp": 0}\n')
-    reader = kvpool.TraceReader(path)
-    with pytest.raises(kvpool.TraceError, match='line 1: "input_length" is missing'):
+    reader = kvpool.traces.TraceReader(path)
+    with pytest.raises(kvpool.errors.TraceError, match='line 1: "input_length" is missing'):
         reader.advance()
     with pytest.raises(kvpool.KvpoolError, match="or has failed"):
         reader.finish()
@@ -134,39 +134,39 @@ def test_reading_in_slices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"format": "weka"}, kvpool.InvalidArgumentError, 'unknown format "weka", known: mooncake, '),
-        ({"block_tokens": -1}, kvpool.InvalidArgumentError, "block_tokens is -1"),
-        ({"event_gap_s": -0.5}, kvpool.InvalidArgumentError, "event_gap_s is -0.5: must be 0 or more"),
-        ({"event_gap_s": float("nan")}, kvpool.InvalidArgumentError, "event_gap_s is NaN"),
-        ({"sessions_at_once": 0}, kvpool.TraceError, "sessions_at_once is 0; allowed: 1 or more sessions"),
-        ({"limit": 0}, kvpool.TraceError, "limit is 0; allowed: 1 or more requests"),
+        ({"format": "weka"}, kvpool.errors.InvalidArgumentError, 'unknown format "weka", known: mooncake, '),
+        ({"block_tokens": -1}, kvpool.errors.InvalidArgumentError, "block_tokens is -1"),
+        ({"event_gap_s": -0.5}, kvpool.errors.InvalidArgumentError, "event_gap_s is -0.5: must be 0 or more"),
+        ({"event_gap_s": float("nan")}, kvpool.errors.InvalidArgumentError, "event_gap_s is NaN"),
+        ({"sessions_at_once": 0}, kvpool.errors.TraceError, "sessions_at_once is 0; allowed: 1 or more sessions"),
+        ({"limit": 0}, kvpool.errors.TraceError, "limit is 0; allowed: 1 or more requests"),
     ],
 )
 def test_bad_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     path = written(tmp_path, "kv-events")
     for call in (
-        lambda: kvpool.Trace.read(path, **arguments),
-        lambda: kvpool.Trace.parse(EVENTS.encode(), **arguments),
-        lambda: kvpool.TraceReader(path, **arguments),
+        lambda: kvpool.traces.Trace.read(path, **arguments),
+        lambda: kvpool.traces.Trace.parse(EVENTS.encode(), **arguments),
+        lambda: kvpool.traces.TraceReader(path, **arguments),
     ):
         with pytest.raises(error, match=re.escape(message)):
             call()
 
 
 def test_event_gap() -> None:
-    assert len(kvpool.Trace.parse(EVENTS.encode(), event_gap_s=0.5)) == 3
+    assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=0.5)) == 3
     # 4 follows 2 while 3 has gone on there already: another request, whatever the gap.
-    assert len(kvpool.Trace.parse(EVENTS.encode(), event_gap_s=float("inf"))) == 2
+    assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=float("inf"))) == 2
 
 
 def test_only_some_formats_are_written() -> None:
-    trace = kvpool.Trace.generate(3)
+    trace = kvpool.traces.Trace.generate(3)
     for name in ("kv-cache-tester", "block-rows", "kv-events"):
-        with pytest.raises(kvpool.InvalidArgumentError, match=f"{name} is not written"):
+        with pytest.raises(kvpool.errors.InvalidArgumentError, match=f"{name} is not written"):
             trace.to_jsonl(name)
-    with pytest.raises(kvpool.InvalidArgumentError, match="one must divide the other"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="one must divide the other"):
         trace.with_block_tokens(48)
-    with pytest.raises(kvpool.TraceError, match="block_tokens is 0"):
+    with pytest.raises(kvpool.errors.TraceError, match="block_tokens is 0"):
         trace.with_block_tokens(0)
 
 
@@ -240,7 +240,7 @@ def test_validate(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str)
     assert captured.err == ""
     first, *remarks = captured.out.splitlines()
     assert first == f"{path}: valid, {name}, {requests:,} requests in blocks of {block_tokens} tokens"
-    notes = kvpool.Trace.parse(text.encode()).notes()
+    notes = kvpool.traces.Trace.parse(text.encode()).notes()
     assert len(remarks) == sum(bool(count) for what, count in notes.items() if what != "records")
     facts = json_of(capsys, "trace", "validate", path)
     assert (facts["valid"], facts["format"], facts["notes"]) == (True, name, notes)
@@ -312,7 +312,7 @@ def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, 
     assert main(["trace", "convert", str(path), str(out), "--to", to]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    trace = kvpool.Trace.read(path)
+    trace = kvpool.traces.Trace.read(path)
     block = 16 if to == "bailian" else trace.block_tokens
     expected = trace.with_block_tokens(block)
     assert gzip.decompress(out.read_bytes()) == expected.to_jsonl(to)
@@ -339,7 +339,7 @@ def test_convert_to_larger_blocks_on_stdout(tmp_path: Path) -> None:
     path = written(tmp_path, "bailian")
     done = run("trace", "convert", path, "-", "--to", "mooncake-sessions", "--block-size", "32")
     assert done.returncode == 0
-    assert done.stdout == kvpool.Trace.read(path).with_block_tokens(32).to_jsonl("mooncake-sessions")
+    assert done.stdout == kvpool.traces.Trace.read(path).with_block_tokens(32).to_jsonl("mooncake-sessions")
     assert b'"session_id": "7", "timestamp": 2250' in done.stdout
     assert b"lost: the kind of a request (text, file" in done.stderr
 
@@ -387,7 +387,7 @@ def test_convert_never_overwrites_what_it_reads(
     other.write_text("old")
     for out in (other, tmp_path / "folder" / "new.txt"):
         assert main(convert(tmp_path / "folder", out)) == 0
-        assert out.read_bytes() == kvpool.Trace.read(path).with_block_tokens(16).to_jsonl("bailian")
+        assert out.read_bytes() == kvpool.traces.Trace.read(path).with_block_tokens(16).to_jsonl("bailian")
 
 
 def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("to", ["mooncake", "mooncake-sessions", "bailian"])
 def test_a_trace_is_written_in_pieces(to: str) -> None:
-    trace = kvpool.Trace.generate(3000, seed=6)
+    trace = kvpool.traces.Trace.generate(3000, seed=6)
 
     class File:
         def __init__(self) -> None:
@@ -459,7 +459,7 @@ def test_a_trace_is_written_in_pieces(to: str) -> None:
 
 
 def test_what_a_file_raises_comes_through() -> None:
-    trace = kvpool.Trace.generate(3000)
+    trace = kvpool.traces.Trace.generate(3000)
 
     class Full:
         def write(self, _: bytes) -> int:
@@ -469,7 +469,7 @@ def test_what_a_file_raises_comes_through() -> None:
         trace.write_jsonl(Full())
     with pytest.raises(AttributeError, match="write"):
         trace.write_jsonl(object())  # type: ignore[arg-type]
-    with pytest.raises(kvpool.InvalidArgumentError, match="kv-events is not written"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="kv-events is not written"):
         trace.write_jsonl(io.BytesIO(), "kv-events")
 
 

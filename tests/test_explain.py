@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
-from kvpool import CacheManager, ExplainConfig, ExtraKeys, InvalidArgumentError, UnknownRequestError
+from kvpool import CacheManager, ExplainConfig, ExtraKeys
 from kvpool.cli import main
+from kvpool.errors import InvalidArgumentError, UnknownRequestError
 
 BLOCK = 4
 
@@ -91,7 +92,7 @@ def test_epochs_and_tokens_are_named() -> None:
 
 def test_a_planned_step_and_a_resumption_are_explained() -> None:
     manager = CacheManager(num_blocks=9, block_size=BLOCK, explain=True)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.admit("a", range(12))
         step.commit()
     assert reasons(manager, "a") == [((0, 1), "never-seen"), ((1, 3), "behind")]
@@ -158,19 +159,19 @@ def test_settings() -> None:
 
 
 def test_a_replay_says_why_tokens_were_computed() -> None:
-    trace = kvpool.Trace.generate(requests=40, seed=3)
-    replay = kvpool.Replay(trace, mode="engine", capacity_blocks=9_000, explain=True)
+    trace = kvpool.traces.Trace.generate(requests=40, seed=3)
+    replay = kvpool.traces.Replay(trace, mode="engine", capacity_blocks=9_000, explain=True)
     replay.advance()
     replay.check_invariants()
     report = json.loads(replay.report_json())
     assert sum(report["misses"].values()) == report["hits"]["tokens"] - report["hits"]["token_hits"]
     assert report["misses"]["evicted"] > 0
-    silent = kvpool.Replay(trace, mode="engine", capacity_blocks=9_000)
+    silent = kvpool.traces.Replay(trace, mode="engine", capacity_blocks=9_000)
     silent.advance()
     del report["misses"]
     assert json.loads(silent.report_json()) == report
     with pytest.raises(InvalidArgumentError, match="explain is true: must be false in lookup mode"):
-        kvpool.Replay(trace, explain=True)
+        kvpool.traces.Replay(trace, explain=True)
 
 
 def test_the_command_prints_a_table_of_reasons(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +203,7 @@ def test_examples_of_the_docs_run_and_print_what_they_say() -> None:
 
 
 def test_the_docs_name_every_reason() -> None:
-    stub = Path(kvpool.__file__).with_name("_core.pyi").read_text(encoding="utf-8")
+    stub = Path(kvpool.__file__).with_name("_core").joinpath("explain.pyi").read_text(encoding="utf-8")
     documented = re.search(r"One of ``never-seen``.*?\n\n|One of ``never-seen``.*?\"\"\"", stub, flags=re.DOTALL)
     assert documented is not None
     for reason in re.findall(r"``([a-z-]+)``", documented.group()):

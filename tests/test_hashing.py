@@ -62,7 +62,7 @@ def vector_hasher(case: dict[str, Any], algorithm: str, verify: str = "none") ->
 
 
 def test_the_file_has_every_algorithm() -> None:
-    assert {algorithm for _, algorithm in CASES} == set(kvpool.hash_algorithms()) == {*NATIVE, *VLLM}
+    assert {algorithm for _, algorithm in CASES} == set(kvpool.hashing.hash_algorithms()) == {*NATIVE, *VLLM}
     assert len(CASES) > 300
 
 
@@ -148,14 +148,14 @@ def test_vllm_without_a_seed_starts_from_its_published_root(algorithm: str) -> N
 @pytest.mark.parametrize("field", ["tenant", "user"])
 def test_vllm_refuses_what_it_cannot_represent(algorithm: str, field: str) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed="0")
-    with pytest.raises(kvpool.HashingError, match=field):
+    with pytest.raises(kvpool.errors.HashingError, match=field):
         hasher.hash_tokens(range(4), extra_of({field: "x"}))
 
 
 # --- Cursors ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", kvpool.hash_algorithms())
+@pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
 def test_a_token_that_completes_no_block_is_not_hashed(algorithm: str) -> None:
     cursor = kvpool.BlockHasher(algorithm, 4, seed=None if algorithm == "blake3" else "0").cursor([1, 2])
     for token in range(3, 41):
@@ -206,9 +206,9 @@ def test_rebase_hashes_again_and_only_if_the_epoch_differs() -> None:
 
 def test_truncating_beyond_the_end_is_refused() -> None:
     cursor = kvpool.BlockHasher(block_size=4).cursor(range(10))
-    with pytest.raises(kvpool.HashingError, match=r"11.*10"):
+    with pytest.raises(kvpool.errors.HashingError, match=r"11.*10"):
         cursor.truncate(11)
-    with pytest.raises(kvpool.InvalidArgumentError, match="-1"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="-1"):
         cursor.truncate(-1)
     assert len(cursor) == 10
 
@@ -293,7 +293,7 @@ def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
 PROGRAM = """
 import kvpool
 extra = kvpool.ExtraKeys(adapter="a", salt="s", multimodal=[("i", 1, 3)])
-for algorithm in kvpool.hash_algorithms():
+for algorithm in kvpool.hashing.hash_algorithms():
     hasher = kvpool.BlockHasher(algorithm, 4, verify="tokens", seed=None if algorithm == "blake3" else "x")
     chain = hasher.cursor(range(100), extra, epoch=2).chain()
     print(algorithm, [digest.hex() for digest in chain.digests()], chain.fingerprints())
@@ -311,11 +311,11 @@ def test_digests_are_equal_in_every_process() -> None:
     assert len(outputs.pop().splitlines()) == 7
 
 
-@pytest.mark.parametrize("algorithm", kvpool.hash_algorithms())
+@pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
 def test_a_chain_of_digests_is_the_chain(algorithm: str) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed=None if algorithm == "blake3" else "0")
     chain = hasher.cursor(range(13), epoch=5).chain()
-    made = kvpool.HashChain.from_digests(algorithm, 4, chain.digests(), epoch=5)
+    made = kvpool.hashing.HashChain.from_digests(algorithm, 4, chain.digests(), epoch=5)
     assert (made.algorithm, made.block_size, made.epoch, len(made)) == (algorithm, 4, 5, 3)
     assert made.digests() == chain.digests()
     assert made.fingerprints() == []
@@ -329,9 +329,9 @@ def test_a_chain_of_digests_hits_what_its_tokens_stored() -> None:
     pool.register(table, chain)
     pool.mark_computed(table)
     pool.release_table(table)
-    assert pool.match_and_acquire(kvpool.HashChain.from_digests("sha256", 4, chain.digests())) == table
-    with pytest.raises(kvpool.StaleEpochError):
-        pool.probe(kvpool.HashChain.from_digests("sha256", 4, chain.digests(), epoch=1))
+    assert pool.match_and_acquire(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests())) == table
+    with pytest.raises(kvpool.errors.StaleEpochError):
+        pool.probe(kvpool.hashing.HashChain.from_digests("sha256", 4, chain.digests(), epoch=1))
 
 
 @pytest.mark.parametrize(
@@ -339,23 +339,23 @@ def test_a_chain_of_digests_hits_what_its_tokens_stored() -> None:
     [([b""], "0 bytes"), ([b"x" * 33], "33 bytes"), ([b"y" * 32, b"z" * 40], "40 bytes")],
 )
 def test_digests_of_wrong_length_are_refused(digests: list[bytes], message: str) -> None:
-    with pytest.raises(kvpool.HashingError, match=message):
-        kvpool.HashChain.from_digests("sha256", 4, digests)
+    with pytest.raises(kvpool.errors.HashingError, match=message):
+        kvpool.hashing.HashChain.from_digests("sha256", 4, digests)
 
 
 @pytest.mark.parametrize("length", [0, 1, 15, 17, 32])
 def test_digests_of_another_length_than_the_algorithm_makes_are_refused(length: int) -> None:
-    with pytest.raises(kvpool.HashingError, match="those of xxh3 have 16"):
-        kvpool.HashChain.from_digests("xxh3", 4, [b"x" * length])
+    with pytest.raises(kvpool.errors.HashingError, match="those of xxh3 have 16"):
+        kvpool.hashing.HashChain.from_digests("xxh3", 4, [b"x" * length])
 
 
 def test_a_pool_that_verifies_refuses_chains_without_fingerprints() -> None:
     pool = kvpool.BlockPool(8, 4, verify="fingerprint")
     digests = kvpool.BlockHasher(block_size=4).hash_tokens(range(4))
-    with pytest.raises(kvpool.InvalidArgumentError, match="fingerprint"):
-        pool.probe(kvpool.HashChain.from_digests("sha256", 4, digests))
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="fingerprint"):
+        pool.probe(kvpool.hashing.HashChain.from_digests("sha256", 4, digests))
     unverified = kvpool.BlockPool(8, 4)
-    with pytest.raises(kvpool.InvalidArgumentError, match="xxh3"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="xxh3"):
         unverified.probe(kvpool.BlockHasher("xxh3", 4).cursor(range(4)).chain())
 
 
@@ -369,7 +369,7 @@ def test_links_from_digests(algorithm: str) -> None:
         links.append(parent)
     for at, link in enumerate(links):
         before = links[at - 1].digest if at else None
-        made = kvpool.ChainLink.from_digest(
+        made = kvpool.hashing.ChainLink.from_digest(
             algorithm, link.digest, [2 * at, 2 * at + 1], parent=before, depth=at, epoch=5
         )
         assert made == link
@@ -380,19 +380,19 @@ def test_links_from_digests(algorithm: str) -> None:
 def test_links_from_digests_that_are_none() -> None:
     digest = bytes(32)
     for wrong, error in (
-        ({"depth": 1}, kvpool.InvalidArgumentError),
-        ({"parent": digest}, kvpool.InvalidArgumentError),
-        ({"depth": -1}, kvpool.InvalidArgumentError),
-        ({"epoch": -1}, kvpool.InvalidArgumentError),
-        ({"algorithm": "md5"}, kvpool.InvalidArgumentError),
-        ({"digest": bytes(31)}, kvpool.HashingError),
-        ({"parent": bytes(16), "depth": 1}, kvpool.HashingError),
-        ({"tokens": []}, kvpool.HashingError),
-        ({"tokens": [-1]}, kvpool.TokenError),
+        ({"depth": 1}, kvpool.errors.InvalidArgumentError),
+        ({"parent": digest}, kvpool.errors.InvalidArgumentError),
+        ({"depth": -1}, kvpool.errors.InvalidArgumentError),
+        ({"epoch": -1}, kvpool.errors.InvalidArgumentError),
+        ({"algorithm": "md5"}, kvpool.errors.InvalidArgumentError),
+        ({"digest": bytes(31)}, kvpool.errors.HashingError),
+        ({"parent": bytes(16), "depth": 1}, kvpool.errors.HashingError),
+        ({"tokens": []}, kvpool.errors.HashingError),
+        ({"tokens": [-1]}, kvpool.errors.TokenError),
     ):
         asked: dict[str, Any] = {"algorithm": "sha256", "digest": digest, "tokens": [1, 2], **wrong}
         with pytest.raises(error):
-            kvpool.ChainLink.from_digest(**asked)
+            kvpool.hashing.ChainLink.from_digest(**asked)
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

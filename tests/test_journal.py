@@ -31,9 +31,9 @@ MAGIC = b"KVPJRN01"
 HEAD = 12  # length and checksum of a frame
 
 
-def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.Journal:
+def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.journal.Journal:
     """A ring that drops nothing in a test."""
-    return kvpool.Journal(ring_bytes=1 << 24, digest_every=every, frame_bytes=frame_bytes)
+    return kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=every, frame_bytes=frame_bytes)
 
 
 def image_of(recorded: kvpool.BlockPool | kvpool.CacheManager) -> bytes:
@@ -88,7 +88,7 @@ POOL_CALLS = st.one_of(
     st.tuples(st.just("match_and_acquire"), TOKENS),
     st.tuples(st.just("register"), BLOCKS, TOKENS),
     st.tuples(st.just("mark_computed"), BLOCKS),
-    st.tuples(st.just("evict"), BLOCKS),
+    st.tuples(st.just("drop_cached"), BLOCKS),
     st.tuples(st.just("reset")),
     st.tuples(st.just("take_events")),
 )
@@ -136,11 +136,11 @@ def test_a_manager_replays_bit_by_bit(calls: list[Call], every: int) -> None:
     assert run_manager(manager, calls) == run_manager(without, calls)
     assert observe_manager(manager) == observe_manager(without)
     image = image_of(manager)
-    report = kvpool.replay_journal(image, check_every=5)
+    report = kvpool.journal.replay_journal(image, check_every=5)
     assert report.difference is None
     assert report.is_exact
     assert (report.operations, report.digests) == (len(calls), len(calls) // every)
-    info = kvpool.read_journal(image, count=len(calls))
+    info = kvpool.journal.read_journal(image, count=len(calls))
     assert [call for _, call, _ in info.lines if call != "digest"] == [name for name, *_ in calls]
     assert info.calls == {name: sum(name == one for one, *_ in calls) for name, *_ in calls}
     assert (info.operations, info.digests, info.digest_every) == (len(calls), len(calls) // every, every)
@@ -156,14 +156,14 @@ def test_a_pool_replays_bit_by_bit(calls: list[Call], every: int) -> None:
     assert run_pool(pool, calls) == run_pool(without, calls)
     assert observe_pool(pool) == observe_pool(without)
     image = image_of(pool)
-    report = kvpool.replay_journal(image, check_every=5)
+    report = kvpool.journal.replay_journal(image, check_every=5)
     assert report.difference is None
     assert (report.operations, report.digests) == (len(calls), len(calls) // every)
-    info = kvpool.read_journal(image, count=len(calls))
+    info = kvpool.journal.read_journal(image, count=len(calls))
     assert [call for _, call, _ in info.lines if call != "digest"] == [name for name, *_ in calls]
 
 
-@pytest.mark.parametrize("policy", kvpool.eviction_policies())
+@pytest.mark.parametrize("policy", kvpool.policies.eviction_policies())
 def test_every_policy_replays(policy: str) -> None:
     shuffled = random.Random(policy)
     manager = kvpool.CacheManager(40, 4, eviction=policy, journal=ring(8))
@@ -174,10 +174,10 @@ def test_every_policy_replays(policy: str) -> None:
             manager.commit(number, len(prompt))
             manager.release(number)
     assert manager.stats().pool.evicted > 0
-    assert kvpool.replay_journal(image_of(manager)).is_exact
+    assert kvpool.journal.replay_journal(image_of(manager)).is_exact
 
 
-@pytest.mark.parametrize("verify", kvpool.verify_modes())
+@pytest.mark.parametrize("verify", kvpool.hashing.verify_modes())
 def test_settings_come_back_from_the_header(verify: str) -> None:
     retention = kvpool.RetentionConfig(pin_budget=3, tenants=[kvpool.TenantLimits(1, floor=2, ceiling=9)])
     manager = kvpool.CacheManager(
@@ -190,8 +190,8 @@ def test_settings_come_back_from_the_header(verify: str) -> None:
     manager.take_plan()
     manager.complete_swap(swap)
     image = image_of(manager)
-    assert kvpool.replay_journal(image, check_every=1).is_exact
-    info = kvpool.read_journal(image, count=9)
+    assert kvpool.journal.replay_journal(image, check_every=1).is_exact
+    info = kvpool.journal.read_journal(image, count=9)
     told = info.settings
     assert (told["num_blocks"], told["block_size"], told["verify"], told["host_blocks"]) == (20, 4, verify, 8)
     assert (info.subject, info.version, info.first_operation) == ("manager", kvpool.__version__, 0)
@@ -207,7 +207,7 @@ def test_words_name_blocks_by_the_start_of_their_digests() -> None:
     manager.admit("a", range(8))
     manager.commit("a", 8)
     stored = [event["hash"].hex()[:16] for event in manager.take_events()[0] if event["type"] == "stored"]
-    (_, _, words), *_ = kvpool.read_journal(image_of(manager), start=0, count=1).lines
+    (_, _, words), *_ = kvpool.journal.read_journal(image_of(manager), start=0, count=1).lines
     assert words == f'"a": 8 tokens, 2 full blocks; 2 new: {stored[0]} {stored[1]}'
 
 
@@ -246,14 +246,14 @@ def hundred() -> kvpool.BlockPool:
     ],
 )
 def test_a_part_is_shown_with_its_digests(start: int | None, count: int, numbers: list[int]) -> None:
-    info = kvpool.read_journal(image_of(hundred()), start=start, count=count)
+    info = kvpool.journal.read_journal(image_of(hundred()), start=start, count=count)
     assert [number for number, _, _ in info.lines] == numbers
     assert (info.operations, info.digests) == (100, 10)
 
 
 @pytest.mark.parametrize("until", [0, 1, 50, 99, 100, 200])
 def test_a_replay_stops_where_it_is_told(until: int) -> None:
-    report = kvpool.replay_journal(image_of(hundred()), until=until)
+    report = kvpool.journal.replay_journal(image_of(hundred()), until=until)
     assert report.is_exact
     assert report.operations == min(until, 100)
 
@@ -275,13 +275,13 @@ def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
     assert len(ends) > 5
     for length in range(len(image)):
         if length < min(ends):
-            with pytest.raises(kvpool.JournalError, match=r"not a journal|header is damaged"):
-                kvpool.replay_journal(image[:length])
+            with pytest.raises(kvpool.errors.JournalError, match=r"not a journal|header is damaged"):
+                kvpool.journal.replay_journal(image[:length])
             continue
         whole = max(end for end in ends if end <= length)
-        report = kvpool.replay_journal(image[:length])
+        report = kvpool.journal.replay_journal(image[:length])
         assert report.is_exact
-        assert report.operations == kvpool.read_journal(image[:length]).operations == ends[whole]
+        assert report.operations == kvpool.journal.read_journal(image[:length]).operations == ends[whole]
         assert (report.cut_at, report.cut_bytes) == ((None, 0) if whole == length else (whole, length - whole))
 
 
@@ -292,7 +292,7 @@ def test_what_is_behind_a_damaged_byte_is_left_out() -> None:
     for position in shuffled.sample(range(second, len(image)), 60):
         damaged = bytearray(image)
         damaged[position] ^= 1 << shuffled.randrange(8)
-        report = kvpool.replay_journal(bytes(damaged))
+        report = kvpool.journal.replay_journal(bytes(damaged))
         assert report.is_exact
         assert report.operations < 100
         assert report.cut_at is not None
@@ -312,18 +312,18 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes, message: 
     path = tmp_path / "run.kvj"
     path.write_bytes(content)
     for call in (
-        kvpool.read_journal,
-        kvpool.replay_journal,
-        kvpool.bisect_journal,
-        kvpool.shrink_journal,
-        lambda source: kvpool.export_journal(source, "rust"),
-        lambda source: kvpool.compare_journals(source, source),
+        kvpool.journal.read_journal,
+        kvpool.journal.replay_journal,
+        kvpool.journal.bisect_journal,
+        kvpool.journal.shrink_journal,
+        lambda source: kvpool.journal.export_journal(source, "rust"),
+        lambda source: kvpool.journal.compare_journals(source, source),
     ):
-        with pytest.raises(kvpool.JournalError, match=message):
+        with pytest.raises(kvpool.errors.JournalError, match=message):
             call(content)
-        with pytest.raises(kvpool.JournalError, match=message):
+        with pytest.raises(kvpool.errors.JournalError, match=message):
             call(path)
-        with pytest.raises(kvpool.JournalFileError, match="No such file"):
+        with pytest.raises(kvpool.errors.JournalFileError, match="No such file"):
             call(tmp_path / "none")
 
 
@@ -332,20 +332,22 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes, message: 
 
 def test_a_file_holds_what_was_flushed_and_all_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
-    manager = kvpool.CacheManager(20, 4, journal=kvpool.Journal(path))
+    manager = kvpool.CacheManager(20, 4, journal=kvpool.journal.Journal(path))
     manager.admit("a", range(9))
-    assert kvpool.replay_journal(path).operations == 0  # collected, not written
+    assert kvpool.journal.replay_journal(path).operations == 0  # collected, not written
     manager.flush_journal()
-    assert kvpool.replay_journal(str(path)).operations == 1
+    assert kvpool.journal.replay_journal(str(path)).operations == 1
     manager.release("a")
     del manager
-    report = kvpool.replay_journal(path)
+    report = kvpool.journal.replay_journal(path)
     assert (report.operations, report.is_exact, report.cut_at) == (2, True, None)
 
 
 def test_a_ring_and_a_file_hold_the_same(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("file.kvj", "ring.kvj")]
-    for path, journal in zip(paths, (kvpool.Journal(paths[0]), kvpool.Journal(ring_bytes=1 << 20)), strict=True):
+    for path, journal in zip(
+        paths, (kvpool.journal.Journal(paths[0]), kvpool.journal.Journal(ring_bytes=1 << 20)), strict=True
+    ):
         pool = kvpool.BlockPool(20, 4, journal=journal)
         pool.release(pool.allocate(3))
         if journal.path is None:
@@ -353,7 +355,7 @@ def test_a_ring_and_a_file_hold_the_same(tmp_path: Path) -> None:
             assert path.read_bytes() == pool.journal_image()
         else:
             assert pool.journal_image() is None
-            with pytest.raises(kvpool.JournalError, match="no ring to save"):
+            with pytest.raises(kvpool.errors.JournalError, match="no ring to save"):
                 pool.save_journal(tmp_path / "other.kvj")
         del pool
     assert paths[0].read_bytes() == paths[1].read_bytes()
@@ -365,50 +367,50 @@ def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
     path.write_text("mine")
     made: list[Callable[[], object]] = [
-        lambda: kvpool.BlockPool(8, 4, journal=kvpool.Journal(path)),
-        lambda: kvpool.CacheManager(8, 4, journal=kvpool.Journal(path)),
-        lambda: kvpool.Replay(kvpool.Trace.generate(2), journal=kvpool.Journal(path)),
+        lambda: kvpool.BlockPool(8, 4, journal=kvpool.journal.Journal(path)),
+        lambda: kvpool.CacheManager(8, 4, journal=kvpool.journal.Journal(path)),
+        lambda: kvpool.traces.Replay(kvpool.traces.Trace.generate(2), journal=kvpool.journal.Journal(path)),
         lambda: kvpool.BlockPool(8, 4, journal=ring()).save_journal(path),
     ]
     for make in made:
-        with pytest.raises(kvpool.JournalExistsError, match=f"{path} exists") as caught:
+        with pytest.raises(kvpool.errors.JournalExistsError, match=f"{path} exists") as caught:
             make()
         assert isinstance(caught.value, FileExistsError)
-        assert isinstance(caught.value, kvpool.JournalFileError)
+        assert isinstance(caught.value, kvpool.errors.JournalFileError)
     assert path.read_text() == "mine"
-    with pytest.raises(kvpool.JournalFileError, match="No such file or directory"):
-        kvpool.BlockPool(8, 4, journal=kvpool.Journal(tmp_path / "no" / "run.kvj"))
+    with pytest.raises(kvpool.errors.JournalFileError, match="No such file or directory"):
+        kvpool.BlockPool(8, 4, journal=kvpool.journal.Journal(tmp_path / "no" / "run.kvj"))
 
 
 def test_a_pool_that_could_not_be_made_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
-    with pytest.raises(kvpool.InvalidArgumentError, match="num_blocks"):
-        kvpool.BlockPool(1, 4, journal=kvpool.Journal(path))
-    with pytest.raises(kvpool.InvalidArgumentError, match="watermark"):
-        kvpool.CacheManager(8, 4, watermark=7, journal=kvpool.Journal(path))
-    with pytest.raises(kvpool.InvalidArgumentError, match="max_running"):
-        kvpool.Replay(kvpool.Trace.generate(2), max_running=0, journal=kvpool.Journal(path))
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="num_blocks"):
+        kvpool.BlockPool(1, 4, journal=kvpool.journal.Journal(path))
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="watermark"):
+        kvpool.CacheManager(8, 4, watermark=7, journal=kvpool.journal.Journal(path))
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="max_running"):
+        kvpool.traces.Replay(kvpool.traces.Trace.generate(2), max_running=0, journal=kvpool.journal.Journal(path))
     assert not path.exists()
 
 
 def test_a_ring_that_dropped_its_beginning_is_shown_and_not_replayed() -> None:
-    pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=400, frame_bytes=100, digest_every=0))
+    pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=400, frame_bytes=100, digest_every=0))
     for _ in range(200):
         pool.release(pool.allocate(2))
     image = image_of(pool)
     assert len(image) < 600
-    info = kvpool.read_journal(image, count=2)
+    info = kvpool.journal.read_journal(image, count=2)
     assert info.operations == 400
     assert 300 < info.first_operation < 400
     assert [(number, call) for number, call, _ in info.lines] == [(398, "allocate"), (399, "release")]
-    for call in (kvpool.replay_journal, kvpool.bisect_journal, kvpool.shrink_journal):
-        with pytest.raises(kvpool.JournalError, match="can be shown and not replayed"):
+    for call in (kvpool.journal.replay_journal, kvpool.journal.bisect_journal, kvpool.journal.shrink_journal):
+        with pytest.raises(kvpool.errors.JournalError, match="can be shown and not replayed"):
             call(image)
 
 
 _RECORDER = """
 import sys, kvpool
-manager = kvpool.CacheManager(200, 4, journal=kvpool.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
+manager = kvpool.CacheManager(200, 4, journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256, digest_every=16))
 number = 0
 while True:
     manager.admit(number, [number % 5] * 12 + [number] * 8)
@@ -434,7 +436,7 @@ def test_a_process_that_is_killed_leaves_a_journal(tmp_path: Path, seed: int) ->
             flushed = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
-    report = kvpool.replay_journal(path)
+    report = kvpool.journal.replay_journal(path)
     assert report.is_exact
     assert report.operations >= flushed
     assert report.digests >= flushed // 16
@@ -448,8 +450,8 @@ def waited(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 path, saved = sys.argv[1:]
-pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(path))
-ring = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=1 << 20))
+pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(path))
+ring = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
 held = pool.allocate(3)
 ring.allocate(2)
 child = os.fork()
@@ -462,7 +464,7 @@ if not child:
     assert pool.allocate(8)
     try:
         pool.flush_journal()
-    except kvpool.JournalFileError as error:
+    except kvpool.errors.JournalFileError as error:
         assert "is a fork of process" in str(error), error
     else:
         raise SystemExit("a fork has written")
@@ -483,12 +485,12 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", _FORKING, str(path), str(saved)], check=False, capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("2 2\n", 0), done.stderr
-    report = kvpool.replay_journal(path)
+    report = kvpool.journal.replay_journal(path)
     assert (report.is_exact, report.cut_at, report.operations) == (True, None, 2)
     # A ring is each process's own: what the child saves is what led to its own pool.
-    report = kvpool.replay_journal(saved)
+    report = kvpool.journal.replay_journal(saved)
     assert (report.is_exact, report.operations) == (True, 2)
-    assert [words for _, call, words in kvpool.read_journal(saved, count=2).lines if call != "digest"] == [
+    assert [words for _, call, words in kvpool.journal.read_journal(saved, count=2).lines if call != "digest"] == [
         "2 blocks",
         "1 block",
     ]
@@ -502,28 +504,28 @@ def test_operations_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     path.write_bytes(image + frames(image)[-1])
     message = r"the frame at byte \d+ begins with operation 0, and operation 2 comes next: operations are repeated"
     readers: list[Callable[[Path], object]] = [
-        kvpool.read_journal,
-        kvpool.replay_journal,
-        kvpool.bisect_journal,
-        kvpool.shrink_journal,
-        lambda source: kvpool.export_journal(source, "rust"),
+        kvpool.journal.read_journal,
+        kvpool.journal.replay_journal,
+        kvpool.journal.bisect_journal,
+        kvpool.journal.shrink_journal,
+        lambda source: kvpool.journal.export_journal(source, "rust"),
     ]
     for read in readers:
-        with pytest.raises(kvpool.JournalError, match=message):
+        with pytest.raises(kvpool.errors.JournalError, match=message):
             read(path)
 
 
 _FULL_DISK = """
 import resource, sys, kvpool
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-pool = kvpool.BlockPool(64, 4, journal=kvpool.Journal(sys.argv[1], frame_bytes=256))
+pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(sys.argv[1], frame_bytes=256))
 for _ in range(1000):
     pool.release(pool.allocate(3))
 stats = pool.journal_stats()
 assert stats.error and stats.operations < 2000, stats
 try:
     pool.flush_journal()
-except kvpool.JournalFileError as error:
+except kvpool.errors.JournalFileError as error:
     print(error)
 pool.check_invariants()
 """
@@ -535,7 +537,7 @@ def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: P
     done = subprocess.run([sys.executable, "-c", _FULL_DISK, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("the journal has stopped: File too large")
     assert path.stat().st_size <= 2000
-    report = kvpool.replay_journal(path)
+    report = kvpool.journal.replay_journal(path)
     assert report.is_exact
     assert report.operations > 100
 
@@ -557,22 +559,23 @@ def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: P
     ],
 )
 def test_settings_out_of_range(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(kvpool.InvalidArgumentError, match=message):
-        kvpool.Journal(**arguments)
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match=message):
+        kvpool.journal.Journal(**arguments)
 
 
 def test_settings_are_values() -> None:
-    journal = kvpool.Journal("run.kvj", digest_every=0)
+    journal = kvpool.journal.Journal("run.kvj", digest_every=0)
     assert (str(journal.path), journal.ring_bytes, journal.digest_every, journal.frame_bytes) == (
         "run.kvj",
         None,
         0,
         32768,
     )
-    assert journal == kvpool.Journal("run.kvj", digest_every=0) != kvpool.Journal("run.kvj")
+    assert journal == kvpool.journal.Journal("run.kvj", digest_every=0) != kvpool.journal.Journal("run.kvj")
     assert repr(journal) == 'Journal("run.kvj", digest_every=0, frame_bytes=32768)'
     assert (
-        repr(kvpool.Journal(ring_bytes=1 << 20)) == "Journal(ring_bytes=1048576, digest_every=65536, frame_bytes=32768)"
+        repr(kvpool.journal.Journal(ring_bytes=1 << 20))
+        == "Journal(ring_bytes=1048576, digest_every=65536, frame_bytes=32768)"
     )
     with pytest.raises(AttributeError):
         journal.digest_every = 1  # type: ignore[misc]
@@ -583,11 +586,11 @@ def test_settings_are_values() -> None:
 def test_without_digests_answers_are_compared() -> None:
     pool = kvpool.BlockPool(9, 2, journal=ring(0))
     pool.release(pool.allocate(2))
-    report = kvpool.replay_journal(image_of(pool))
+    report = kvpool.journal.replay_journal(image_of(pool))
     assert (report.operations, report.digests, report.is_exact) == (2, 0, True)
 
 
-class Newest(kvpool.Policy):
+class Newest(kvpool.policies.Policy):
     """A policy of the caller's own."""
 
     def __init__(self) -> None:
@@ -606,8 +609,8 @@ class Newest(kvpool.Policy):
 def test_a_policy_of_your_own_has_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
     for make in (kvpool.BlockPool, kvpool.CacheManager):
-        with pytest.raises(kvpool.JournalError, match="eviction is a policy of your own"):
-            make(8, 4, eviction=Newest(), journal=kvpool.Journal(path))
+        with pytest.raises(kvpool.errors.JournalError, match="eviction is a policy of your own"):
+            make(8, 4, eviction=Newest(), journal=kvpool.journal.Journal(path))
     assert not path.exists()
 
 
@@ -617,7 +620,7 @@ def test_without_a_journal_nothing_is_there(tmp_path: Path) -> None:
         assert one.journal_stats() is None
         assert one.journal_image() is None
         one.flush_journal()
-        with pytest.raises(kvpool.JournalError, match="no ring to save"):
+        with pytest.raises(kvpool.errors.JournalError, match="no ring to save"):
             one.save_journal(tmp_path / "run.kvj")
     assert list(tmp_path.iterdir()) == []
 
@@ -633,10 +636,10 @@ def test_the_example_of_the_docs_runs() -> None:
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_the_replay_of_a_trace_records(tmp_path: Path, mode: str) -> None:
-    trace = kvpool.Trace.generate(60, seed=3)
+    trace = kvpool.traces.Trace.generate(60, seed=3)
     path = tmp_path / "run.kvj"
-    without = kvpool.Replay(trace, mode=mode, capacity_blocks=2000)
-    with_journal = kvpool.Replay(trace, mode=mode, capacity_blocks=2000, journal=kvpool.Journal(path))
+    without = kvpool.traces.Replay(trace, mode=mode, capacity_blocks=2000)
+    with_journal = kvpool.traces.Replay(trace, mode=mode, capacity_blocks=2000, journal=kvpool.journal.Journal(path))
     without.advance()
     with_journal.advance()
     assert with_journal.report_json() == without.report_json()
@@ -646,10 +649,10 @@ def test_the_replay_of_a_trace_records(tmp_path: Path, mode: str) -> None:
     assert stats.bytes == path.stat().st_size
     assert without.journal_stats() is None
     without.flush_journal()
-    report = kvpool.replay_journal(path)
+    report = kvpool.journal.replay_journal(path)
     assert report.is_exact
     assert report.operations == stats.operations > 240
-    assert kvpool.read_journal(path).subject == {"lookup": "pool", "engine": "manager"}[mode]
+    assert kvpool.journal.read_journal(path).subject == {"lookup": "pool", "engine": "manager"}[mode]
 
 
 # --- Progress, threads, interruption ----------------------------------------------------------------
@@ -666,7 +669,7 @@ def long() -> bytes:
 
 def test_progress_counts_up_and_what_it_raises_stops(long: bytes) -> None:
     told: list[int] = []
-    assert kvpool.replay_journal(long, progress=told.append).operations == 20_000
+    assert kvpool.journal.replay_journal(long, progress=told.append).operations == 20_000
     assert told == sorted(set(told))
     assert 2 <= len(told) <= 20
     assert told[-1] <= 20_000
@@ -674,7 +677,7 @@ def test_progress_counts_up_and_what_it_raises_stops(long: bytes) -> None:
     def stop(done: int) -> None:
         raise ZeroDivisionError(done)
 
-    for call in (kvpool.replay_journal, kvpool.bisect_journal):
+    for call in (kvpool.journal.replay_journal, kvpool.journal.bisect_journal):
         with pytest.raises(ZeroDivisionError, match=str(told[0])):
             call(long, progress=stop)
 
@@ -693,7 +696,7 @@ def test_a_signal_stops_a_replay(long: bytes) -> None:
                 os.kill(os.getpid(), signal.SIGUSR1)
 
         with contextlib.suppress(InterruptedError):
-            kvpool.replay_journal(long, progress=send)
+            kvpool.journal.replay_journal(long, progress=send)
             pytest.fail("the signal was not noticed")
         assert len(told) <= 2
     finally:
@@ -715,7 +718,7 @@ def test_threads_record_into_one_journal() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    report = kvpool.replay_journal(image_of(manager))
+    report = kvpool.journal.replay_journal(image_of(manager))
     assert (report.operations, report.is_exact) == (1200, True)
 
 
@@ -727,7 +730,7 @@ def test_a_state_that_differs_is_reported() -> None:
     for _ in range(20):
         large.release(large.allocate(2))
     image = spliced(image_of(small), image_of(large))
-    for report in (kvpool.replay_journal(image), kvpool.bisect_journal(image)):
+    for report in (kvpool.journal.replay_journal(image), kvpool.journal.bisect_journal(image)):
         difference = report.difference
         assert difference is not None
         assert not report.is_exact
@@ -750,20 +753,20 @@ def refused_in_the_smaller_pool() -> bytes:
 
 def test_a_difference_is_shrunk_to_what_is_needed() -> None:
     image = refused_in_the_smaller_pool()
-    difference = kvpool.replay_journal(image).difference
+    difference = kvpool.journal.replay_journal(image).difference
     assert difference is not None
     assert (difference.kind, difference.operation, difference.asked) == ("answer", 40, "allocate 7 blocks")
     assert difference.found is not None
     assert "refused" in difference.found
     told: list[int] = []
-    shrunk = kvpool.shrink_journal(image, operation=40, progress=told.append)
+    shrunk = kvpool.journal.shrink_journal(image, operation=40, progress=told.append)
     assert shrunk is not None
     assert (shrunk.before, len(shrunk.operations), shrunk.failure) == (41, 1, difference.found)
     assert len(told) == shrunk.runs - 1 > 0
-    report = kvpool.replay_journal(shrunk.journal)
+    report = kvpool.journal.replay_journal(shrunk.journal)
     assert (report.operations, report.is_exact) == (1, True)  # recorded anew, on this build
-    assert kvpool.shrink_journal(image) is None  # no invariant is broken
-    assert kvpool.shrink_journal(image, operation=41) is None  # not reached
+    assert kvpool.journal.shrink_journal(image) is None  # no invariant is broken
+    assert kvpool.journal.shrink_journal(image, operation=41) is None  # not reached
 
 
 def test_two_journals_are_compared() -> None:
@@ -773,7 +776,7 @@ def test_two_journals_are_compared() -> None:
         pool.release(pool.allocate(2))
         pool.release(pool.allocate(last))
         images.append(image_of(pool))
-    found = kvpool.compare_journals(*images)
+    found = kvpool.journal.compare_journals(*images)
     assert found is not None
     operation, first, second = found
     assert operation == 2
@@ -781,6 +784,6 @@ def test_two_journals_are_compared() -> None:
     assert first.startswith("allocate 3 blocks, answered ")
     assert second is not None
     assert second.startswith("allocate 2 blocks, answered ")
-    assert kvpool.compare_journals(images[0], images[0]) is None
-    with pytest.raises(kvpool.JournalError, match="different settings"):
-        kvpool.compare_journals(images[0], image_of(kvpool.BlockPool(8, 2, journal=ring(2))))
+    assert kvpool.journal.compare_journals(images[0], images[0]) is None
+    with pytest.raises(kvpool.errors.JournalError, match="different settings"):
+        kvpool.journal.compare_journals(images[0], image_of(kvpool.BlockPool(8, 2, journal=ring(2))))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvpool
-from kvpool._core import VllmPool
+from kvpool._core.vllm import VllmPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ MANAGER_CALLS = [
     "commit_step",
     "complete_step",
     "complete_swap",
-    "evict",
+    "drop_cached",
     "fork",
     "preempt",
     "release",
@@ -74,11 +74,11 @@ POOL_CALLS = [
     "assign_tenant",
     "bump_epoch",
     "complete_step",
-    "evict",
+    "drop_cached",
     "mark_accessed",
     "mark_computed",
     "match_and_acquire",
-    "promote",
+    "register_link",
     "register",
     "release",
     "release_after",
@@ -113,8 +113,8 @@ VLLM_CALLS = [
 ]
 
 
-def ring() -> kvpool.Journal:
-    return kvpool.Journal(ring_bytes=1 << 24, digest_every=5)
+def ring() -> kvpool.journal.Journal:
+    return kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=5)
 
 
 def retention(r: random.Random) -> kvpool.Retention:
@@ -149,7 +149,7 @@ class Manager:
             journal=ring(),
         )  # fmt: skip
         self.image = self.pool.journal_image
-        self.old: kvpool.HashCursor | None = None
+        self.old: kvpool.hashing.HashCursor | None = None
         self.stale: list[kvpool.Step] = []
         self.swaps: list[int] = []
 
@@ -167,7 +167,7 @@ class Manager:
         return r.choice([{"tenant": 1}, {"no_cache": True}, {"retention": ranges(r)}])
 
     def plan(self, r: random.Random) -> None:
-        step = self.pool.begin_step()
+        step = self.pool.plan_step()
         if r.random() < 0.3:
             self.stale.append(step)
             return
@@ -233,8 +233,8 @@ class Manager:
                 pool.advance_time(r.choice([1.5, 4.0, 90.0]))
             case "complete_step":
                 pool.complete_step(r.randrange(4))
-            case "evict":
-                pool.evict([r.randrange(12), r.randrange(30)])
+            case "drop_cached":
+                pool.drop_cached([r.randrange(12), r.randrange(30)])
             case "resize":
                 pool.resize(pool.num_blocks + r.randrange(3) - 1)
             case _:
@@ -263,17 +263,17 @@ class Pool:
     def epoch(self, r: random.Random) -> int:
         return self.pool.epoch + (r.random() < 0.1)
 
-    def chain(self, r: random.Random) -> kvpool.HashChain:
+    def chain(self, r: random.Random) -> kvpool.hashing.HashChain:
         tokens, epoch, size = r.choice(TOKENS), self.epoch(r), self.pool.block_size
         if r.random() < 0.1 and self.algorithm == "sha256":
-            return kvpool.HashChain.from_digests("sha256", size, self.hasher.hash_tokens(tokens))
+            return kvpool.hashing.HashChain.from_digests("sha256", size, self.hasher.hash_tokens(tokens))
         if r.random() < 0.1:
             return kvpool.BlockHasher("sha256", size + 1).cursor(tokens).chain()
         if r.random() < 0.1:
             return kvpool.BlockHasher("blake3", size).cursor(tokens, epoch=epoch).chain()
         return self.hasher.cursor(tokens, epoch=epoch).chain()
 
-    def link(self, r: random.Random) -> kvpool.ChainLink:
+    def link(self, r: random.Random) -> kvpool.hashing.ChainLink:
         size, epoch, tokens = self.pool.block_size, self.epoch(r), r.choice(TOKENS)
         last = None
         for at in range(1 + r.randrange(3)):
@@ -295,7 +295,7 @@ class Pool:
             case "register":
                 chain = self.chain(r)
                 pool.register(self.table[: len(chain)], chain, r.choice([0, 0, 0, 1]))
-            case "mark_computed" | "evict" | "acquire":
+            case "mark_computed" | "drop_cached" | "acquire":
                 if name == "acquire":
                     self.table += some
                 getattr(pool, name)(some)
@@ -307,8 +307,8 @@ class Pool:
                 pool.release_after(some, r.randrange(3))
             case "complete_step":
                 pool.complete_step(r.randrange(4))
-            case "promote":
-                pool.promote(r.choice([*self.table, 3]), self.link(r))
+            case "register_link":
+                pool.register_link(r.choice([*self.table, 3]), self.link(r))
             case "acquire_registered":
                 pool.acquire_registered(self.link(r))
             case "mark_accessed":
@@ -440,7 +440,7 @@ def execute(text: str, **instead: object) -> dict[str, Any]:
     """Runs an exported test; ``instead`` are names of kvpool's that are others for it."""
     module: dict[str, Any] = {}
     exec(compile(text, "exported", "exec"), module)
-    module["kvpool"] = types.SimpleNamespace(**{**vars(kvpool), **instead})
+    module["kvpool"] = types.SimpleNamespace(**{**vars(kvpool), "hashing": kvpool.hashing, **instead})
     module["test_journal"]()
     return module
 
@@ -450,8 +450,8 @@ def execute(text: str, **instead: object) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 def test_an_exported_test_runs(kind: type[Manager | Pool | Vllm], names: list[str], seed: int, length: int) -> None:
     image = image_of(recorded(kind, names, seed, length))
-    assert kvpool.replay_journal(image).difference is None
-    text = kvpool.export_journal(image, "python")
+    assert kvpool.journal.replay_journal(image).difference is None
+    text = kvpool.journal.export_journal(image, "python")
     assert text.isascii()
     execute(text)
 
@@ -463,9 +463,9 @@ def test_every_call_is_exported(kind: type[Manager | Pool | Vllm], names: list[s
     for seed in range(40):
         run = recorded(kind, names, seed, 150)
         image = image_of(run)
-        called |= kvpool.read_journal(image).calls.keys()
-        info = kvpool.read_journal(image, start=0, count=150)
-        text = kvpool.export_journal(image, "python")
+        called |= kvpool.journal.read_journal(image).calls.keys()
+        info = kvpool.journal.read_journal(image, start=0, count=150)
+        text = kvpool.journal.export_journal(image, "python")
         execute(text)
         answers = dict(re.findall(r"    # (\d+): (.*)", text))
         accepted |= {call for number, call, _ in info.lines
@@ -482,7 +482,7 @@ def test_a_manager_ends_as_it_did() -> None:
             found.append(kvpool.CacheManager(*arguments, **named))  # noqa: B023
             return found[-1]  # noqa: B023
 
-        execute(kvpool.export_journal(image_of(run), "python"), CacheManager=remember)
+        execute(kvpool.journal.export_journal(image_of(run), "python"), CacheManager=remember)
         (again,), manager = found, run.pool
         assert isinstance(manager, kvpool.CacheManager)
         assert (again.free_order(), again.eviction_order()) == (manager.free_order(), manager.eviction_order())
@@ -500,7 +500,7 @@ def others(text: str) -> Iterator[str]:
 
 @BY_NAME
 def test_another_answer_fails(kind: type[Manager | Pool | Vllm], names: list[str]) -> None:
-    text = kvpool.export_journal(image_of(recorded(kind, names, 3, 40)), "python")
+    text = kvpool.journal.export_journal(image_of(recorded(kind, names, 3, 40)), "python")
     changed = list(others(text))
     assert len(changed) > 30
     for one in changed:
@@ -512,7 +512,7 @@ def test_another_pool_fails() -> None:
     pool = kvpool.BlockPool(9, 2, journal=ring())
     held = pool.allocate(8)
     pool.release(held)
-    text = kvpool.export_journal(pool.journal_image() or b"", "python")
+    text = kvpool.journal.export_journal(pool.journal_image() or b"", "python")
     execute(text)
     with pytest.raises(AssertionError):
         execute(text, BlockPool=lambda _, *arguments, **named: kvpool.BlockPool(7, *arguments, **named))
@@ -526,7 +526,7 @@ def test_resumed_in_another_epoch_a_prompt_is_the_one_that_another_admitted() ->
     manager.admit("second", [5] * 6)
     manager.commit("second", 6)
     assert manager.resume("first").cached_tokens == 4
-    text = kvpool.export_journal(manager.journal_image() or b"", "python")
+    text = kvpool.journal.export_journal(manager.journal_image() or b"", "python")
     assert "== [4, " in text
     execute(text)
 
@@ -535,7 +535,7 @@ def test_resumed_in_another_epoch_a_prompt_is_the_one_that_another_admitted() ->
 
 
 def long(operations: int) -> bytes:
-    pool = kvpool.BlockPool(9, 2, journal=kvpool.Journal(ring_bytes=1 << 24, digest_every=0))
+    pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=0))
     for _ in range(operations // 2):
         pool.release(pool.allocate(3))
     return pool.journal_image() or b""
@@ -545,22 +545,22 @@ def test_a_long_journal_is_refused_before_anything_is_written() -> None:
     pieces: list[str] = []
     message = r"the journal has 10,?002 operations, and a test has at most 10,?000: bisect and shrink it first"
     for language in ("rust", "python"):
-        with pytest.raises(kvpool.JournalError, match=message):
-            kvpool.export_journal(long(10_002), language, write=pieces.append)
+        with pytest.raises(kvpool.errors.JournalError, match=message):
+            kvpool.journal.export_journal(long(10_002), language, write=pieces.append)
     assert not pieces
-    kvpool.export_journal(long(10_002), "python", limit=10_002, write=pieces.append)
-    with pytest.raises(kvpool.InvalidArgumentError, match="limit"):
-        kvpool.export_journal(long(2), "python", limit=-1)
+    kvpool.journal.export_journal(long(10_002), "python", limit=10_002, write=pieces.append)
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="limit"):
+        kvpool.journal.export_journal(long(2), "python", limit=-1)
 
 
 def test_pieces_are_small_and_make_the_test() -> None:
     image = long(8000)
     for language in ("rust", "python"):
         pieces: list[str] = []
-        kvpool.export_journal(image, language, write=pieces.append)
+        kvpool.journal.export_journal(image, language, write=pieces.append)
         assert len(pieces) > 5
         assert max(map(len, pieces)) <= 1 << 16
-        assert "".join(pieces) == kvpool.export_journal(image, language)
+        assert "".join(pieces) == kvpool.journal.export_journal(image, language)
 
 
 def test_what_a_writer_raises_ends_the_export() -> None:
@@ -572,12 +572,12 @@ def test_what_a_writer_raises_ends_the_export() -> None:
             raise KeyError("full")
 
     with pytest.raises(KeyError, match="full"):
-        kvpool.export_journal(long(8000), "python", write=write)
+        kvpool.journal.export_journal(long(8000), "python", write=write)
     assert len(pieces) == 2
 
 
 def test_export_of_a_language_that_is_none() -> None:
     image = long(10)
-    assert "fn " in kvpool.export_journal(image, "rust")
-    with pytest.raises(kvpool.InvalidArgumentError, match='language is "cobol": must be one of rust, python'):
-        kvpool.export_journal(image, "cobol")
+    assert "fn " in kvpool.journal.export_journal(image, "rust")
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match='language is "cobol": must be one of rust, python'):
+        kvpool.journal.export_journal(image, "cobol")

@@ -177,7 +177,7 @@ def plain(result: Any) -> Any:
         assert result.cached_tokens == result.cached_blocks * BLOCK_SIZE
         return result.block_ids, result.cached_blocks
     if isinstance(result, ReferenceRequest):
-        return list(result.blocks), result.published
+        return list(result.blocks), result.registered
     return [plain(one) for one in result] if isinstance(result, list) else result
 
 
@@ -185,7 +185,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(3, LARGEST),
         watermark=st.sampled_from([0.0, 0.0, 0.2]),
-        verify=st.sampled_from(kvpool.verify_modes()),
+        verify=st.sampled_from(kvpool.hashing.verify_modes()),
         duplicates=st.sampled_from(["keep", "drop-on-release"]),
         algorithm=st.sampled_from(["sha256", "blake3", "vllm-sha256-cbor"]),
         host_blocks=st.sampled_from([0, 3, 6, 12]),
@@ -230,7 +230,7 @@ class ManagerMachine(RuleBasedStateMachine):
         if error is not None:
             assert str(error)
             assert observe_manager(self.manager, NAMES) == before
-        if isinstance(error, kvpool.OutOfBlocksError):
+        if isinstance(error, kvpool.errors.OutOfBlocksError):
             free, cached_free, _, fenced = self.model.pools[tier].sums()
             assert error.missing == error.needed - error.available > 0
             assert error.available <= free + cached_free
@@ -329,7 +329,7 @@ class ManagerMachine(RuleBasedStateMachine):
             )
         if isinstance(result, tuple):
             self.count_admitted(name)
-        self.counts["refusals"] += result is kvpool.OutOfBlocksError
+        self.counts["refusals"] += result is kvpool.errors.OutOfBlocksError
 
     @rule(name=IDS, tokens=TOKENS, salt=SALTS, ends=st.sampled_from(["", "release", "preempt"]))
     def serve(self, name: str | int, tokens: list[int], salt: str, ends: str) -> None:
@@ -414,7 +414,7 @@ class ManagerMachine(RuleBasedStateMachine):
         result = self.both(lambda: self.manager.resume(name), lambda: self.model.resume(name))
         if isinstance(result, tuple):
             self.count_resumed(name)
-        if result is kvpool.OutOfBlocksError:
+        if result is kvpool.errors.OutOfBlocksError:
             self.counts["refusals"] += 1
 
     @rule(offset=STEPS)
@@ -513,12 +513,16 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(name=IDS, tokens=TOKENS)
     def hints_are_refused_without_retention(self, name: str | int, tokens: list[int]) -> None:
         manager, before = self.manager, observe_manager(self.manager, NAMES)
-        known = kvpool.NoRetentionError if name in manager else (kvpool.NoRetentionError, kvpool.UnknownRequestError)
+        known = (
+            kvpool.errors.NoRetentionError
+            if name in manager
+            else (kvpool.errors.NoRetentionError, kvpool.errors.UnknownRequestError)
+        )
         calls: list[tuple[Callable[[], Any], Any]] = [
             (lambda: manager.end_of_life(name), known),
             (lambda: manager.set_tenant(name, 1), known),
-            (lambda: manager.end_of_life_of(manager.prepare(tokens)), kvpool.NoRetentionError),
-            (lambda: manager.advance_time(1.0), kvpool.NoRetentionError),
+            (lambda: manager.end_of_life_of(manager.prepare(tokens)), kvpool.errors.NoRetentionError),
+            (lambda: manager.advance_time(1.0), kvpool.errors.NoRetentionError),
         ]
         for call, error in calls:
             with pytest.raises(error):
@@ -531,14 +535,14 @@ class ManagerMachine(RuleBasedStateMachine):
         stale = self.manager.prepare(tokens)
         self.both(self.manager.bump_epoch, self.model.bump_epoch)
         before = observe_manager(self.manager, NAMES)
-        assert attempt(lambda: self.manager.probe(stale))[0] is kvpool.StaleEpochError
-        wrong = kvpool.StaleEpochError if tokens else kvpool.InvalidArgumentError
+        assert attempt(lambda: self.manager.probe(stale))[0] is kvpool.errors.StaleEpochError
+        wrong = kvpool.errors.StaleEpochError if tokens else kvpool.errors.InvalidArgumentError
         assert attempt(lambda: self.manager.admit("another", stale))[0] is wrong
         assert observe_manager(self.manager, NAMES) == before
 
     @rule(ids=st.lists(st.integers(0, LARGEST + 1), max_size=4))
     def evict(self, ids: list[int]) -> None:
-        self.both(lambda: self.manager.evict(ids), lambda: self.model.pool.evict(ids))
+        self.both(lambda: self.manager.drop_cached(ids), lambda: self.model.pool.drop_cached(ids))
 
     @rule()
     def reset(self) -> None:
@@ -584,7 +588,7 @@ class ManagerMachine(RuleBasedStateMachine):
         """Planning changes nothing; then the plan is committed, rolled back, or made stale by another change."""
         operations = [replace(operation, after=self.after(operation.after)) for operation in operations]
         before = observe_manager(self.manager, NAMES)
-        step, plan = self.manager.begin_step(), Plan.begin(self.model)
+        step, plan = self.manager.plan_step(), Plan.begin(self.model)
         for operation in operations:
             result, _ = attempt(lambda one=operation: self.call(step, one))  # type: ignore[misc]
             expected, _ = attempt(lambda one=operation: plan.plan(one))  # type: ignore[misc]
@@ -606,10 +610,10 @@ class ManagerMachine(RuleBasedStateMachine):
         elif end == "stale":
             self.both(lambda: self.manager.complete_step(0), lambda: self.model.complete_step(0))
             before = observe_manager(self.manager, NAMES)
-            assert attempt(step.commit)[0] is kvpool.StaleStepError
+            assert attempt(step.commit)[0] is kvpool.errors.StaleStepError
         step.rollback()
         for use in (step.commit, lambda: step.available_blocks, lambda: self.call(step, operations[0])):
-            assert attempt(use)[0] is kvpool.StaleStepError
+            assert attempt(use)[0] is kvpool.errors.StaleStepError
         if end != "commit":
             assert observe_manager(self.manager, NAMES) == before
 

@@ -43,9 +43,9 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, kvpool.KvpoolError | None]:
 class PoolMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(3, LARGEST),
-        verify=st.sampled_from(kvpool.verify_modes()),
+        verify=st.sampled_from(kvpool.hashing.verify_modes()),
         duplicates=st.sampled_from(["keep", "drop-on-release"]),
-        eviction=st.sampled_from(["lru", "lru", "lru", *kvpool.eviction_policies()]),
+        eviction=st.sampled_from(["lru", "lru", "lru", *kvpool.policies.eviction_policies()]),
         retention=st.sampled_from([False, False, True]),
         advisor=st.booleans(),
     )
@@ -83,7 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
         if error is not None:
             assert str(error)
             assert observe_pool(self.pool) == before
-        if isinstance(error, kvpool.OutOfBlocksError):
+        if isinstance(error, kvpool.errors.OutOfBlocksError):
             free, cached_free, _, fenced = self.model.sums()
             assert (error.available, error.fenced) == (free + cached_free, fenced)
             assert error.missing == error.needed - error.available > 0
@@ -141,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.matchable.clear()
         assert self.matchable == {self.digests[content] for content in self.model.matchable()}
 
-    def chain(self, salt: str, tokens: list[int]) -> kvpool.HashChain:
+    def chain(self, salt: str, tokens: list[int]) -> kvpool.hashing.HashChain:
         extra = kvpool.ExtraKeys(salt=salt) if salt else None
         chain = self.hasher.cursor(tokens, extra, epoch=self.model.epoch).chain()
         for position, digest in enumerate(chain.digests()):
@@ -251,7 +251,7 @@ class PoolMachine(RuleBasedStateMachine):
         for at in order[kept:]:
             self.release(tables[at])
 
-    def register_chain(self, table: list[int], chain: kvpool.HashChain, salt: str, tokens: list[int]) -> None:
+    def register_chain(self, table: list[int], chain: kvpool.hashing.HashChain, salt: str, tokens: list[int]) -> None:
         self.both(lambda: self.pool.register(table, chain), lambda: self.model.register(table, salt, tokens))
 
     @rule(order=st.permutations(range(1, 4)), done=STEPS)
@@ -267,7 +267,7 @@ class PoolMachine(RuleBasedStateMachine):
         chain = self.chain(salt, tokens)
         self.register_chain(ids, chain, salt, tokens)
 
-    def link(self, salt: str, tokens: list[int]) -> kvpool.ChainLink:
+    def link(self, salt: str, tokens: list[int]) -> kvpool.hashing.ChainLink:
         link = None
         extra = kvpool.ExtraKeys(salt=salt) if salt else None
         for start in range(0, len(tokens) - BLOCK_SIZE + 1, BLOCK_SIZE):
@@ -277,11 +277,11 @@ class PoolMachine(RuleBasedStateMachine):
         return link
 
     @rule(nth=NTH, at=st.integers(0, 3), salt=SALTS, tokens=TOKENS.filter(lambda tokens: len(tokens) >= BLOCK_SIZE))
-    def promote(self, nth: int, at: int, salt: str, tokens: list[int]) -> None:
+    def register_link(self, nth: int, at: int, salt: str, tokens: list[int]) -> None:
         table = self.nth(nth)
         link = self.link(salt, tokens)
         b = table[at % len(table)] if table else at
-        held = self.both(lambda: self.pool.promote(b, link), lambda: self.model.promote(b, salt, tokens))
+        held = self.both(lambda: self.pool.register_link(b, link), lambda: self.model.register_link(b, salt, tokens))
         if table and isinstance(held, int):
             table[at % len(table)] = held
 
@@ -301,7 +301,7 @@ class PoolMachine(RuleBasedStateMachine):
         order = 2  # of what is observed, the order of eviction
         assert (before[:order], before[order + 1 :]) == (after[:order], after[order + 1 :])
         if self.pool.retention_stats() is None:
-            assert result in {kvpool.NoRetentionError, kvpool.InvalidBlockError}
+            assert result in {kvpool.errors.NoRetentionError, kvpool.errors.InvalidBlockError}
             assert before == after
         self.compare()
         return result
@@ -322,7 +322,7 @@ class PoolMachine(RuleBasedStateMachine):
         if isinstance(result, int):
             self.now = now
         elif self.pool.retention_stats() is not None:
-            assert result is kvpool.TimeBackwardsError
+            assert result is kvpool.errors.TimeBackwardsError
             assert by < 0
 
     @rule(ids=IDS, time=st.integers(0, 5))
@@ -332,7 +332,7 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = [self.model.blocks[b] if 0 < b < len(self.model.blocks) else None for b in ids]
         fine = all(block is not None and (block.held or block.computed) for block in blocks)
         result, _ = attempt(lambda: self.pool.mark_accessed(ids, float(time)))
-        assert result is (None if fine else kvpool.InvalidBlockError)
+        assert result is (None if fine else kvpool.errors.InvalidBlockError)
         if self.lru or not fine:
             assert observe_pool(self.pool) == before
         self.compare()
@@ -363,7 +363,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def evict(self, ids: list[int]) -> None:
-        self.both(lambda: self.pool.evict(ids), lambda: self.model.evict(ids))
+        self.both(lambda: self.pool.drop_cached(ids), lambda: self.model.drop_cached(ids))
 
     @rule()
     def reset(self) -> None:
@@ -377,7 +377,7 @@ class PoolMachine(RuleBasedStateMachine):
             before = observe_pool(self.pool)
             try:
                 call(stale)
-            except kvpool.StaleEpochError:
+            except kvpool.errors.StaleEpochError:
                 assert observe_pool(self.pool) == before
             else:
                 raise AssertionError("a chain of an earlier epoch was taken")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HASHER = kvpool.BlockHasher(block_size=1)
 
 
-class Lru(kvpool.Policy):
+class Lru(kvpool.policies.Policy):
     """Least recently used, with every method."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Lru(kvpool.Policy):
         self.order.clear()
 
 
-class ShortLru(kvpool.Policy):
+class ShortLru(kvpool.policies.Policy):
     """The same with what a policy has to have, and ``hit``."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Machine(RuleBasedStateMachine):
         available = pool.num_available
         try:
             new = pool.allocate(len(chain) - len(hits))
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             assert available < len(chain) - len(hits)
             pool.release_table(hits)
             return None
@@ -212,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         # by name, which knows no parents, then evicts it first, and a closed order does not. Such blocks stay.
         parents = {block for table in self.tables for block in table[:-1]}
         ids = [block for block in ids if block < self.pools[0].num_blocks and block not in parents]
-        self.each(lambda pool: pool.evict(ids))
+        self.each(lambda pool: pool.drop_cached(ids))
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3), priority=st.sampled_from([0, 35, 35, 90]))
     def retain(self, ids: list[int], priority: int) -> None:
@@ -385,7 +385,7 @@ def test_a_wrong_answer_is_warned_of_kept_and_raised(answer: str) -> None:
     assert len(caught) == 1
     assert caught[0].filename == __file__
     for _ in range(2):
-        with pytest.raises(kvpool.PolicyError, match=r"pop\(\)") as raised:
+        with pytest.raises(kvpool.errors.PolicyError, match=r"pop\(\)") as raised:
             pool.check_policy()
         cause = raised.value.__cause__
         assert isinstance(cause, ZeroDivisionError if answer == "an exception" else ValueError)
@@ -402,9 +402,9 @@ def test_an_exception_in_any_method(method: str) -> None:
         pool.release(held[:1])
         pool.release(held[1:])
         pool.allocate(3)
-        pool.evict(first)
+        pool.drop_cached(first)
         pool.bump_epoch()
-    with pytest.raises(kvpool.PolicyError, match=method):
+    with pytest.raises(kvpool.errors.PolicyError, match=method):
         pool.check_policy()
     pool.check_invariants()
 
@@ -415,7 +415,7 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(pool.allocate(2)) == 2
-    with pytest.raises(kvpool.PolicyError):
+    with pytest.raises(kvpool.errors.PolicyError):
         pool.check_policy()
 
 
@@ -439,7 +439,7 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
             manager.release(name)
         manager.admit("d", range(6, 15))  # evicts
         manager.commit("d", 9)
-        manager.evict(manager.block_ids("d")[:1])
+        manager.drop_cached(manager.block_ids("d")[:1])
         manager.release("d")
         manager.bump_epoch()
 
@@ -449,7 +449,7 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
         with pytest.raises(exit_, match="now") as caught:
             calls(manager)
         manager.check_invariants()
-        with pytest.raises(kvpool.PolicyError, match=method) as why:
+        with pytest.raises(kvpool.errors.PolicyError, match=method) as why:
             manager.check_policy()
         assert isinstance(why.value.__cause__, exit_)
         # Nothing of it is left for the next call: the net's order is used.
@@ -480,7 +480,7 @@ def test_an_interrupt_in_whoever_shows_the_warning_reaches_the_caller(monkeypatc
         with pytest.raises(KeyboardInterrupt):
             pool.allocate(1)
     pool.check_invariants()
-    with pytest.raises(kvpool.PolicyError, match="ZeroDivisionError"):
+    with pytest.raises(kvpool.errors.PolicyError, match="ZeroDivisionError"):
         pool.check_policy()
 
 
@@ -538,7 +538,7 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
     fill(pool, [1], [2])
     policy.call = lambda: CALLS[call](pool)
     assert len(pool.allocate(1)) == 1
-    assert [type(error) for error in policy.errors] == [kvpool.PolicyError]
+    assert [type(error) for error in policy.errors] == [kvpool.errors.PolicyError]
     assert "busy" in str(policy.errors[0])
     pool.check_policy()  # it caught the error: the policy is as good as ever
     pool.check_invariants()
@@ -555,7 +555,7 @@ class Haunted(Lru):
     def asks(self, when: str) -> None:
         try:
             self.ask()
-        except kvpool.PolicyError:
+        except kvpool.errors.PolicyError:
             when += " refused"
         self.heard.append(when)
 
@@ -592,7 +592,7 @@ def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            with pytest.raises(kvpool.PolicyError):
+            with pytest.raises(kvpool.errors.PolicyError):
                 pool.stats()
             heard.append("refused")
 
@@ -615,7 +615,7 @@ def test_a_policy_that_failed_asks_as_it_goes() -> None:
 
     class Guest:
         def __del__(self) -> None:
-            with pytest.raises(kvpool.PolicyError):
+            with pytest.raises(kvpool.errors.PolicyError):
                 pool.stats()
             heard.append("refused")
 
@@ -642,20 +642,20 @@ def test_a_policy_that_lets_the_refusal_through_is_ended_by_it() -> None:
     step: list[Any] = []
 
     def call() -> None:
-        for one in (manager.stats, lambda: len(manager), manager.begin_step, lambda: step[0].admit("c", [5])):
-            with pytest.raises(kvpool.PolicyError):
+        for one in (manager.stats, lambda: len(manager), manager.plan_step, lambda: step[0].admit("c", [5])):
+            with pytest.raises(kvpool.errors.PolicyError):
                 one()
-        raise kvpool.PolicyError("of its own")
+        raise kvpool.errors.PolicyError("of its own")
 
     policy.call = call
     policy.errors = None  # type: ignore[assignment]
     manager.release("a")
-    step.append(manager.begin_step())
+    step.append(manager.plan_step())
     with pytest.warns(RuntimeWarning, match="AttributeError"):
         manager.admit("b", [7])
-    with pytest.raises(kvpool.PolicyError):
+    with pytest.raises(kvpool.errors.PolicyError):
         manager.check_policy()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step[0].admit("c", [5])
     manager.check_invariants()
 
@@ -765,7 +765,7 @@ def test_what_is_no_policy_is_refused() -> None:
             with pytest.raises(TypeError, match=f"eviction is a .*{word}"):
                 make(8, eviction=wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="abstract"):
-        kvpool.Policy()  # type: ignore[abstract]
+        kvpool.policies.Policy()  # type: ignore[abstract]
     with pytest.raises(ValueError, match="num_blocks"):
         kvpool.BlockPool(1, eviction=Lru())
     with pytest.raises(ValueError, match="pin_budget"):

@@ -21,12 +21,12 @@ def line(ids: list[int], tokens: int | None = None, *, at: float = 0, output: in
     return json.dumps({"timestamp": at, "input_length": length, "output_length": output, "hash_ids": ids})
 
 
-def trace(*lines: str, block: int = 4) -> kvpool.Trace:
-    return kvpool.Trace.parse("\n".join(lines).encode(), block_tokens=block)
+def trace(*lines: str, block: int = 4) -> kvpool.traces.Trace:
+    return kvpool.traces.Trace.parse("\n".join(lines).encode(), block_tokens=block)
 
 
-def report(trace: kvpool.Trace, **settings: Any) -> dict[str, Any]:
-    replay = kvpool.Replay(trace, **settings)
+def report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any]:
+    replay = kvpool.traces.Replay(trace, **settings)
     assert replay.advance() == replay.total == len(trace)
     replay.check_invariants()
     found: dict[str, Any] = json.loads(replay.report_json())
@@ -109,7 +109,7 @@ def test_smaller_blocks_hit_what_larger_ones_hit() -> None:
 
 
 def test_the_figures_do_not_depend_on_algorithm_or_verification() -> None:
-    made = kvpool.Trace.generate(60, seed=5)
+    made = kvpool.traces.Trace.generate(60, seed=5)
     hits = [
         report(made, capacity_blocks=3000, algorithm=algorithm, verify=verify, seed=seed)["hits"]
         for algorithm, verify, seed in [
@@ -123,7 +123,7 @@ def test_the_figures_do_not_depend_on_algorithm_or_verification() -> None:
 
 
 def test_an_endless_pool_finds_everything_that_was_there_before() -> None:
-    made = kvpool.Trace.generate(80, seed=2, block_tokens=16)
+    made = kvpool.traces.Trace.generate(80, seed=2, block_tokens=16)
     seen: set[int] = set()
     blocks = found = 0
     for text in made.to_jsonl().splitlines():
@@ -138,8 +138,8 @@ def test_an_endless_pool_finds_everything_that_was_there_before() -> None:
 
 
 def test_progress_is_in_requests() -> None:
-    made = kvpool.Trace.generate(10, seed=1)
-    replay = kvpool.Replay(made, capacity_blocks=10_000)
+    made = kvpool.traces.Trace.generate(10, seed=1)
+    replay = kvpool.traces.Replay(made, capacity_blocks=10_000)
     assert [replay.advance(n) for n in (0, 3, 3, 3, 3, 3)] == [0, 3, 6, 9, 10, 10]
     assert json.loads(replay.report_json())["hits"] == report(made, capacity_blocks=10_000)["hits"]
 
@@ -149,18 +149,18 @@ def test_progress_is_in_requests() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 0])
 def test_engine_mode_is_deterministic(threads: int) -> None:
-    made = kvpool.Trace.generate(60, seed=7, rate_per_s=50.0)
+    made = kvpool.traces.Trace.generate(60, seed=7, rate_per_s=50.0)
     settings: dict[str, Any] = {"mode": "engine", "capacity_blocks": 3000, "step_tokens": 2048}
     assert report(made, **settings, threads=threads) == report(made, **settings, threads=1)
 
 
 def test_the_whole_report_of_lookup_mode_is_deterministic() -> None:
-    made = kvpool.Trace.generate(60, seed=7)
+    made = kvpool.traces.Trace.generate(60, seed=7)
     assert report(made, capacity_blocks=1000, threads=1) == report(made, capacity_blocks=1000, threads=2)
 
 
 def test_every_request_is_finished_and_counted_once() -> None:
-    made = kvpool.Trace.generate(60, seed=3, rate_per_s=50.0)
+    made = kvpool.traces.Trace.generate(60, seed=3, rate_per_s=50.0)
     summary = made.summary()
     found = report(made, mode="engine", capacity_blocks=100_000)
     hits, engine = found["hits"], found["engine"]
@@ -306,8 +306,8 @@ def test_no_more_requests_run_than_allowed(most: int) -> None:
     ids=str,
 )
 def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(kvpool.InvalidArgumentError, match=words):
-        kvpool.Replay(trace(line([1])), **{"block_size": 4, **settings})
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match=words):
+        kvpool.traces.Replay(trace(line([1])), **{"block_size": 4, **settings})
 
 
 # --- Traces that are none -------------------------------------------------------------------------------
@@ -343,73 +343,77 @@ GOOD = line([1, 2])
 )
 def test_a_bad_line_is_named(bad: str, words: str) -> None:
     data = "\n".join([GOOD, "", bad, GOOD]).encode()
-    with pytest.raises(kvpool.TraceError, match=words) as raised:
-        kvpool.Trace.parse(data, block_tokens=4)
+    with pytest.raises(kvpool.errors.TraceError, match=words) as raised:
+        kvpool.traces.Trace.parse(data, block_tokens=4)
     assert isinstance(raised.value, ValueError)
     assert not isinstance(raised.value, OSError)
 
 
 def test_time_does_not_go_backwards() -> None:
-    with pytest.raises(kvpool.TraceError, match=r"line 2.*timestamp"):
+    with pytest.raises(kvpool.errors.TraceError, match=r"line 2.*timestamp"):
         trace(line([1], at=5), line([1], at=4))
 
 
 def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
     data = "\n".join([line([1, 2]), line([3, 2])]).encode()
-    with pytest.raises(kvpool.TraceError, match=r"line 2.*2"):
-        kvpool.Trace.parse(data, block_tokens=4)
-    assert len(kvpool.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
+    with pytest.raises(kvpool.errors.TraceError, match=r"line 2.*2"):
+        kvpool.traces.Trace.parse(data, block_tokens=4)
+    assert len(kvpool.traces.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
 
 
 # Without the time in the archive: a test's name holds it, and all processes of a run must collect the same names.
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b"", mtime=0), b"\xef\xbb\xbf"])
 def test_a_trace_without_requests_is_refused(data: bytes) -> None:
-    with pytest.raises(kvpool.TraceError) as raised:
-        kvpool.Trace.parse(data)
+    with pytest.raises(kvpool.errors.TraceError) as raised:
+        kvpool.traces.Trace.parse(data)
     assert str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"block_tokens": 0}, kvpool.TraceError, "block_tokens.*0"),
-        ({"limit": 0}, kvpool.TraceError, "limit.*0"),
-        ({"block_tokens": -1}, kvpool.InvalidArgumentError, "block_tokens is -1"),
-        ({"limit": -5}, kvpool.InvalidArgumentError, "limit is -5"),
+        ({"block_tokens": 0}, kvpool.errors.TraceError, "block_tokens.*0"),
+        ({"limit": 0}, kvpool.errors.TraceError, "limit.*0"),
+        ({"block_tokens": -1}, kvpool.errors.InvalidArgumentError, "block_tokens is -1"),
+        ({"limit": -5}, kvpool.errors.InvalidArgumentError, "limit is -5"),
     ],
     ids=str,
 )
 def test_options_out_of_range(options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        kvpool.Trace.parse(GOOD.encode(), **options)
+        kvpool.traces.Trace.parse(GOOD.encode(), **options)
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join([GOOD] * 1000).encode())[:-12])
-    with pytest.raises(kvpool.TraceError):
-        kvpool.Trace.read(path, block_tokens=4)
+    with pytest.raises(kvpool.errors.TraceError):
+        kvpool.traces.Trace.read(path, block_tokens=4)
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "no/such/folder.jsonl", "."])
 def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    with pytest.raises(kvpool.TraceFileError) as raised:
-        kvpool.Trace.read(tmp_path / name)
+    with pytest.raises(kvpool.errors.TraceFileError) as raised:
+        kvpool.traces.Trace.read(tmp_path / name)
     assert isinstance(raised.value, OSError)
     assert isinstance(raised.value, kvpool.KvpoolError)
     assert name == "." or name in str(raised.value)
 
 
 def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
-    made = kvpool.Trace.generate(30, seed=4)
+    made = kvpool.traces.Trace.generate(30, seed=4)
     data = made.to_jsonl()
     (tmp_path / "plain").write_bytes(data)
     (tmp_path / "zipped").write_bytes(gzip.compress(data))
     for path in (tmp_path / "plain", tmp_path / "zipped", str(tmp_path / "plain")):
-        read = kvpool.Trace.read(path)
+        read = kvpool.traces.Trace.read(path)
         assert (read.to_jsonl(), read.summary()) == (data, made.summary())
-    assert len(kvpool.Trace.read(tmp_path / "zipped", limit=7)) == 7
-    assert data == kvpool.Trace.generate(30, seed=4).to_jsonl() != kvpool.Trace.generate(30, seed=5).to_jsonl()
+    assert len(kvpool.traces.Trace.read(tmp_path / "zipped", limit=7)) == 7
+    assert (
+        data
+        == kvpool.traces.Trace.generate(30, seed=4).to_jsonl()
+        != kvpool.traces.Trace.generate(30, seed=5).to_jsonl()
+    )
 
 
 # --- Signals --------------------------------------------------------------------------------------------
@@ -418,15 +422,15 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_an_advance_can_be_interrupted(mode: str) -> None:
     """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on from there."""
-    made = kvpool.Trace.generate(2000, block_tokens=16)
-    whole = kvpool.Replay(made, mode=mode, block_size=16)
+    made = kvpool.traces.Trace.generate(2000, block_tokens=16)
+    whole = kvpool.traces.Replay(made, mode=mode, block_size=16)
     whole.advance()
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def attempt() -> kvpool.Replay:
-        replay, started = kvpool.Replay(made, mode=mode, block_size=16), threading.Event()
+    def attempt() -> kvpool.traces.Replay:
+        replay, started = kvpool.traces.Replay(made, mode=mode, block_size=16), threading.Event()
 
         def send() -> None:
             started.wait()

@@ -125,7 +125,7 @@ class OrderMachine(RuleBasedStateMachine):
         """Takes blocks of both; None if there are too few, and then, and only then, the pool refuses."""
         free, order = len(self.pool.free_order()), self.order()
         if n > free + len(order):
-            with pytest.raises(kvpool.OutOfBlocksError):
+            with pytest.raises(kvpool.errors.OutOfBlocksError):
                 self.pool.allocate(n)
             return None
         taken = self.pool.allocate(n)
@@ -212,7 +212,7 @@ class HintsMachine(RuleBasedStateMachine):
     Hints never cost an allocation (property 23), and never change what a lookup returns.
     """
 
-    @initialize(usable=st.integers(4, 10), eviction=st.sampled_from(kvpool.eviction_policies()))
+    @initialize(usable=st.integers(4, 10), eviction=st.sampled_from(kvpool.policies.eviction_policies()))
     def start(self, usable: int, eviction: str) -> None:
         tenants = [TenantLimits(1, floor=1, ceiling=3), TenantLimits(2, floor=1)]
         retention = RetentionConfig(pin_budget=2, tenants=tenants)
@@ -241,7 +241,7 @@ class HintsMachine(RuleBasedStateMachine):
         fits = needed + probe.idle_blocks <= self.manager.num_available
         try:
             admission = self.manager.admit(request, tokens, tenant=tenant, no_cache=no_cache, retention=ranges)
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             assert not fits
             return
         assert fits
@@ -370,14 +370,14 @@ def test_a_request_keeps_its_retention_however_long_it_runs() -> None:
 
 def test_a_step_admits_with_hints() -> None:
     manager = CacheManager(16, 2, retention=True)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.admit("a", [1, 2, 3], no_cache=True, tenant=5, retention=[(0, 1, Retention(80))])
         step.commit()
     manager.commit("a", 3)
     stats = manager.retention_stats()
     assert stats is not None
     assert (stats.demoted, stats.above_normal) == (1, 0)
-    with manager.begin_step() as step, pytest.raises(kvpool.InvalidArgumentError, match=r"range is 3\.\.3"):
+    with manager.plan_step() as step, pytest.raises(kvpool.errors.InvalidArgumentError, match=r"range is 3\.\.3"):
         step.admit("b", [1], retention=[(3, 3, Retention())])
 
 

@@ -9,7 +9,7 @@ import pytest
 import kvpool
 
 
-def chain(tokens: range) -> kvpool.HashChain:
+def chain(tokens: range) -> kvpool.hashing.HashChain:
     return kvpool.BlockHasher(block_size=2).cursor(tokens).chain()
 
 
@@ -100,7 +100,7 @@ def test_bad_budgets_are_refused(blocks: object) -> None:
         with pytest.raises((kvpool.KvpoolError, TypeError)):
             holder.scrub(blocks)  # type: ignore[arg-type]
         assert holder.scrub(1).blocks == 1
-    with pytest.raises(kvpool.InvalidArgumentError, match="scrub_blocks"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="scrub_blocks"):
         kvpool.CacheManager(20, scrub_blocks=-1)
 
 
@@ -111,7 +111,7 @@ def test_steps_scrub_if_they_are_told_to() -> None:
     assert manager.scrub(0).position == 20
 
 
-class Lossy(kvpool.Policy):
+class Lossy(kvpool.policies.Policy):
     """Loses blocks: what a pool does not have to trust it for."""
 
     def __init__(self) -> None:

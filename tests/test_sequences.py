@@ -36,7 +36,7 @@ def test_a_life_of_a_sequence() -> None:
         "tokens": 11,
         "computed_tokens": 11,
         "blocks": 3,
-        "published_blocks": 2,
+        "registered_blocks": 2,
         "trimmed_blocks": 2,
         "tier": 0,
         "swap": None,
@@ -180,20 +180,20 @@ def test_pools_of_a_tiered_pool_are_views() -> None:
     tiers.check_invariants()
 
 
-def test_links_promote_and_access_times() -> None:
+def test_links_and_access_times() -> None:
     hasher = kvpool.BlockHasher(block_size=2)
     pool = kvpool.BlockPool(8, 2, eviction="last-accessed")
     first = hasher.link([1, 2])
     second = hasher.link([3, 4], first, None)
     assert (first.depth, second.depth, second.num_tokens, len({first, second, hasher.link([1, 2])})) == (0, 1, 4, 2)
     one, other = pool.allocate(2)
-    assert (pool.promote(one, first), pool.acquire_registered(second)) == (one, None)
-    assert pool.promote(other, hasher.link([1, 2])) == one  # shared, computed or not
+    assert (pool.register_link(one, first), pool.acquire_registered(second)) == (one, None)
+    assert pool.register_link(other, hasher.link([1, 2])) == one  # shared, computed or not
     assert (pool.ref_count(one), pool.state(other), pool.copies(first.digest)) == (2, "free", [one])
     pool.mark_computed([one])
     pool.release([one, one])
     (late,) = pool.allocate(1)
-    pool.promote(late, second)
+    pool.register_link(late, second)
     pool.mark_computed([late])
     pool.mark_accessed([one], 20.0)
     pool.mark_accessed([late], 10.0)
@@ -202,7 +202,7 @@ def test_links_promote_and_access_times() -> None:
     for call, error, builtin in (
         (lambda: pool.mark_accessed([7], 1.0), errors.InvalidBlockError, ValueError),
         (lambda: pool.mark_accessed([one], float("nan")), errors.InvalidArgumentError, ValueError),
-        (lambda: pool.promote(one, first), errors.InvalidBlockError, ValueError),
+        (lambda: pool.register_link(one, first), errors.InvalidBlockError, ValueError),
         (lambda: pool.copies(b"short"), errors.HashingError, ValueError),
         (lambda: hasher.link([1]), errors.HashingError, ValueError),
         (lambda: hasher.link([1, 2], first, epoch=1), errors.HashingError, ValueError),

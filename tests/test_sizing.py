@@ -32,12 +32,12 @@ def workloads(draw: st.DrawFn) -> list[tuple[int, ...]]:
     return [path(draw(st.integers(0, len(parents) - 1))) for _ in range(draw(st.integers(1, 30)))]
 
 
-def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.Trace:
+def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
     lines = (
         json.dumps({"timestamp": 10 * at, "input_length": B * len(prompt), "output_length": 1, "hash_ids": prompt})
         for at, prompt in enumerate(prompts)
     )
-    return kvpool.Trace.parse("\n".join(lines).encode(), block_tokens=B)
+    return kvpool.traces.Trace.parse("\n".join(lines).encode(), block_tokens=B)
 
 
 def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: str) -> int:
@@ -71,7 +71,9 @@ def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], cap
     trace = trace_of(prompts)
     references = References(trace)
     for policy in POLICIES:
-        replay = kvpool.Replay(trace, mode="lookup", block_size=B, capacity_blocks=capacity, eviction=policy, threads=1)
+        replay = kvpool.traces.Replay(
+            trace, mode="lookup", block_size=B, capacity_blocks=capacity, eviction=policy, threads=1
+        )
         replay.advance()
         report = json.loads(replay.report_json())
         run = references.run(policy, capacity)
@@ -151,7 +153,7 @@ def test_a_sample_of_everything_is_exact(prompts: list[tuple[int, ...]], blocks:
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
     """Within 1.5 points at every size of a report, whatever the sample."""
-    trace = kvpool.Trace.generate(40_000, seed=5)
+    trace = kvpool.traces.Trace.generate(40_000, seed=5)
     references = References(trace, blocks=blocks)
     exact, most = references.lru(), references.unique_blocks // 10
     capacities = [references.unique_blocks * percent // 100 for percent in (1, 2, 5, 10, 20, 30, 40, 50)]
@@ -180,7 +182,7 @@ def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
 )
 def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        sampled_lru(kvpool.Trace.generate(5), **arguments)
+        sampled_lru(kvpool.traces.Trace.generate(5), **arguments)
 
 
 @given(workloads(), st.sampled_from(["all", "full"]), st.integers(1, 20))
@@ -221,7 +223,7 @@ def test_a_report_from_a_sample_hangs_together(
 def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["all", "full"]) -> None:
     """On a trace with partial blocks, so that blocks, full blocks and tokens have different rates."""
     asked: Any = {"policies": ["lru"], "hints": [], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
-    trace = kvpool.Trace.generate(300)
+    trace = kvpool.traces.Trace.generate(300)
     found, whole = (size(trace, sample_blocks=sample, **asked) for sample in (10_000, None))
     ideal = found["trace"]["ideal"]
     assert len({ideal["block"], ideal["token"], ideal["full_blocks"]}) == 3
@@ -239,7 +241,7 @@ def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["
 @pytest.mark.parametrize("most", [0, -3, 2**30 + 1])
 def test_a_sample_of_no_blocks_or_too_many(most: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"sample_blocks is {most}: must be 1 to 1073741824"):
-        size(kvpool.Trace.generate(5), sample_blocks=most)
+        size(kvpool.traces.Trace.generate(5), sample_blocks=most)
 
 
 def test_the_command_says_that_it_is_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +343,7 @@ def test_a_refusal_that_needs_the_trace_leaves_no_bar(capsys: pytest.CaptureFixt
 
 
 def test_the_library_checks_before_it_reads() -> None:
-    trace = kvpool.Trace.generate(5)
+    trace = kvpool.traces.Trace.generate(5)
     told: list[int] = []
     wrong: list[dict[str, Any]] = [
         {"hints": [0.5, 1.5]},
@@ -391,7 +393,7 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "References", Noted)
     monkeypatch.setattr(measure, "_over_time", lambda *_: None)
     found = size(
-        kvpool.Trace.generate(100), policies=["lru", "fifo"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
+        kvpool.traces.Trace.generate(100), policies=["lru", "fifo"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
     )
     assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "fifo")]
     assert [capacity["blocks"] for capacity in found["capacities"]] == [3, 5, 7, 9]
@@ -415,7 +417,11 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
     assert main(["size", "--limit", "200", *asked, "--json", "--html", str(page)]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     expected: Any = size(
-        kvpool.Trace.generate(200), policies=["lru", "s3-fifo"], capacities=["10%", "300"], hints=[], source="generated"
+        kvpool.traces.Trace.generate(200),
+        policies=["lru", "s3-fifo"],
+        capacities=["10%", "300"],
+        hints=[],
+        source="generated",
     )
     for report in (found, expected):
         del report["elapsed_s"], report["peak_memory_bytes"]

@@ -1,4 +1,4 @@
-"""The stub describes the binary, its examples run, and importing kvpool stays cheap.
+"""The stubs describe the binary, their examples run, and importing kvpool stays cheap.
 
 Signatures are compared by stubtest (`make stubs-check`); here is what stubtest does not look at.
 """
@@ -7,41 +7,57 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import kvpool
-import kvpool.sizing
-import kvpool.transfer
-from kvpool import _core, errors
+from kvpool import _core, errors, hashing, journal, models, parts, policies, sizing, testing, traces, transfer
 
-STUB = Path(kvpool.__file__).with_name("_core.pyi")
-TREE = ast.parse(STUB.read_text(encoding="utf-8"))
+STUBS = {
+    "" if path.stem == "__init__" else path.stem: path
+    for path in sorted(Path(kvpool.__file__).with_name("_core").glob("*.pyi"))
+}
+#: Longer than this, a stub is more than one topic.
+LINES = 800
+#: The modules of the package that have names of the binary.
+PUBLIC = (kvpool, hashing, journal, parts, policies, sizing, traces, transfer)
 HEAVY = ("torch", "numpy", "typer", "rich", "vllm", "matplotlib")
 ERROR_CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
+
+
+def _module(topic: str) -> ModuleType:
+    return importlib.import_module(f"kvpool._core.{topic}" if topic else "kvpool._core")
 
 
 def _is_checker_only(node: ast.ClassDef) -> bool:
     return any(isinstance(one, ast.Name) and one.id == "type_check_only" for one in node.decorator_list)
 
 
-def _stub_docs() -> dict[str, tuple[str | None, int]]:
-    """Every function, class, method and property of the stub: its docstring (None without one) and line."""
-    docs: dict[str, tuple[str | None, int]] = {"": (ast.get_docstring(TREE), 1)}
+def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
+    """Every module, function, class, method and property of the stubs, such as ``pool.BlockPool.allocate``.
 
-    def add(prefix: str, body: list[ast.stmt]) -> None:
+    With its docstring (None without one), file and line.
+    """
+    docs: dict[str, tuple[str | None, Path, int]] = {}
+
+    def add(prefix: str, body: list[ast.stmt], path: Path) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef) and not _is_checker_only(node):
-                docs[prefix + node.name] = (ast.get_docstring(node), node.lineno)
-                add(f"{prefix}{node.name}.", node.body)
+                docs[prefix + node.name] = (ast.get_docstring(node), path, node.lineno)
+                add(f"{prefix}{node.name}.", node.body, path)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
                 # Of overloads, the first has the docstring.
-                docs.setdefault(prefix + node.name, (ast.get_docstring(node), node.lineno))
+                docs.setdefault(prefix + node.name, (ast.get_docstring(node), path, node.lineno))
 
-    add("", TREE.body)
+    for topic, path in STUBS.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs[topic] = (ast.get_docstring(tree), path, 1)
+        add(f"{topic}.", tree.body, path)
     return docs
 
 
@@ -49,14 +65,18 @@ STUB_DOCS = _stub_docs()
 
 
 def _runtime_docs() -> dict[str, str | None]:
-    docs: dict[str, str | None] = {"": _core.__doc__}
-    for name, value in vars(_core).items():
-        if name.startswith("_") or not callable(value):
-            continue
-        docs[name] = value.__doc__
-        if isinstance(value, type):
-            members = [member for member in vars(value) if not member.startswith("_")]
-            docs |= {f"{name}.{member}": getattr(value, member).__doc__ for member in members}
+    topics = [name for name, value in vars(_core).items() if isinstance(value, ModuleType)]
+    docs: dict[str, str | None] = {}
+    for topic in ("", *topics):
+        module = _module(topic)
+        docs[topic] = module.__doc__
+        for name, value in vars(module).items():
+            if name.startswith("_") or not callable(value):
+                continue
+            docs[f"{topic}.{name}"] = value.__doc__
+            if isinstance(value, type):
+                members = [member for member in vars(value) if not member.startswith("_")]
+                docs |= {f"{topic}.{name}.{member}": getattr(value, member).__doc__ for member in members}
     return docs
 
 
@@ -71,24 +91,47 @@ def test_stub_and_binary_have_the_same_names() -> None:
     assert set(STUB_DOCS) == set(RUNTIME_DOCS)
 
 
-def test_names_of_the_package_come_from_the_stub() -> None:
-    exported = {name for name in kvpool.__all__ if not issubclass(_type_of(name), errors.KvpoolError)}
-    exported -= {"Policy"}  # a base class for Python's own
-    exported |= {name for name in kvpool.transfer.__all__ if hasattr(_core, name)} | {"copy_by_handle"}
-    exported |= {name for name in kvpool.sizing.__all__ if hasattr(_core, name)}
-    # What kvpool.integrations.vllm is made of is nobody else's.
-    exported |= {name for name in vars(_core) if name.lower().startswith("vllm")}
-    assert exported - {"__version__"} == {name for name in STUB_DOCS if name and "." not in name}
+@pytest.mark.parametrize("topic", STUBS)
+def test_a_stub_is_of_one_topic(topic: str) -> None:
+    assert STUBS[topic].read_text(encoding="utf-8").count("\n") <= LINES
 
 
-def _type_of(name: str) -> type:
-    value = getattr(kvpool, name)
-    return value if isinstance(value, type) else type(value)
+@pytest.mark.parametrize("topic", [topic for topic in STUBS if topic])
+def test_classes_say_where_they_are(topic: str) -> None:
+    module = _module(topic)
+    assert module.__name__ == f"kvpool._core.{topic}"
+    assert {getattr(module, name).__module__ for name in module.__all__} == {module.__name__}
+
+
+def test_names_of_the_binary_are_public_names() -> None:
+    exported = [getattr(module, name) for module in PUBLIC for name in module.__all__]
+    public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
+    # What kvpool.integrations.vllm and the torch ops are made of is nobody else's.
+    own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__} | {"kvpool._core.transfer.copy_by_handle"}
+    binary = {f"kvpool._core.{name}" for name in STUB_DOCS if name.count(".") == 1}
+    assert {name for name in public if name.startswith("kvpool._core.")} | own == binary
+
+
+def test_a_name_has_one_place() -> None:
+    """But for the base of all errors and what makes chains, which are with their topic, too."""
+    modules = (*PUBLIC, errors, models, testing)
+    # errors and models have no __all__: all that they define is public.
+    names = [
+        name
+        for module in modules
+        for name in getattr(module, "__all__", [n for n, v in vars(module).items() if _is_own(v, module)])
+    ]
+    assert {name for name in names if names.count(name) > 1} == {"BlockHasher", "ExtraKeys", "KvpoolError"}
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    name = getattr(value, "__name__", "_")
+    return getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
 
 
 @pytest.mark.parametrize("name", sorted(RUNTIME_DOCS))
 def test_help_and_stub_begin_with_the_same_line(name: str) -> None:
-    stub, _ = STUB_DOCS[name]
+    stub, _, _ = STUB_DOCS[name]
     assert _first_line(stub)
     assert _first_line(stub) == _first_line(RUNTIME_DOCS[name])
 
@@ -96,8 +139,8 @@ def test_help_and_stub_begin_with_the_same_line(name: str) -> None:
 def _examples() -> list[doctest.DocTest]:
     parser = doctest.DocTestParser()
     tests = [
-        parser.get_doctest(doc, {"kvpool": kvpool}, name, str(STUB), line)
-        for name, (doc, line) in STUB_DOCS.items()
+        parser.get_doctest(doc, {"kvpool": kvpool}, name, str(path), line)
+        for name, (doc, path, line) in STUB_DOCS.items()
         if doc
     ]
     return [test for test in tests if test.examples]
@@ -111,8 +154,18 @@ def test_examples_of_the_stub_run(example: doctest.DocTest) -> None:
 
 
 def test_classes_that_can_be_made_have_an_example() -> None:
-    made = {name for name, value in vars(_core).items() if isinstance(value, type) and value.__text_signature__}
+    made = {
+        f"{topic}.{name}"
+        for topic in STUBS
+        for name, value in vars(_module(topic)).items()
+        if isinstance(value, type) and value.__text_signature__
+    }
     assert made <= {example.name for example in _examples()}
+
+
+@pytest.mark.parametrize("module", PUBLIC[1:], ids=lambda module: module.__name__)
+def test_examples_of_the_modules_run(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
 
 
 def test_import_needs_no_other_package() -> None:
@@ -121,11 +174,21 @@ def test_import_needs_no_other_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_modules_are_imported_when_they_are_first_used() -> None:
+    code = f"""
+import sys, kvpool
+print(sorted(name for name in sys.modules if name.startswith("kvpool.") and not name.startswith("kvpool._core")))
+print([kvpool.journal.Journal.__name__, kvpool.traces.Trace.__name__], hasattr(kvpool, "nothing"))
+[getattr(kvpool, name) for name in kvpool._LAZY]
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['kvpool.errors']", "['Journal', 'Trace'] False", "[]"]
+
+
 @pytest.mark.parametrize("error", ERROR_CLASSES, ids=lambda error: error.__name__)
 def test_errors_are_kvpool_errors_and_one_builtin(error: type[Exception]) -> None:
     assert issubclass(error, errors.KvpoolError)
-    assert getattr(kvpool, error.__name__) is error
-    assert error.__name__ in kvpool.__all__
     assert error.__doc__
     if error is not errors.KvpoolError:
         builtin = [base for base in error.__bases__ if base.__module__ == "builtins"]
@@ -138,7 +201,7 @@ def test_errors_named_in_the_stub_exist() -> None:
     known = {error.__name__ for error in ERROR_CLASSES}
     named = {
         line.strip().partition(":")[0]
-        for doc, _ in STUB_DOCS.values()
+        for doc, _, _ in STUB_DOCS.values()
         for line in (doc or "").partition("Raises:")[2].splitlines()
         if line.strip().partition(":")[0].endswith("Error")
     }

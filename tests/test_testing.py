@@ -47,15 +47,15 @@ def test_a_refused_call_leaves_the_model_as_it_was() -> None:
     before = copy.deepcopy(vars(pool))
     for ids in ([2, 1], [2, 2], [2, 9], [0]):
         for call in (pool.release, functools.partial(pool.release_after, step=5)):
-            with pytest.raises(kvpool.InvalidBlockError):
+            with pytest.raises(kvpool.errors.InvalidBlockError):
                 call(ids)
             assert vars(pool) == before
-    with pytest.raises(kvpool.InvalidBlockError):
+    with pytest.raises(kvpool.errors.InvalidBlockError):
         pool.register([2, 3, 2], None, [1] * 6)
     assert vars(pool) == before
     manager = ReferenceManager(ReferencePool(4, 2))
     manager.admit("a", [1, 1, 2, 2, 3])
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         manager.admit("b", [1, 1])
     assert list(manager.requests) == ["a"]
 
@@ -70,7 +70,7 @@ def test_the_watermark_grows_with_the_pool() -> None:
     manager.admit("a", [1, 1, 2, 2, 3])
     model.admit("a", [1, 1, 2, 2, 3])
     for each in (manager, model):
-        with pytest.raises(kvpool.OutOfBlocksError):
+        with pytest.raises(kvpool.errors.OutOfBlocksError):
             each.admit("b", [3, 3, 4])
 
 

@@ -124,7 +124,7 @@ def test_threads_that_want_more_than_there_is() -> None:
         for n in range(ROUNDS * 4):
             try:
                 table = pool.allocate(n % 9 + 1)
-            except kvpool.OutOfBlocksError as error:
+            except kvpool.errors.OutOfBlocksError as error:
                 refusals += 1
                 if not error.missing == error.needed - error.available > 0:
                     raise
@@ -173,7 +173,7 @@ def test_one_request_is_admitted_once() -> None:
         for name in range(100):
             try:
                 manager.admit(name, [name] * 9)
-            except kvpool.DuplicateRequestError:
+            except kvpool.errors.DuplicateRequestError:
                 continue
             admitted += 1
         return admitted
@@ -186,14 +186,14 @@ def test_one_request_is_admitted_once() -> None:
 def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
     manager = kvpool.CacheManager(100, 4)
     manager.admit("a", range(9))
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("a", range(8))
     thread = threading.Thread(target=lambda: manager.admit("b", range(9)))
     thread.start()
     thread.join()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.commit()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.release("a")
     assert manager.request("a").tokens == 9
 
@@ -208,12 +208,12 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
     def work() -> int:
         committed = 0
         while committed < 20:
-            with manager.begin_step() as step:
+            with manager.plan_step() as step:
                 try:
                     for name in names:
                         step.append(name, [1, 2, 3])
                     step.commit()
-                except kvpool.StaleStepError:
+                except kvpool.errors.StaleStepError:
                     continue
                 committed += 1
         return committed
@@ -226,13 +226,13 @@ def test_of_steps_planned_at_once_each_is_whole() -> None:
 def test_one_step_used_by_many_threads_commits_once() -> None:
     manager = kvpool.CacheManager(100, 4)
     manager.admit("a", [1])
-    step = manager.begin_step()
+    step = manager.plan_step()
     step.append("a", [2, 3])
 
     def commit() -> int:
         try:
             step.commit()
-        except kvpool.StaleStepError:
+        except kvpool.errors.StaleStepError:
             return 0
         return 1
 

@@ -117,13 +117,13 @@ def test_the_events_give_what_is_matchable() -> None:
             chain = hasher.cursor([(worker + turn) % 6, 0, turn % 3, 1, 2, 3], epoch=epoch).chain()
             try:
                 found = pool.match_and_acquire(chain)
-            except kvpool.StaleEpochError:
+            except kvpool.errors.StaleEpochError:
                 continue
             fresh = pool.allocate(3 - len(found))
             try:
                 pool.register(fresh, chain, len(found))
                 pool.mark_computed(fresh)
-            except (kvpool.StaleEpochError, kvpool.InvalidBlockError):
+            except (kvpool.errors.StaleEpochError, kvpool.errors.InvalidBlockError):
                 pass  # the epoch went on in between: never published
             pool.release_table([*found, *fresh])
             if worker == 0 and turn % 50 == 49:
@@ -203,7 +203,7 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
                 try:
                     admission = manager.admit(f"{worker} {turn}", cursor)
                     break
-                except kvpool.StaleEpochError:
+                except kvpool.errors.StaleEpochError:
                     stale += 1
                     cursor = manager.prepare([turn % 3, *prompt])
             cached = admission.cached_blocks
@@ -244,13 +244,13 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
             for step in range(1, ROUNDS * 4):
                 try:
                     table = pool.allocate(4)
-                except kvpool.OutOfBlocksError:
+                except kvpool.errors.OutOfBlocksError:
                     continue
                 steps.put((step, table))
                 pool.release_after(table, step)
                 try:
                     other = pool.allocate(3)
-                except kvpool.OutOfBlocksError:
+                except kvpool.errors.OutOfBlocksError:
                     continue
                 overlapping += pool.stats().fenced > 0
                 for block in other:
@@ -274,7 +274,7 @@ def test_a_policy_whose_helper_looks_at_its_pool() -> None:
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     refused: list[bool] = []
 
-    class Asks(kvpool.Policy):
+    class Asks(kvpool.policies.Policy):
         def __init__(self) -> None:
             self.order: dict[int, None] = {}
 
@@ -285,7 +285,7 @@ def test_a_policy_whose_helper_looks_at_its_pool() -> None:
             asked.put(1)
             try:
                 pool.stats()
-            except kvpool.PolicyError:
+            except kvpool.errors.PolicyError:
                 refused.append(True)
             block = next(iter(self.order), None)
             if block is not None:
@@ -327,11 +327,11 @@ def test_a_policy_whose_helper_looks_at_its_pool() -> None:
 
 
 def test_a_replay_is_read_while_several_threads_advance_it() -> None:
-    trace = kvpool.Trace.generate(300, seed=3, block_tokens=16)
+    trace = kvpool.traces.Trace.generate(300, seed=3, block_tokens=16)
     settings: dict[str, Any] = {"mode": "engine", "block_size": 16, "capacity_blocks": 4000}
-    alone = kvpool.Replay(trace, **settings)
+    alone = kvpool.traces.Replay(trace, **settings)
     alone.advance()
-    shared = kvpool.Replay(trace, **settings, threads=2)
+    shared = kvpool.traces.Replay(trace, **settings, threads=2)
 
     def advance() -> int:
         before = -1
@@ -350,16 +350,16 @@ def test_a_replay_is_read_while_several_threads_advance_it() -> None:
 
 
 def test_replays_of_one_trace_at_once() -> None:
-    trace = kvpool.Trace.generate(100, seed=4, block_tokens=16)
+    trace = kvpool.traces.Trace.generate(100, seed=4, block_tokens=16)
 
     def run() -> str:
-        replay = kvpool.Replay(trace, block_size=16, capacity_blocks=500, threads=2)
+        replay = kvpool.traces.Replay(trace, block_size=16, capacity_blocks=500, threads=2)
         replay.advance()
         return replay.report_json()
 
     # A replay that nobody finishes ends its own threads.
     def give_up() -> str:
-        kvpool.Replay(trace, block_size=16, capacity_blocks=500, threads=3).advance(1)
+        kvpool.traces.Replay(trace, block_size=16, capacity_blocks=500, threads=3).advance(1)
         return ""
 
     results = together(run, give_up, run, give_up, run)
@@ -423,7 +423,7 @@ def test_an_engine_is_closed_while_others_submit() -> None:
                 block = worker * 32 + turn
                 try:
                     engine.submit(source, target, [((block + 1) % (WORKERS * 32), block)])  # noqa: B023
-                except kvpool.ClosedError:
+                except kvpool.errors.ClosedError:
                     return turn
             return 32
 

@@ -53,7 +53,12 @@ def test_the_kernels_are_inside(wheel: Path) -> None:
 
 def test_types_are_shipped(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
-        assert {"kvpool/py.typed", "kvpool/_core.pyi", "kvpool/transfer/ops.py"} <= set(files.namelist())
+        assert {
+            "kvpool/py.typed",
+            "kvpool/_core/__init__.pyi",
+            "kvpool/_core/manager.pyi",
+            "kvpool/transfer/ops.py",
+        } <= set(files.namelist())
 
 
 def test_the_source_distribution_builds_the_same_kernels(tmp_path: Path) -> None:

@@ -27,10 +27,12 @@ from pathlib import Path
 import kvpool
 
 
-def record(trace: Path, journal: Path, operations: int, max_running: int) -> kvpool.JournalStats:
+def record(trace: Path, journal: Path, operations: int, max_running: int) -> kvpool.journal.JournalStats:
     """Runs the trace until so many operations are recorded, or to its end."""
-    settings = kvpool.Journal(journal)
-    replay = kvpool.Replay(kvpool.Trace.read(trace), mode="engine", max_running=max_running, journal=settings)
+    settings = kvpool.journal.Journal(journal)
+    replay = kvpool.traces.Replay(
+        kvpool.traces.Trace.read(trace), mode="engine", max_running=max_running, journal=settings
+    )
     while replay.advance(1) < replay.total:
         stats = replay.journal_stats()
         if stats is not None and stats.operations >= operations:
@@ -42,8 +44,8 @@ def record(trace: Path, journal: Path, operations: int, max_running: int) -> kvp
     return stats
 
 
-def must_replay(journal: Path | bytes, what: str) -> kvpool.JournalReport:
-    report = kvpool.replay_journal(journal)
+def must_replay(journal: Path | bytes, what: str) -> kvpool.journal.JournalReport:
+    report = kvpool.journal.replay_journal(journal)
     if not report.is_exact:
         sys.exit(f"{what}: differs: {report.difference!r}")
     return report

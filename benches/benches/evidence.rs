@@ -35,7 +35,7 @@ impl State {
     }
 
     fn evict(&mut self) -> Result<(), PoolError> {
-        self.pool.evict(&self.table)?;
+        self.pool.drop_cached(&self.table)?;
         self.release()
     }
 

@@ -123,7 +123,7 @@ fn per_block(criterion: &mut Criterion) {
                     store(&mut s.pool, &s.chains[at], &mut s.table)
                 };
                 let clean = |s: &mut State| {
-                    s.pool.evict(&s.table)?;
+                    s.pool.drop_cached(&s.table)?;
                     s.pool.release_table(&s.table)
                 };
                 time(n, &mut state, cold, clean).unwrap()

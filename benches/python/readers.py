@@ -52,7 +52,7 @@ class Steps:
         self.admit("long 0", self.prompts[0])
         self.admit("reader", self.prompts[1])
 
-    def admit(self, name: str, cursor: kvpool.HashCursor) -> None:
+    def admit(self, name: str, cursor: kvpool.hashing.HashCursor) -> None:
         self.manager.admit(name, cursor)
         self.manager.commit(name, PROMPT)
 

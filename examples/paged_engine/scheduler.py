@@ -30,13 +30,14 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from kvpool import OutOfBlocksError
+from kvpool.errors import OutOfBlocksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from examples.paged_engine.sampling import Sampling
-    from kvpool import Admission, CacheManager, HashCursor
+    from kvpool import Admission, CacheManager
+    from kvpool.hashing import HashCursor
     from kvpool.transfer import FinishedSwap, PlanExecutor
 
 __all__ = ["Chunk", "Request", "RequestTooLargeError", "Scheduler", "Sequence"]

@@ -15,215 +15,93 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 >>> manager.release("a"), manager.release("b")
 (None, None)
 
+This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`, :mod:`kvpool.hashing`,
+:mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`, :mod:`kvpool.policies`, :mod:`kvpool.parts`,
+:mod:`kvpool.transfer`, :mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is first used.
+
 Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after
 a ``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
 """
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from typing import TYPE_CHECKING
 
 from kvpool import _core
-from kvpool._core import (
-    Admission,
-    AdvisorConfig,
-    BlockAllocator,
-    BlockHasher,
-    BlockPool,
-    CacheManager,
-    ChainLink,
-    ExplainConfig,
-    Explanation,
-    ExtraKeys,
-    FreeBlockList,
-    HashChain,
-    HashCursor,
-    HintReport,
-    Journal,
-    JournalDifference,
-    JournalInfo,
-    JournalReport,
-    JournalStats,
-    LruEvictor,
-    ManagerStats,
-    MissSpan,
-    PoolStats,
-    PrefixIndex,
-    Probe,
-    Replay,
-    RequestInfo,
-    Retention,
-    RetentionConfig,
-    RetentionStats,
-    ScrubReport,
-    Sequences,
-    ShrunkJournal,
-    Step,
-    Swap,
-    TenantLimits,
-    TieredPool,
-    Trace,
-    TraceReader,
-    TransferPlan,
-    bisect_journal,
-    compare_journals,
-    eviction_policies,
-    export_journal,
-    hash_algorithms,
-    read_journal,
-    replay_journal,
-    shrink_journal,
-    trace_formats,
-    verify_modes,
-)
-from kvpool.errors import (
-    BlockIndexError,
-    BlocksInUseError,
-    CaptureError,
-    ClosedError,
-    CudaError,
-    CudaUnavailableError,
-    DuplicateDestinationError,
-    DuplicateRequestError,
-    HashingError,
-    InvalidArgumentError,
-    InvalidBlockError,
-    InvariantError,
-    JournalError,
-    JournalExistsError,
-    JournalFileError,
-    KvpoolError,
-    LayoutError,
-    LayoutMismatchError,
-    MappingError,
-    MappingTypeError,
-    NoRetentionError,
-    OutOfBlocksError,
-    OverlappingCopyError,
-    PinningError,
-    PolicyError,
-    PoolPoisonedError,
-    RequestStateError,
-    StaleEpochError,
-    StaleSequenceError,
-    StaleStepError,
-    SwapError,
-    TimeBackwardsError,
-    TokenError,
-    TokenTypeError,
-    TooLargeError,
-    TraceError,
-    TraceFileError,
-    TransferTimeoutError,
-    UnknownRequestError,
-)
-from kvpool.policies import Policy
+from kvpool._core.advisor import AdvisorConfig
+from kvpool._core.explain import ExplainConfig, Explanation, MissSpan
+from kvpool._core.hashing import BlockHasher, ExtraKeys
+from kvpool._core.manager import CacheManager
+from kvpool._core.pool import BlockPool, PoolStats
+from kvpool._core.requests import Admission, ManagerStats, Probe, RequestInfo, ScrubReport, Step
+from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats, TenantLimits
+from kvpool._core.sequences import Sequences
+from kvpool._core.tiers import Swap, TieredPool, TransferPlan
+from kvpool.errors import KvpoolError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from kvpool import errors as errors
+    from kvpool import hashing as hashing
+    from kvpool import journal as journal
+    from kvpool import models as models
+    from kvpool import parts as parts
+    from kvpool import policies as policies
+    from kvpool import sizing as sizing
+    from kvpool import testing as testing
+    from kvpool import traces as traces
+    from kvpool import transfer as transfer
 
 __version__: str = _core.__version__
 
 __all__ = [
     # What a scheduler calls.
     "CacheManager",
-    "Step",
-    "Admission",
-    "RequestInfo",
-    "ManagerStats",
-    "Probe",
-    "ScrubReport",
-    # What callers know of the future, and which cached block goes first.
+    "BlockPool",
+    "Sequences",
+    "TieredPool",
+    # What identifies a prompt: the rest is in kvpool.hashing.
+    "BlockHasher",
+    "ExtraKeys",
+    # What a manager and a pool take.
+    "AdvisorConfig",
+    "ExplainConfig",
     "Retention",
     "RetentionConfig",
     "TenantLimits",
-    "HintReport",
-    "RetentionStats",
-    "Policy",
-    # What a pool's own traffic says of other sizes and policies.
-    "AdvisorConfig",
-    # Every operation written down, and run again.
-    "Journal",
-    "JournalStats",
-    "JournalInfo",
-    "JournalReport",
-    "JournalDifference",
-    "ShrunkJournal",
-    "read_journal",
-    "replay_journal",
-    "bisect_journal",
-    "compare_journals",
-    "shrink_journal",
-    "export_journal",
-    # Why a prompt missed.
-    "ExplainConfig",
+    # What they answer.
+    "Admission",
     "Explanation",
+    "HintReport",
+    "ManagerStats",
     "MissSpan",
-    # Block tables by handle, and what moves between tiers.
-    "Sequences",
-    "TieredPool",
+    "PoolStats",
+    "Probe",
+    "RequestInfo",
+    "RetentionStats",
+    "ScrubReport",
+    "Step",
     "Swap",
     "TransferPlan",
-    # Its parts.
-    "BlockPool",
-    "PoolStats",
-    "BlockAllocator",
-    "FreeBlockList",
-    "PrefixIndex",
-    "LruEvictor",
-    # Hashing.
-    "BlockHasher",
-    "ChainLink",
-    "ExtraKeys",
-    "HashChain",
-    "HashCursor",
-    "eviction_policies",
-    "hash_algorithms",
-    "verify_modes",
-    # Traces.
-    "Trace",
-    "TraceReader",
-    "trace_formats",
-    "Replay",
-    # Errors.
+    # The base of every exception: the rest is in kvpool.errors.
     "KvpoolError",
-    "BlockIndexError",
-    "BlocksInUseError",
-    "CaptureError",
-    "ClosedError",
-    "CudaError",
-    "CudaUnavailableError",
-    "DuplicateDestinationError",
-    "DuplicateRequestError",
-    "HashingError",
-    "InvalidArgumentError",
-    "InvalidBlockError",
-    "InvariantError",
-    "JournalError",
-    "JournalExistsError",
-    "JournalFileError",
-    "LayoutError",
-    "LayoutMismatchError",
-    "MappingError",
-    "MappingTypeError",
-    "NoRetentionError",
-    "OutOfBlocksError",
-    "OverlappingCopyError",
-    "PinningError",
-    "PolicyError",
-    "PoolPoisonedError",
-    "RequestStateError",
-    "StaleEpochError",
-    "StaleSequenceError",
-    "StaleStepError",
-    "SwapError",
-    "TimeBackwardsError",
-    "TokenError",
-    "TokenTypeError",
-    "TooLargeError",
-    "TraceError",
-    "TraceFileError",
-    "TransferTimeoutError",
-    "UnknownRequestError",
     "__version__",
 ]
+
+_LAZY = ("hashing", "journal", "models", "parts", "policies", "sizing", "testing", "traces", "transfer")
+
+# Type checkers have the imports above.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> ModuleType:
+        """Imports a module of the package when it is first used."""
+        if name in _LAZY:
+            return importlib.import_module(f"kvpool.{name}")
+        raise AttributeError(f"module 'kvpool' has no attribute {name!r}")
+
 
 if _core.debug_build:
     warnings.warn(

@@ -1,11 +1,12 @@
-"""Eviction policies written in Python, for experiments.
+"""Eviction policies: those of the core by name, and a base class for your own in Python, for experiments.
 
-A policy is an order of blocks and the history that it is made from. Give an object of one to ``BlockPool`` or
-``CacheManager`` as ``eviction``; the core does the rest: it never gives up a block in use or one on which cached
-blocks hang, and it keeps retention around the policy's order.
+:func:`eviction_policies` names those of the core. Give a name, or an object of a :class:`Policy` of your own, to
+``BlockPool`` or ``CacheManager`` as ``eviction``. A policy is an order of blocks and the history that it is made from.
+The core does the rest: it never evicts a block in use or one on which cached blocks hang, and it keeps retention around
+the policy's order.
 
 >>> import kvpool
->>> class MostRecent(kvpool.Policy):
+>>> class MostRecent(kvpool.policies.Policy):
 ...     def __init__(self) -> None:
 ...         self.blocks: dict[int, None] = {}
 ...
@@ -26,21 +27,20 @@ blocks hang, and it keeps retention around the policy's order.
 [2, 1]
 >>> manager.check_policy()  # nothing went wrong
 
-Nothing that a policy does can fail an allocation or break an invariant. The pool keeps a plain LRU order of the same
-blocks beside it. The first exception that a policy raises, and the first answer of :meth:`Policy.pop` that is no
-block of its order (None while it has some, a block twice, one that was forgotten, something else), end it: a
-``RuntimeWarning`` says so at once, ``check_policy()`` raises :class:`kvpool.PolicyError` from then on, with what
-happened as its cause, and the LRU order is used.
+Nothing that a policy does can fail an allocation or break an invariant, because the pool keeps a plain LRU order of the
+same blocks beside it. The first exception that a policy raises ends it. So does the first answer of :meth:`Policy.pop`
+that is no block of its order: None while it has some, a block twice, a forgotten block, something else. A
+``RuntimeWarning`` reports the end at once, the pool uses the LRU order from then on, and ``check_policy()`` raises
+:class:`kvpool.errors.PolicyError` with the cause.
 
 The rules:
 
-- A policy is called while its pool is locked: by one thread at a time, whichever uses the pool. It is told all that
-  it needs, and must not call its pool, in ``__deepcopy__`` and ``__del__`` neither: that raises ``PolicyError`` in the
-  policy.
-- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and then reach whoever called the pool: the call has been done,
-  with the LRU order, and what it would have returned is lost.
-- One object serves one pool. It must not refer to it: the garbage collector does not see through the pool, and would
-  never free the two.
+- A policy is called while its pool is locked, by one thread at a time. It must not call its pool, not even in
+  ``__deepcopy__`` and ``__del__``: that raises ``PolicyError`` in the policy.
+- ``KeyboardInterrupt`` and ``SystemExit`` end it, too, and then reach the caller of the pool: the call has been done
+  with the LRU order, and its answer is lost.
+- One object serves one pool. It must not refer to the pool: the garbage collector does not see through the pool, and
+  would never free the two.
 - ``eviction_order()`` asks a ``copy.deepcopy`` of the policy, and shows the LRU order if it cannot be copied.
 - Every call costs a Python call, some microseconds per block where a policy in Rust takes a tenth of one: for replays
   and experiments, not for servers.
@@ -49,6 +49,10 @@ The rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+
+from kvpool._core.policies import eviction_policies
+
+__all__ = ["Policy", "eviction_policies"]
 
 
 class Policy(ABC):

@@ -86,7 +86,7 @@ class NotAskedError(Exception):
 
 def make_hasher(vllm: Any, name: str, block_size: int = BLOCK) -> Any:
     hasher = part("hashing").get_request_block_hasher(block_size, getattr(vllm.utils.hashing, name))
-    assert type(hasher) is _core.VllmHasher
+    assert type(hasher) is _core.vllm.VllmHasher
     return hasher
 
 
@@ -304,7 +304,7 @@ def test_what_is_no_hash_function_of_vllms_is_vllms_to_hash_with(vllm: Any) -> N
     assert get(16, other) == ("stock", 16, other)
     sha256 = vllm.utils.hashing.sha256
     assert get(16, sha256, 4) == ("stock", 16, sha256, 4)
-    assert type(get(16, sha256, 0)) is _core.VllmHasher
+    assert type(get(16, sha256, 0)) is _core.vllm.VllmHasher
 
 
 @pytest.mark.parametrize(
@@ -320,4 +320,4 @@ def test_a_hasher_that_cannot_be_vllms_is_refused(
     vllm: Any, algorithm: str, block_size: int, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        _core.VllmHasher(algorithm, block_size, vllm.v1.core.kv_cache_utils, None)
+        _core.vllm.VllmHasher(algorithm, block_size, vllm.v1.core.kv_cache_utils, None)

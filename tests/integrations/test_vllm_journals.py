@@ -53,8 +53,8 @@ def test_every_pool_writes_a_journal_of_its_own_that_replays(tmp_path: Path, mon
     assert len(files) == 2
     for file in files:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert kvpool.read_journal(file).subject == "vllm-pool"
-        report = kvpool.replay_journal(file)
+        assert kvpool.journal.read_journal(file).subject == "vllm-pool"
+        report = kvpool.journal.replay_journal(file)
         assert report.difference is None
         assert report.operations == pools[0].core.journal_stats().operations > 4
 
@@ -107,7 +107,7 @@ def test_an_engine_in_a_process_of_its_own_leaves_a_whole_journal(tmp_path: Path
     process.join()
     assert process.exitcode == 0
     (file,) = tmp_path.iterdir()
-    report = kvpool.replay_journal(file)
+    report = kvpool.journal.replay_journal(file)
     assert report.is_exact
     assert report.cut_at is None
     assert report.operations == operations > 4
@@ -127,7 +127,7 @@ def test_an_engine_without_multiprocessing_leaves_a_whole_journal(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.iterdir()
-    report = kvpool.replay_journal(file)
+    report = kvpool.journal.replay_journal(file)
     assert report.is_exact
     assert report.operations == int(done.stdout) > 4
 
@@ -141,7 +141,7 @@ def test_what_a_kill_loses_is_a_small_frame(tmp_path: Path) -> None:
     operations = said.recv()
     process.join()
     (file,) = tmp_path.iterdir()
-    report = kvpool.replay_journal(file)
+    report = kvpool.journal.replay_journal(file)
     assert report.is_exact
     assert report.operations == 0 < operations
     assert part("journals").FRAME_BYTES <= 4096
@@ -157,9 +157,9 @@ def test_a_fork_of_the_engine_writes_nothing(tmp_path: Path, monkeypatch: pytest
     process.join()
     assert process.exitcode == 0
     (file,) = tmp_path.iterdir()
-    assert kvpool.read_journal(file).operations == 0
+    assert kvpool.journal.read_journal(file).operations == 0
     pool.core.journal_image()
-    report = kvpool.replay_journal(file)
+    report = kvpool.journal.replay_journal(file)
     assert report.is_exact
     assert report.operations == pool.core.journal_stats().operations
 
@@ -178,12 +178,12 @@ def test_a_folder_that_cannot_be_made_is_said_and_stops_nothing(
 def test_what_a_ring_holds_is_left_behind(tmp_path: Path) -> None:
     journals = part("journals")
     pool = make_pool(6)
-    pool.core = kvpool._core.VllmPool(6, True, "lru", journals.to_memory())
+    pool.core = kvpool._core.vllm.VllmPool(6, True, "lru", journals.to_memory())
     pool.core.allocate(3)
     said = journals.leave_behind(pool, str(tmp_path / "left"))
     (path,) = (tmp_path / "left").iterdir()
     assert str(path) in said
-    assert kvpool.replay_journal(path).operations == 1
+    assert kvpool.journal.replay_journal(path).operations == 1
     assert journals.leave_behind(make_pool(4), str(tmp_path)) == ""
     assert "could not be written" in journals.leave_behind(pool, str(path))
 

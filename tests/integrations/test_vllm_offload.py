@@ -70,7 +70,7 @@ def test_policy_refuses_slots_that_cannot_be(vllm: Vllm) -> None:
     policy = vllm.policy(2)
     policy.insert(b"a", Chunk(0))
     for slot in (-1, 2, 0):
-        with pytest.raises(kvpool.InvalidBlockError, match="slot"):
+        with pytest.raises(kvpool.errors.InvalidBlockError, match="slot"):
             policy.insert(b"b", Chunk(slot))
     policy.insert(b"a", Chunk(1))  # again: the later counts
     policy.check_invariants()
@@ -124,23 +124,23 @@ def test_manager_says_what_is_wrong_and_changes_nothing(vllm: Vllm) -> None:
     store(manager, [b"a"])
     manager.prepare_store([b"b"], Context())
     for keys, message in [([b"a", b"b"], "b'b' is not ready"), ([b"a", b"c"], "b'c' is not resident")]:
-        with pytest.raises(kvpool.InvalidBlockError, match=message):
+        with pytest.raises(kvpool.errors.InvalidBlockError, match=message):
             manager.prepare_load(keys, Context())
-        with pytest.raises(kvpool.InvalidBlockError, match=message):
+        with pytest.raises(kvpool.errors.InvalidBlockError, match=message):
             manager.complete_load(keys, Context())
-    with pytest.raises(kvpool.InvalidBlockError):
+    with pytest.raises(kvpool.errors.InvalidBlockError):
         manager.complete_load([b"a"], Context())
     assert manager.chunks.readers(b"a") == 0
     manager.chunks.check_invariants()
     for arguments in [(-1,), (3, "newest")]:
-        with pytest.raises(kvpool.InvalidArgumentError):
+        with pytest.raises(kvpool.errors.InvalidArgumentError):
             vllm.manager(*arguments)
-    with pytest.raises(kvpool.InvalidArgumentError, match="max_tracker_size"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="max_tracker_size"):
         vllm.manager(3, max_tracker_size=0)
     table = ChunkTable(2)
     for wrong in ([b"a", b"a"], [b"x"]):
         table.store([b"x"], [1.0]) if wrong == [b"x"] else None
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             table.store(wrong, [1.0] * len(wrong))
 
 
@@ -237,7 +237,7 @@ def test_configuration(vllm: Vllm) -> None:
     assert manager.events == []
     manager = vllm.spec({"eviction_policy": "lru", "store_threshold": "2", "max_tracker_size": 7}).get_manager()
     assert (manager.chunks.eviction, manager.store_threshold, manager.max_tracker_size) == ("lru", 2, 7)
-    with pytest.raises(kvpool.InvalidArgumentError, match="newest"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="newest"):
         vllm.spec({"eviction_policy": "newest"}).get_manager()
     for _ in range(2):
         register()

@@ -34,7 +34,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_every_policy_of_kvpools_is_a_setting_but_the_one_that_needs_times() -> None:
-    assert set(kvpool.eviction_policies()) - set(EVICTIONS) == {"last-accessed"}
+    assert set(kvpool.policies.eviction_policies()) - set(EVICTIONS) == {"last-accessed"}
     assert len(EVICTIONS) == len(set(EVICTIONS))
     assert EVICTIONS[0] == LRU
     assert {"s3-fifo", "arc", "lfu"} <= set(POLICIES)

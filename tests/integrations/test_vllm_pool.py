@@ -385,7 +385,7 @@ def test_what_a_written_count_refuses_is_in_no_journal(tmp_path: Path, monkeypat
     pool.free_block_queue.num_free_blocks = 4
     pool.get_new_blocks(2)
     pool.core.journal_image()
-    report = kvpool.replay_journal(next(tmp_path.iterdir()))
+    report = kvpool.journal.replay_journal(next(tmp_path.iterdir()))
     assert (report.difference, report.operations) == (None, 2)
 
 

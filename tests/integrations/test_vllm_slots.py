@@ -57,13 +57,13 @@ class Calls:
     """A ``VllmSlots`` with everything that vLLM's manager would have."""
 
     def __init__(self, num_blocks: int = 8, *, caching: bool = True, eviction: str = "lru", **more: Any) -> None:
-        self.pool = _core.VllmPool(num_blocks, caching, eviction)
+        self.pool = _core.vllm.VllmPool(num_blocks, caching, eviction)
         self.tables: dict[Any, Any] = {}
         self.num_cached: dict[Any, int] = {}
         self.empty = Result(((),))
         self.passed_on: list[tuple[Any, ...]] = []
         settings = {"max_model_len": 24, "drop_last": False, "recomputed": 0, "watermark": 0, **more}
-        self.slots = _core.VllmSlots(
+        self.slots = _core.vllm.VllmSlots(
             self.pool,
             block_size=BLOCK,
             group=GROUP,
@@ -667,8 +667,8 @@ def test_negative_numbers_are_refused(given: dict[str, Any]) -> None:
 
 def test_a_block_size_of_zero_is_refused() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="block_size is 0"):
-        _core.VllmSlots(
-            _core.VllmPool(2, True),
+        _core.vllm.VllmSlots(
+            _core.vllm.VllmPool(2, True),
             block_size=0,
             max_model_len=1,
             group=0,
@@ -686,13 +686,13 @@ def test_a_block_size_of_zero_is_refused() -> None:
 
 
 def test_ids_of_blocks_are_read_group_by_group() -> None:
-    pool = _core.VllmPool(4, True)
+    pool = _core.vllm.VllmPool(4, True)
 
     class Loose:
         block_id = 77
 
     groups: tuple[Any, ...] = (pool.blocks[1:3], (Loose(), pool.blocks[3]), ())
-    assert _core.vllm_block_ids(groups) == ([1, 2], [77, 3], [])
-    assert _core.vllm_block_ids(()) == ()
+    assert _core.vllm.vllm_block_ids(groups) == ([1, 2], [77, 3], [])
+    assert _core.vllm.vllm_block_ids(()) == ()
     with pytest.raises(AttributeError):
-        _core.vllm_block_ids(([1],))
+        _core.vllm.vllm_block_ids(([1],))

@@ -124,7 +124,7 @@ def test_out_of_memory(num_blocks: int) -> None:
         allocator.allocate()
     with pytest.raises(ValueError, match="Out of memory! No more free blocks are available") as caught:
         allocator.allocate()
-    assert isinstance(caught.value, kvpool.OutOfBlocksError)
+    assert isinstance(caught.value, kvpool.errors.OutOfBlocksError)
     assert (caught.value.needed, caught.value.missing, caught.value.can_ever_fit) == (1, 1, num_blocks > 0)
     assert allocator.get_num_free_blocks() == 0
 
@@ -138,7 +138,7 @@ def test_double_free() -> None:
     allocator.free(block)
     with pytest.raises(ValueError, match=r"Double free! The block .* is already freed") as caught:
         allocator.free(block)
-    assert isinstance(caught.value, kvpool.InvalidBlockError)
+    assert isinstance(caught.value, kvpool.errors.InvalidBlockError)
     assert (block.ref_count, allocator.get_num_free_blocks()) == (0, 2)
     heir = allocator.allocate()
     assert heir.block_number == block.block_number
@@ -188,7 +188,7 @@ def test_block_sizes() -> None:
             BlockAllocator(Device.GPU, size, 1)
         with pytest.raises(ContractError):
             BlockSpaceManager(size, 1, 1)
-    with pytest.raises(kvpool.InvalidArgumentError):
+    with pytest.raises(kvpool.errors.InvalidArgumentError):
         BlockAllocator(Device.GPU, 8, -1)
 
 
@@ -222,9 +222,9 @@ def test_a_group_shares_its_prompt() -> None:
 @pytest.mark.lineage(ancestor="003", item="allocate: a sequence that has a table, or is named twice, is refused")
 def test_allocate_twice() -> None:
     manager, group = allocated(2, 2)
-    refuses(manager, kvpool.DuplicateRequestError, lambda: manager.allocate(group))
-    refuses(manager, kvpool.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(1, 1)])))
-    refuses(manager, kvpool.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(8, 1)])))
+    refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(group))
+    refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(1, 1)])))
+    refuses(manager, kvpool.errors.DuplicateRequestError, lambda: manager.allocate(Group([Seq(8, 1), Seq(8, 1)])))
     refuses(manager, ContractError, lambda: manager.allocate(Group()))
 
 
@@ -388,7 +388,7 @@ def test_two_phase_swap() -> None:
         lambda: manager.swap_out(group),
         lambda: manager.can_swap_out(group),
     ):
-        refuses(manager, kvpool.RequestStateError, call)
+        refuses(manager, kvpool.errors.RequestStateError, call)
     busy = group_of(1, 5, first=20)
     manager.allocate(busy)
     assert not set(manager.get_block_table(busy.seqs[0])) & set(swap.mapping)
@@ -396,7 +396,7 @@ def test_two_phase_swap() -> None:
     swap.abort()
     assert observe(manager) == before
     for end in (swap.abort, swap.complete):
-        refuses(manager, kvpool.RequestStateError, end)
+        refuses(manager, kvpool.errors.RequestStateError, end)
     swap = manager.begin_swap_out(group)
     assert swap.complete() == swap.mapping
     assert observe(manager)[1:] == (8, 5)
@@ -515,7 +515,7 @@ def test_defect_c7_free_of_an_unknown_sequence_does_nothing() -> None:
     before = observe(manager)
     manager.free(group.seqs[0])
     assert observe(manager) == before
-    with pytest.raises(kvpool.UnknownRequestError, match="sequence 99 has no block table"):
+    with pytest.raises(kvpool.errors.UnknownRequestError, match="sequence 99 has no block table"):
         manager.get_block_table(Seq(99, 3))
 
 

@@ -133,7 +133,7 @@ def test_names_and_shapes_of_the_ancestor() -> None:
             block.num_tokens = wrong
     block.append_tokens([4, 5, 6])
     assert block.token_ids == [1, 4, 5, 6]
-    with pytest.raises(kvpool.InvalidArgumentError):
+    with pytest.raises(kvpool.errors.InvalidArgumentError):
         LogicalTokenBlock(0, 0)
 
 
@@ -147,7 +147,7 @@ def test_returning_a_buffer_twice_is_an_error() -> None:
     assert pool.alloc_block(2) is tokens
     assert pool.alloc_block(2) is not tokens
     for call in (lambda: pool.alloc_block(-1), lambda: BlockPool(max_idle_tokens=-1)):
-        with pytest.raises(kvpool.InvalidArgumentError):
+        with pytest.raises(kvpool.errors.InvalidArgumentError):
             call()
 
 

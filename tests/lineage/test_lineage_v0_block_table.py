@@ -326,9 +326,9 @@ def test_bad_tokens(bad: int) -> None:
     allocator = create("prefix_caching")
     table = table_of(allocator, 6)
     before = observe(allocator, table)
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         table.append_token_ids([7, 8, 9, bad, 10])
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         BlockTable(B, allocator).allocate([1, 2, 3, 4, bad])
     assert observe(allocator, table) == before
 

@@ -332,7 +332,7 @@ def test_defect_18_a_swap_in_does_not_overwrite_the_source_of_a_copy() -> None:
     other.become(SWAPPED)
     manager.end_step()
     gpu = manager.block_allocator._tiers.pools[0]
-    gpu.evict(gpu.eviction_order())  # so that the way back is a copy
+    gpu.drop_cached(gpu.eviction_order())  # so that the way back is a copy
     step = Step()
     for seq in forks.seqs:
         seq.tokens.append(1)

@@ -45,7 +45,7 @@ def test_ref_counter_counts() -> None:
 
 
 @pytest.mark.lineage(ancestor="004", item="RefCounter: unknown ids, and decr at 0, are typed errors")
-@pytest.mark.parametrize("error", [AssertionError, kvpool.InvalidBlockError, kvpool.KvpoolError, ValueError])
+@pytest.mark.parametrize("error", [AssertionError, kvpool.errors.InvalidBlockError, kvpool.KvpoolError, ValueError])
 def test_ref_counter_refuses(error: type[Exception]) -> None:
     counter = RefCounter([1])
     unknown: list[Callable[[], int]] = [lambda: counter.incr(2), lambda: counter.decr(2), lambda: counter.get(2)]
@@ -218,7 +218,7 @@ def test_interfaces() -> None:
     assert [status.name for status in AllocStatus] == ["OK", "LATER", "NEVER"]
     for allocator in (interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator):
         assert issubclass(allocator.NoFreeBlocksError, ValueError)
-        assert issubclass(allocator.NoFreeBlocksError, kvpool.OutOfBlocksError)
+        assert issubclass(allocator.NoFreeBlocksError, kvpool.errors.OutOfBlocksError)
     abstract: Sequence[type] = (interfaces.Block, interfaces.BlockAllocator, interfaces.DeviceAwareBlockAllocator)
     for cls in abstract:
         assert inspect.isabstract(cls)
@@ -272,11 +272,11 @@ def test_interfaces_have_the_ancestor_s_names() -> None:
 @pytest.mark.parametrize(
     ("error", "builtins"),
     [
-        (errors.NoFreeBlocksError, (ValueError, MemoryError, kvpool.OutOfBlocksError)),
-        (errors.BlockStateError, (AssertionError, ValueError, kvpool.InvalidBlockError)),
-        (errors.StaleBlockError, (AssertionError, ValueError, kvpool.InvalidBlockError)),
-        (errors.UnknownBlockError, (AssertionError, ValueError, KeyError, kvpool.InvalidBlockError)),
-        (errors.ContractError, (AssertionError, ValueError, kvpool.InvalidArgumentError)),
+        (errors.NoFreeBlocksError, (ValueError, MemoryError, kvpool.errors.OutOfBlocksError)),
+        (errors.BlockStateError, (AssertionError, ValueError, kvpool.errors.InvalidBlockError)),
+        (errors.StaleBlockError, (AssertionError, ValueError, kvpool.errors.InvalidBlockError)),
+        (errors.UnknownBlockError, (AssertionError, ValueError, KeyError, kvpool.errors.InvalidBlockError)),
+        (errors.ContractError, (AssertionError, ValueError, kvpool.errors.InvalidArgumentError)),
         (errors.NotSupportedError, (NotImplementedError,)),
     ],
 )

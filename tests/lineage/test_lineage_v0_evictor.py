@@ -43,7 +43,7 @@ def test_errors() -> None:
     evictor = LRUEvictor()
     with pytest.raises(ValueError, match="No usable cache memory left") as refused:
         evictor.evict()
-    assert isinstance(refused.value, kvpool.OutOfBlocksError)
+    assert isinstance(refused.value, kvpool.errors.OutOfBlocksError)
     with pytest.raises(ValueError, match="Attempting to remove block that's not in the evictor"):
         evictor.remove(3)
     with pytest.raises(KeyError):

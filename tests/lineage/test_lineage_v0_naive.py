@@ -79,7 +79,7 @@ def test_block_ids() -> None:
         lambda: make(2, block_size=0),
     ]
     for call in refused:
-        with pytest.raises(kvpool.InvalidArgumentError):
+        with pytest.raises(kvpool.errors.InvalidArgumentError):
             call()
 
 
@@ -133,7 +133,7 @@ def test_free() -> None:
     allocator.free_block_id(0)
     assert allocator.get_num_free_blocks() == 2
     for block_id in (0, 9):
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             allocator.free_block_id(block_id)
 
 

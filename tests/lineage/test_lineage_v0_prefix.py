@@ -225,9 +225,9 @@ def test_hash_block_tokens() -> None:
     for wrong in ((False, None, [1, 2]), (True, first, [1, 2]), (True, None, [])):
         with pytest.raises(AssertionError):
             hash_block_tokens(*wrong)
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         hash_block_tokens(True, None, [-1])
-    with pytest.raises(kvpool.HashingError):
+    with pytest.raises(kvpool.errors.HashingError):
         hash_block_tokens(False, first, [1, 2, 3])  # another block size
 
 
@@ -384,7 +384,7 @@ def test_block() -> None:
     assert (block.prev_block, block.token_ids, block.extra_hash) == (first, [5, 6], None)
     with pytest.raises(AssertionError):
         block.append_token_ids([7, 8, 9])
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         block.append_token_ids([2**32])
     assert block.token_ids == [5, 6]
     block.append_token_ids([7, 8])
@@ -535,6 +535,6 @@ def test_tokens_out_of_range(token: int) -> None:
         lambda: allocator.allocate_immutable_block(None, [1, token]),
         lambda: hash_block_tokens(True, None, [token]),
     ):
-        with pytest.raises(kvpool.TokenError):
+        with pytest.raises(kvpool.errors.TokenError):
             call()
     assert (tail.token_ids, allocator.get_num_free_blocks()) == ([], 1)

@@ -149,7 +149,7 @@ def test_the_ids_given_are_marked() -> None:
     assert [block.computed for block in blocks] == [False, True, False]
     before = observe(allocator)
     for wrong in ([0, 3], [0, 7], [0, 99]):  # mutable, free, unknown
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             allocator.mark_blocks_as_computed(wrong)
         assert observe(allocator) == before
     allocator.mark_blocks_as_computed([])
@@ -267,7 +267,7 @@ def test_defect_13_a_batch_that_does_not_fit_takes_nothing() -> None:
         allocator.allocate_immutable_blocks(None, PROMPT)
     assert observe(allocator) == before
     assert (refused.value.needed, refused.value.available) == (4, 3)
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         allocator.allocate_immutable_blocks(None, [[1, 2], [3, -1]])
     assert observe(allocator) == before
     assert ids(allocator.allocate_immutable_blocks(None, PROMPT[:3])) == [0, 1, 2]

@@ -150,7 +150,7 @@ def test_defect_04_a_hole_ends_the_prefix(hole: int) -> None:
     allocator = create()
     blocks = cache(allocator, 4)
     gpu = allocator._on(GPU)
-    gpu._pool.evict([gpu._to_core(blocks[hole])])
+    gpu._pool.drop_cached([gpu._to_core(blocks[hole])])
     assert seen(allocator, Seq(1, 20)) == B * hole
 
 

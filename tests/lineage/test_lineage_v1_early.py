@@ -101,7 +101,7 @@ def test_append_sequence_is_all_or_none() -> None:
     queue = FreeKVCacheBlockQueue(blocks)
     taken = [queue.popleft(), queue.popleft()]
     for wrong in ([*taken, blocks[3]], [*taken, taken[0]], [*taken, KVCacheBlock(2)]):
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             queue.append_sequence(wrong)
         assert ids(queue) == [2, 3]
 
@@ -114,7 +114,7 @@ def test_popleft_of_an_empty_queue() -> None:
         with pytest.raises(NoFreeBlocksError, match="No free blocks available") as caught:
             queue.popleft()
         assert isinstance(caught.value, ValueError)
-        assert isinstance(caught.value, kvpool.OutOfBlocksError)
+        assert isinstance(caught.value, kvpool.errors.OutOfBlocksError)
     assert (queue.num_free_blocks, queue.get_all_free_blocks()) == (0, [])
 
 
@@ -138,11 +138,11 @@ def test_defect_001_removing_a_non_member_changes_nothing() -> None:
     queue = FreeKVCacheBlockQueue(blocks)
     taken = queue.popleft()
     for wrong in (taken, KVCacheBlock(9), KVCacheBlock(2)):  # taken, unknown, another object with a known number
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             queue.remove(wrong)
         assert ids(queue) == [1, 2, 3]
     queue.remove(blocks[2])
-    with pytest.raises(kvpool.InvalidBlockError, match="block 2 is not in the queue"):
+    with pytest.raises(kvpool.errors.InvalidBlockError, match="block 2 is not in the queue"):
         queue.remove(blocks[2])
     assert ids(queue) == [1, 3]
 
@@ -152,10 +152,10 @@ def test_appending_a_member() -> None:
     blocks = blocks_of(3)
     queue = FreeKVCacheBlockQueue(blocks)
     for wrong in (blocks[1], KVCacheBlock(1)):
-        with pytest.raises(kvpool.InvalidBlockError):
+        with pytest.raises(kvpool.errors.InvalidBlockError):
             queue.append(wrong)
     assert ids(queue) == [0, 1, 2]
-    with pytest.raises(kvpool.InvalidArgumentError, match="number 1"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="number 1"):
         FreeKVCacheBlockQueue([KVCacheBlock(1), KVCacheBlock(1)])
 
 
@@ -196,13 +196,13 @@ def test_only_full_blocks_are_hashed() -> None:
     assert len(hash_request_tokens(4, range(11))) == 2
     (parent,) = hash_request_tokens(4, [1, 2, 3, 4])
     for tokens in ([5, 6, 7], [5, 6, 7, 8, 9], []):
-        with pytest.raises(kvpool.HashingError, match="only full blocks"):
+        with pytest.raises(kvpool.errors.HashingError, match="only full blocks"):
             hash_block_tokens(parent, tokens)
-    with pytest.raises(kvpool.HashingError, match="only full blocks"):
+    with pytest.raises(kvpool.errors.HashingError, match="only full blocks"):
         hash_block_tokens(None, [])
-    with pytest.raises(kvpool.InvalidArgumentError):
+    with pytest.raises(kvpool.errors.InvalidArgumentError):
         hash_request_tokens(0, [1])
-    with pytest.raises(kvpool.TokenError):
+    with pytest.raises(kvpool.errors.TokenError):
         hash_request_tokens(2, [1, -1])
 
 
@@ -258,7 +258,7 @@ def test_extra_keys_reach_every_hash() -> None:
     assert hash_block_tokens(of_red[0], (2, 3)) == of_red[1]
     assert hash_block_tokens(of_red[0], (2, 3), extra=kvpool.ExtraKeys(tenant="red")) == of_red[1]
     for parent in (of_red[0], plain[0]):
-        with pytest.raises(kvpool.HashingError, match="those of its parent"):
+        with pytest.raises(kvpool.errors.HashingError, match="those of its parent"):
             hash_block_tokens(parent, (2, 3), blue)
     image = [hash_request_tokens(2, range(6), kvpool.ExtraKeys(multimodal=[(name, 2, 2)])) for name in "ab"]
     assert image[0][0] == image[1][0]
@@ -287,7 +287,7 @@ def test_a_copied_key_has_the_same_children(again: Callable[[BlockHashType], Blo
         for at, key in enumerate(keys[:-1]):
             for parent in (again(key), again(key).hash_value, again(again(key))):
                 assert hash_block_tokens(parent, (2 * at + 2, 2 * at + 3)) == keys[at + 1]
-        with pytest.raises(kvpool.HashingError, match="those of its parent"):
+        with pytest.raises(kvpool.errors.HashingError, match="those of its parent"):
             hash_block_tokens(again(keys[0]), (2, 3), kvpool.ExtraKeys(salt="other"))
     foreign = hash_block_tokens(2**70, (1, 2))
     assert hash_block_tokens(again(foreign), (3, 4)) == hash_block_tokens(foreign, (3, 4))

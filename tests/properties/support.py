@@ -13,7 +13,7 @@ B = 2
 HASHER = kvpool.BlockHasher(block_size=B)
 
 
-def chain_of(tokens: Sequence[int], epoch: int = 0) -> kvpool.HashChain:
+def chain_of(tokens: Sequence[int], epoch: int = 0) -> kvpool.hashing.HashChain:
     return HASHER.cursor(tokens, epoch=epoch).chain()
 
 

@@ -23,7 +23,7 @@ def test_property_01_a_block_freed_twice_in_one_call_is_queued_once(cached: bool
         if fits:
             pool.release(call)
         else:
-            with pytest.raises(kvpool.InvalidBlockError):
+            with pytest.raises(kvpool.errors.InvalidBlockError):
                 pool.release(call)
         left = [block - call.count(block) if fits else block for block in (1, 2, 3)]
         assert [pool.ref_count(block) for block in (1, 2, 3)] == left

@@ -31,10 +31,10 @@ def test_property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_releas
         before = observe_pool(pool)
         for call in ([block], [4, block], [block, 4]):
             for release in (pool.release, pool.release_table, lambda ids: pool.release_after(ids, 9)):
-                with pytest.raises(kvpool.InvalidBlockError, match=f"block {block} has 0 references"):
+                with pytest.raises(kvpool.errors.InvalidBlockError, match=f"block {block} has 0 references"):
                     release(call)
                 assert observe_pool(pool) == before
         assert places(block) == 1
-    with pytest.raises(kvpool.InvalidBlockError):
+    with pytest.raises(kvpool.errors.InvalidBlockError):
         pool.release([0])
     assert places(0) == 0

@@ -23,13 +23,13 @@ def test_property_03_an_impossible_allocation_changes_nothing(cached: int, held:
     assert pool.allocate(0) == []
     assert observe_pool(pool) == before
     for n in (available + 1, 7, 2**31, 2**62):
-        with pytest.raises(kvpool.OutOfBlocksError) as refused:
+        with pytest.raises(kvpool.errors.OutOfBlocksError) as refused:
             pool.allocate(n)
         error = refused.value
         assert (error.needed, error.available, error.fenced) == (n, available, min(held, 1))
         assert observe_pool(pool) == before
     for n in (-1, -(2**31), -(2**63)):
-        with pytest.raises(kvpool.InvalidArgumentError):
+        with pytest.raises(kvpool.errors.InvalidArgumentError):
             pool.allocate(n)
         assert observe_pool(pool) == before
     assert len(pool.allocate(available)) == available

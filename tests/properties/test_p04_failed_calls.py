@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[list[int], list[int], Callable[[kvpool.BlockPool, list[in
         lambda pool, ids: pool.release_after(ids, 4),
     ),
     "mark_computed": ([3, 6, 4], [NULL, UNKNOWN, FREE, 8], lambda pool, ids: pool.mark_computed(ids)),
-    "evict": ([2, 3, 6, 8], [NULL, UNKNOWN], lambda pool, ids: pool.evict(ids)),
+    "drop_cached": ([2, 3, 6, 8], [NULL, UNKNOWN], lambda pool, ids: pool.drop_cached(ids)),
     "register": (
         [5, 8, 9],
         [NULL, UNKNOWN, FREE, CACHED, 3, 6, 8],
@@ -107,7 +107,7 @@ def test_property_04_a_failed_batch_changes_nothing(batch: list[int], wrong: int
     # One too many for the pool: the row that finds no block may be any.
     manager.admit(6, [40, 41])
     before = observe_manager(manager, range(10))
-    with pytest.raises(kvpool.OutOfBlocksError) as refused:
+    with pytest.raises(kvpool.errors.OutOfBlocksError) as refused:
         manager.append([*batch[:at], 6, *batch[at:]], [0] * 4, commit=commit)
     assert (refused.value.needed, refused.value.missing) == (3, 2)
     assert observe_manager(manager, range(10)) == before
@@ -120,16 +120,16 @@ def test_property_04_a_failed_admission_and_a_dropped_plan_change_nothing() -> N
     before = observe_manager(manager, range(10))
     prompt = [1, 2, 5, 5, 50, 51, 52, 53]
     assert manager.probe(prompt).cached_blocks == 2
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         manager.admit(8, prompt)
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         manager.append_tokens(1, [0] * 99)
-    with manager.begin_step() as step:
+    with manager.plan_step() as step:
         step.preempt(3)
         step.admit(8, prompt)
-        with pytest.raises(kvpool.OutOfBlocksError):
+        with pytest.raises(kvpool.errors.OutOfBlocksError):
             step.append(1, [0] * 99)
-        with pytest.raises(kvpool.UnknownRequestError):
+        with pytest.raises(kvpool.errors.UnknownRequestError):
             step.release(9)
     assert observe_manager(manager, range(10)) == before
     manager.check_invariants()

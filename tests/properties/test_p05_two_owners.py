@@ -31,7 +31,7 @@ def test_property_05_a_matched_block_is_never_handed_out() -> None:
             elif phase == 1:
                 try:
                     fresh = pool.allocate(3 - len(tables[who]))
-                except kvpool.OutOfBlocksError:
+                except kvpool.errors.OutOfBlocksError:
                     continue
                 assert not set(fresh) & {block for table in tables.values() for block in table}
                 tables[who] += fresh
@@ -63,7 +63,7 @@ def test_property_05_an_admission_does_not_evict_its_own_hit() -> None:
     assert (admission.cached_blocks, admission.block_ids[:2]) == (2, [1, 2])
     assert len(set(admission.block_ids)) == 5
     manager.release("b")
-    with pytest.raises(kvpool.OutOfBlocksError) as refused:
+    with pytest.raises(kvpool.errors.OutOfBlocksError) as refused:
         manager.admit("c", [1, 1, 2, 2, *range(8)])
     assert (refused.value.needed, refused.value.available) == (4, 3)
     assert manager.probe([1, 1, 2, 2, 0]).cached_blocks == 2
@@ -72,7 +72,7 @@ def test_property_05_an_admission_does_not_evict_its_own_hit() -> None:
     manager.check_invariants()
 
 
-@pytest.mark.parametrize("eviction", kvpool.eviction_policies())
+@pytest.mark.parametrize("eviction", kvpool.policies.eviction_policies())
 def test_property_05_what_an_admission_found_is_held_before_the_rest_is_allocated(eviction: str) -> None:
     """vllm#10507: the hit is the oldest of the cache, and the next victim of the allocation behind it."""
     manager = kvpool.CacheManager(6, B, eviction=eviction)

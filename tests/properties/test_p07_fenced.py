@@ -30,7 +30,7 @@ def test_property_07_a_fenced_block_is_allocatable_exactly_when_its_step_complet
         assert (pool.stats().fenced, pool.num_available) == (waiting, len(fenced) - waiting)
         for table, step in zip(tables, fenced, strict=True):
             assert (pool.state(table[0]) == "fenced") == (step > last)
-        with pytest.raises(kvpool.OutOfBlocksError) as refused:
+        with pytest.raises(kvpool.errors.OutOfBlocksError) as refused:
             pool.allocate(len(fenced) - waiting + 1)
         assert refused.value.fenced == waiting
         ended = pool.complete_step(completed)

@@ -9,11 +9,11 @@ import kvpool
 from tests.properties.support import B
 
 
-def refusal_of(manager: kvpool.CacheManager, demand: int) -> kvpool.OutOfBlocksError | None:
+def refusal_of(manager: kvpool.CacheManager, demand: int) -> kvpool.errors.OutOfBlocksError | None:
     """Admits a request of so many blocks, or says why not."""
     try:
         manager.admit("new", [5000 + at for at in range(demand * B)])
-    except kvpool.OutOfBlocksError as refusal:
+    except kvpool.errors.OutOfBlocksError as refusal:
         return refusal
     return None
 

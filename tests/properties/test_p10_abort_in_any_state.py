@@ -39,7 +39,7 @@ def test_property_10_aborting_in_any_state_gives_everything_back(state: str, aft
     manager.release("a", after_step=after)
     # The engine reports the end again, or a message about the request comes late.
     for call in (manager.release, manager.preempt, manager.resume, lambda name: manager.commit(name, 1)):
-        with pytest.raises(kvpool.UnknownRequestError):
+        with pytest.raises(kvpool.errors.UnknownRequestError):
             call("a")
     for step in (4, 4, 3, 5):
         manager.complete_step(step)
@@ -87,7 +87,7 @@ def test_property_10_aborting_anywhere_in_a_swap_gives_everything_back(
             break
     if under_way is not None:
         # Not while its copies may still be made.
-        with pytest.raises(kvpool.RequestStateError):
+        with pytest.raises(kvpool.errors.RequestStateError):
             manager.release("a", after_step=after)
         if take_back:
             manager.abort_swap(under_way)
@@ -99,7 +99,7 @@ def test_property_10_aborting_anywhere_in_a_swap_gives_everything_back(
         manager.release(name, after_step=after)
     for late in over:
         for end in (manager.complete_swap, manager.abort_swap):
-            with pytest.raises(kvpool.SwapError):
+            with pytest.raises(kvpool.errors.SwapError):
                 end(late)
     manager.take_plan()
     for step in (4, 4, 3):

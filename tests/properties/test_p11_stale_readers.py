@@ -35,7 +35,7 @@ def test_property_11_a_handle_is_refused_once_its_blocks_can_be_others(script: l
         if what == "admit":
             try:
                 live.append(sequences.admit([stamp] * (B * nth - 1)))
-            except kvpool.OutOfBlocksError:
+            except kvpool.errors.OutOfBlocksError:
                 continue
             for block in sequences.block_ids(live[-1]):
                 memory[block] = stamp
@@ -53,7 +53,7 @@ def test_property_11_a_handle_is_refused_once_its_blocks_can_be_others(script: l
                 if handle in sequences:
                     assert (sequences.block_ids(handle), copied) == (table, expected)
                 else:
-                    with pytest.raises(kvpool.StaleSequenceError):
+                    with pytest.raises(kvpool.errors.StaleSequenceError):
                         sequences.block_ids(handle)
 
 
@@ -79,7 +79,7 @@ def test_property_11_no_handle_of_a_slot_is_good_for_a_later_owner() -> None:
         for old in stale:
             assert old not in sequences
             for call in calls:
-                with pytest.raises(kvpool.StaleSequenceError):
+                with pytest.raises(kvpool.errors.StaleSequenceError):
                     call(old)
         assert sequences.info(handle) == before
         sequences.free(handle)
@@ -98,7 +98,7 @@ CHANGES: dict[str, list[Callable[[kvpool.CacheManager], Any]]] = {
         lambda manager: (swap := manager.begin_swap_in(["a"]), manager.take_plan(), manager.complete_swap(swap)),
     ],
     "truncate": [lambda manager: manager.truncate("a", 3)],
-    "evict": [lambda manager: manager.evict([1])],
+    "drop_cached": [lambda manager: manager.drop_cached([1])],
     "commit": [lambda manager: manager.commit("a", 1)],
     "complete_step": [lambda manager: manager.complete_step(1)],
     "bump_epoch": [lambda manager: manager.bump_epoch()],
@@ -110,14 +110,14 @@ def test_property_11_a_step_from_before_a_read_tells_of_any_change(change: str) 
     """vllm#47021: what changed and changed back is a change; an empty step begun before it is refused."""
     manager = kvpool.CacheManager(5, B, host_blocks=5)
     manager.admit("a", [1, 2, 3])
-    step = manager.begin_step()
+    step = manager.plan_step()
     assert manager.block_ids("a") == [1, 2]
     for call in CHANGES[change]:
         call(manager)
     assert manager.block_ids("a") == [1, 2]
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.commit()
-    undisturbed = manager.begin_step()
+    undisturbed = manager.plan_step()
     assert (manager.block_ids("a"), manager.probe([1, 2, 3]).cached_blocks) == ([1, 2], 0)
     assert undisturbed.commit() == []
 
@@ -134,7 +134,7 @@ def test_property_11_a_late_message_of_a_swap_does_not_end_another_one() -> None
         manager.take_plan()
         for late in over:
             for end in (manager.complete_swap, manager.abort_swap):
-                with pytest.raises(kvpool.SwapError):
+                with pytest.raises(kvpool.errors.SwapError):
                     end(late)
         assert manager.request("a").state == "moving"
         manager.complete_swap(swap)
@@ -150,9 +150,9 @@ def test_property_11_who_holds_what_was_found_reads_what_was_found() -> None:
     pool.release_table(blocks)
     found = pool.match_and_acquire(chain_of(range(4)))
     assert not set(found) & set(pool.allocate(2))
-    pool.evict(found)
+    pool.drop_cached(found)
     pool.bump_epoch()
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         pool.allocate(1)
     pool.release(found)
     assert sorted(pool.allocate(2)) == found

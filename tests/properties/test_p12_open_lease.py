@@ -14,7 +14,7 @@ PROMPT = [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("lease", LEASES)
-@pytest.mark.parametrize("eviction", kvpool.eviction_policies())
+@pytest.mark.parametrize("eviction", kvpool.policies.eviction_policies())
 def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: str, lease: str) -> None:
     """trtllm#12542, sglang#31427: a block was evicted while it was copied, or could not be hit meanwhile."""
     tiers = kvpool.TieredPool([9, 9], B, eviction=eviction)
@@ -40,7 +40,7 @@ def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: s
     hit = pool.match_and_acquire(chain_of(PROMPT))
     assert hit == ([] if pool is host else leased)  # nothing is in the host before its copy is made
     pool.release_table(hit)
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         pool.allocate(1)
     tiers.check_invariants()
 
@@ -59,7 +59,7 @@ def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: s
     tiers.check_invariants()
 
 
-@pytest.mark.parametrize("eviction", [name for name in kvpool.eviction_policies() if name != "last-accessed"])
+@pytest.mark.parametrize("eviction", [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"])
 def test_property_12_a_request_that_runs_keeps_its_blocks_whatever_its_hints(eviction: str) -> None:
     """trtllm#12542: a hint that a prompt will not be used again does not end its use now."""
     manager = kvpool.CacheManager(9, B, eviction=eviction, retention=True)
@@ -68,7 +68,7 @@ def test_property_12_a_request_that_runs_keeps_its_blocks_whatever_its_hints(evi
     manager.end_of_life("a")
     taken = itertools.chain.from_iterable(manager.admit(name, [10 * name] * (2 * B)).block_ids for name in range(1, 4))
     assert not set(manager.block_ids("a")) & set(taken)
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         manager.admit("b", [99])
     assert manager.probe([*PROMPT, 5]).cached_blocks == 2
     manager.release("a")

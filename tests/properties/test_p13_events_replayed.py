@@ -26,7 +26,7 @@ def test_property_13_events_tell_exactly_what_can_be_matched(script: list[tuple[
         elif what == "a" and other <= pool.num_available:
             pool.release(pool.allocate(other))
         elif what == "e":
-            pool.evict([which + 1, other + 5])
+            pool.drop_cached([which + 1, other + 5])
         elif what == "b":
             pool.bump_epoch()
         events, lost = pool.take_events()
@@ -49,10 +49,10 @@ def test_property_13_one_event_for_the_first_copy_and_one_for_the_last() -> None
         [{"type": "stored", "hash": digest, "parent": None, "depth": 0, "block_id": first[0]}],
         0,
     )
-    pool.evict(first)
-    pool.evict(third)
+    pool.drop_cached(first)
+    pool.drop_cached(third)
     assert pool.take_events() == ([], 0)
-    pool.evict(second)
+    pool.drop_cached(second)
     assert pool.take_events() == ([{"type": "removed", "hash": digest, "block_id": second[0]}], 0)
 
 

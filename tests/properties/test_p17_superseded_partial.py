@@ -1,4 +1,4 @@
-"""Property 17: once a block is promoted, a lookup of what it was before misses, and no event about that follows."""
+"""Property 17: once a block is exchanged, a lookup of what it was before misses, and no event about that follows."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(vllm: 
 def test_property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere(
     order: tuple[int, ...], computed: bool
 ) -> None:
-    """vllm#49125, in kvpool's pool: a block promoted onto another one carries nothing; nothing is said of it."""
+    """vllm#49125, in kvpool's pool: a block exchanged for another one carries nothing; nothing is said of it."""
     pool = kvpool.BlockPool(9, B, event_capacity=100)
     link = HASHER.link([1, 2])
     own = pool.allocate(3)
     first, *others = (own[at] for at in order)
-    assert pool.promote(first, link) == first
+    assert pool.register_link(first, link) == first
     if computed:
         pool.mark_computed([first])
     told = pool.take_events()[0]
     assert [event["type"] for event in told] == ["stored"] * computed
     for block in others:
-        assert pool.promote(block, link) == first
+        assert pool.register_link(block, link) == first
         assert (pool.hash_of(block), pool.state(block)) == (None, "free")
         assert pool.copies(link.digest) == [first]
     pool.release([first] * 3)

@@ -13,7 +13,7 @@ def test_property_19_digests_are_equal_across_processes_and_hash_seeds() -> None
     """lmcache#2136, DingoCache#77: keys depended on the process, so that no store could be shared."""
     code = (
         "import kvpool\n"
-        "for name in kvpool.hash_algorithms():\n"
+        "for name in kvpool.hashing.hash_algorithms():\n"
         "    hasher = kvpool.BlockHasher(name, 4, seed=None if name == 'blake3' else '7')\n"
         "    print(name, hasher.hash_tokens(range(64), kvpool.ExtraKeys(salt='s'))[-1].hex())\n"
     )
@@ -23,7 +23,7 @@ def test_property_19_digests_are_equal_across_processes_and_hash_seeds() -> None
         .hash_tokens(range(64), kvpool.ExtraKeys(salt="s"))[-1]
         .hex()
         + "\n"
-        for name in kvpool.hash_algorithms()
+        for name in kvpool.hashing.hash_algorithms()
     )
     here_as_well = os.pathsep.join(sys.path)  # the same package as this process has
     for seed in ("0", "12345", "random"):

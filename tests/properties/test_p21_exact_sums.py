@@ -34,7 +34,7 @@ def test_property_21_counters_of_a_pool_equal_a_recount(script: list[tuple[str, 
             pool.complete_step(step)
             step += 1
         elif what == "e":
-            pool.evict([other + 1]) if which else pool.bump_epoch()
+            pool.drop_cached([other + 1]) if which else pool.bump_epoch()
         assert sums(pool.stats()) == recount(pool)
         assert sum(recount(pool)) == pool.stats().usable == 9
         assert pool.num_available == recount(pool)[0] + recount(pool)[1]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Watched(kvpool.Policy):
+class Watched(kvpool.policies.Policy):
     """LRU that counts what it is asked, fails if it is asked while it answers, and may call its pool."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Watched(kvpool.Policy):
         self.inside = False
         self.pops = self.calls = 0
         self.call: Callable[[], object] = lambda: None
-        self.refused: list[kvpool.PolicyError] = []
+        self.refused: list[kvpool.errors.PolicyError] = []
 
     def _enter(self) -> None:
         assert not self.inside, "the policy was re-entered"
@@ -30,7 +30,7 @@ class Watched(kvpool.Policy):
         self.calls += 1
         try:
             self.call()
-        except kvpool.PolicyError as error:
+        except kvpool.errors.PolicyError as error:
             self.refused.append(error)
         self.inside = False
 
@@ -63,7 +63,7 @@ def test_property_22_one_eviction_per_victim_and_none_for_a_commit(cached: int, 
     victims = max(0, n - (7 - cached))
     assert (len(blocks), policy.pops, pool.stats().cached_free) == (n, victims, cached - victims)
     calls = policy.calls
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         pool.allocate(8 - n)
     assert policy.calls == calls, "a refused call asks nothing"
 
@@ -74,7 +74,7 @@ def test_property_22_one_eviction_per_victim_and_none_for_a_commit(cached: int, 
     # All of it can be evicted, and then it is over.
     pool.release_table(blocks)
     assert len(pool.allocate(7)) == 7
-    with pytest.raises(kvpool.OutOfBlocksError):
+    with pytest.raises(kvpool.errors.OutOfBlocksError):
         pool.allocate(1)
     pool.check_policy()
     pool.check_invariants()
@@ -90,14 +90,18 @@ def test_property_22_a_commit_of_a_full_pool_needs_no_block() -> None:
     assert (manager.stats().pool.allocated, manager.num_available) == (allocated, 0)
 
 
-@pytest.mark.parametrize("call", ["allocate", "evict", "bump_epoch"])
+@pytest.mark.parametrize("call", ["allocate", "drop_cached", "bump_epoch"])
 def test_property_22_a_policy_cannot_start_an_eviction(call: str) -> None:
     """sglang#27631: whatever a policy does while it is asked for a victim, no second eviction begins."""
     policy = Watched()
     pool = kvpool.BlockPool(4, B, eviction=policy)
     for one in range(3):
         cache(pool, [one, one])
-    calls = {"allocate": lambda: pool.allocate(1), "evict": lambda: pool.evict([1]), "bump_epoch": pool.bump_epoch}
+    calls = {
+        "allocate": lambda: pool.allocate(1),
+        "drop_cached": lambda: pool.drop_cached([1]),
+        "bump_epoch": pool.bump_epoch,
+    }
     policy.call = calls[call]
     assert len(pool.allocate(2)) == 2
     assert policy.refused

@@ -29,13 +29,13 @@ def test_property_23_what_is_evictable_can_be_allocated(script: list[tuple[int, 
         assert len(set(table)) == n
         assert not set(table) & {block for one in held for block in one}
     else:
-        with pytest.raises(kvpool.OutOfBlocksError) as refused:
+        with pytest.raises(kvpool.errors.OutOfBlocksError) as refused:
             pool.allocate(n)
         assert refused.value.missing == n - free - cached_free
     pool.check_invariants()
 
 
-WITH_HINTS = [name for name in kvpool.eviction_policies() if name != "last-accessed"]
+WITH_HINTS = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
 
 
 @pytest.mark.parametrize("eviction", WITH_HINTS)

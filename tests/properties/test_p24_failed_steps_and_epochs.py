@@ -23,7 +23,7 @@ def test_property_24_blocks_of_an_aborted_request_are_never_matchable() -> None:
             elif end == "preempt":
                 manager.preempt("a")
             else:
-                with manager.begin_step() as step:
+                with manager.plan_step() as step:
                     step.append("a", [9, 9, 9, 9])
                 manager.release("a", after_step=1)
             assert manager.probe([*prompt, 9, 9, 9]).cached_blocks == computed // B
@@ -41,7 +41,7 @@ def test_property_24_nothing_committed_before_an_epoch_bump_is_found_after_it() 
     manager.commit("running", 3)
     manager.preempt("preempted")
     old = manager.prepare(prompt)
-    step = manager.begin_step()
+    step = manager.plan_step()
     assert manager.bump_epoch() == 1
     assert manager.probe(prompt).cached_blocks == 0
     # Running requests go on, and what they compute is never found.
@@ -53,9 +53,9 @@ def test_property_24_nothing_committed_before_an_epoch_bump_is_found_after_it() 
     assert manager.stats().pool.registered == 0
     before = observe_manager(manager, ["preempted"])
     for call in (lambda: manager.admit("new", old), lambda: manager.probe(old)):
-        with pytest.raises(kvpool.StaleEpochError):
+        with pytest.raises(kvpool.errors.StaleEpochError):
             call()
-    with pytest.raises(kvpool.StaleStepError):
+    with pytest.raises(kvpool.errors.StaleStepError):
         step.admit("new", old)
     assert observe_manager(manager, ["preempted"]) == before
     # What is computed in the new epoch is found again, by the preempted one, too.

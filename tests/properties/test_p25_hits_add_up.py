@@ -36,9 +36,9 @@ def test_property_25_hits_and_computed_tokens_are_the_prompt_tokens(
                 manager.append([name], [at])
             elif what == "x":
                 manager.release(name)
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             refusals += what in "ar"
-        except (kvpool.UnknownRequestError, kvpool.RequestStateError):
+        except (kvpool.errors.UnknownRequestError, kvpool.errors.RequestStateError):
             continue
         stats = manager.stats()
         assert stats.admissions == len(admitted)

@@ -17,7 +17,7 @@ import torch
 
 import kvpool
 from kvpool import errors
-from kvpool._core import copy_by_handle
+from kvpool._core.transfer import copy_by_handle
 from kvpool.transfer import BlockStore, PlanExecutor, Transfer, TransferEngine
 
 if TYPE_CHECKING:
@@ -806,15 +806,17 @@ def test_any_arguments(name: str, world: World) -> None:
 
 
 def test_a_calibration_is_of_a_device() -> None:
-    with pytest.raises(kvpool.InvalidArgumentError, match="links to CUDA devices"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="links to CUDA devices"):
         TransferEngine(calibration="calibration.json")
 
 
 def test_one_tensor_is_no_list_of_them(world: World) -> None:
-    with pytest.raises(kvpool.MappingTypeError, match="list of them"):
+    with pytest.raises(kvpool.errors.MappingTypeError, match="list of them"):
         BlockStore.from_tensors(world.src)
 
 
 def test_a_block_named_alone_is_refused_alone(world: World) -> None:
-    with pytest.raises(kvpool.BlockIndexError, match=r"^block 99 is out of range: the store has 8 blocks, 0 to 7$"):
+    with pytest.raises(
+        kvpool.errors.BlockIndexError, match=r"^block 99 is out of range: the store has 8 blocks, 0 to 7$"
+    ):
         world.source.read_block(99)

@@ -1025,7 +1025,7 @@ def test_a_wait_hears_signals(own: TransferEngine) -> None:
 FORK = """
     import ctypes, os, signal, sys
     from kvpool import errors
-    from kvpool._core import copy_by_handle
+    from kvpool._core.transfer import copy_by_handle
     from kvpool.transfer import BlockStore, TransferEngine
 
     def store_of(memory, nbytes):

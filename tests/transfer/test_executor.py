@@ -87,7 +87,7 @@ class Server:
         name = f"r{next(self.names)}"
         try:
             self.manager.admit(name, prompt)
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             return
         self.tokens[name] = prompt
         self.running.append(name)
@@ -100,7 +100,7 @@ class Server:
         sampled = [self.rng.randrange(3) for _ in self.running]
         try:
             self.manager.append(self.running, sampled)
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             return
         for name, token in zip(self.running, sampled, strict=True):
             self.tokens[name].append(token)
@@ -124,7 +124,7 @@ class Server:
         begin = self.manager.begin_swap_out if out else self.manager.begin_swap_in
         try:
             swap = begin(names)
-        except kvpool.OutOfBlocksError:
+        except kvpool.errors.OutOfBlocksError:
             return
         self.moving[swap] = (names, "out" if out else "in")
         self.begun.append(swap)
@@ -148,7 +148,7 @@ class Server:
             name = self.preempted[0]
             try:
                 self.manager.resume(name)
-            except kvpool.OutOfBlocksError:
+            except kvpool.errors.OutOfBlocksError:
                 return
             self.preempted.pop(0)
             self.running.append(name)
@@ -210,7 +210,7 @@ def test_rounds_of_a_plan_follow_each_other() -> None:
             transfer.wait()
         assert [memory.block(i) for i in (2, 3, 1)] == [before[1], before[2], bytes(64)]
         assert host.read_block(4) == before[3]
-        with pytest.raises(kvpool.InvalidArgumentError, match="cycles"):
+        with pytest.raises(kvpool.errors.InvalidArgumentError, match="cycles"):
             engine.execute(kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 2), (0, 1))]), [memory.store, host])
 
 
@@ -219,7 +219,9 @@ def test_a_plan_of_a_tier_without_a_store_starts_nothing() -> None:
     before = memory.copy()
     plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 3), (1, 4))])
     with TransferEngine() as engine:
-        with pytest.raises(kvpool.InvalidArgumentError, match="1 stores: one per tier; the plan has a copy of tier 1"):
+        with pytest.raises(
+            kvpool.errors.InvalidArgumentError, match="1 stores: one per tier; the plan has a copy of tier 1"
+        ):
             engine.execute(plan, [memory.store])
         assert memory.same(before)
 
@@ -235,7 +237,7 @@ def test_a_swap_that_somebody_else_ended_is_told() -> None:
         executor.run(swaps)
         manager.abort_swap(swaps[0])
         first, second = executor.wait()
-    assert isinstance(first.error, kvpool.SwapError)
+    assert isinstance(first.error, kvpool.errors.SwapError)
     assert second.error is None
     assert manager.block_ids("a") != []
     manager.check_invariants()

@@ -23,6 +23,7 @@ PRELUDE = '''
 import ctypes
 import os
 import kvpool, numpy
+from kvpool import errors
 from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine, cuda_driver_version
 from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
@@ -73,10 +74,10 @@ def run_with(library: str, script: str, **settings: int) -> None:
 
 
 NO_CUDA = """
-error = raises(kvpool.CudaUnavailableError, lambda: TransferEngine("cuda"))
+error = raises(errors.CudaUnavailableError, lambda: TransferEngine("cuda"))
 assert isinstance(error, RuntimeError) and EXPECTED in str(error), error
-assert str(raises(kvpool.CudaUnavailableError, cuda_driver_version)) == str(error)
-raises(kvpool.CudaUnavailableError, lambda: BlockStore.from_regions([(4096, 8, 8)], 2, device="cuda:0"))
+assert str(raises(errors.CudaUnavailableError, cuda_driver_version)) == str(error)
+raises(errors.CudaUnavailableError, lambda: BlockStore.from_regions([(4096, 8, 8)], 2, device="cuda:0"))
 # All that needs no device works.
 a, b = plain(), plain()
 with TransferEngine() as engine:
@@ -108,7 +109,7 @@ def test_a_library_that_is_no_driver() -> None:
 
 def test_no_such_device(fake_library: FakeCuda) -> None:
     script = """
-    error = raises(kvpool.CudaUnavailableError, lambda: TransferEngine("cuda:3"))
+    error = raises(errors.CudaUnavailableError, lambda: TransferEngine("cuda:3"))
     assert "there is no cuda:3" in str(error), error
     TransferEngine("cuda:0").close()
     """
@@ -117,7 +118,7 @@ def test_no_such_device(fake_library: FakeCuda) -> None:
 
 def test_kernels_that_the_device_cannot_run(fake_library: FakeCuda) -> None:
     script = """
-    error = raises(kvpool.CudaError, lambda: TransferEngine("cuda:0"))
+    error = raises(errors.CudaError, lambda: TransferEngine("cuda:0"))
     assert (error.code, error.call) == (209, "cuLibraryLoadData"), error
     """
     run(script, fake_library, fail_library=209)
@@ -127,7 +128,7 @@ def test_a_driver_without_batched_copies(fake_library: FakeCuda) -> None:
     script = """
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
-    error = raises(kvpool.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="batch"))
+    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="batch"))
     assert "older than 12.8" in str(error), error
     for method in ("auto", "kernel", "staged", "memcpy"):
         engine.submit(device, host, PAIRS, after=None, method=method).wait()
@@ -174,10 +175,10 @@ def test_memory_that_cannot_be_pinned(code: int, fake_library: FakeCuda) -> None
     script = f"""
     cpu, device, host = stores()
     assert not host.pinned and "cuMemHostRegister" in host.why_pageable, host.why_pageable
-    error = raises(kvpool.PinningError, lambda: BlockStore.host(8, like=device, pinned=True))
+    error = raises(errors.PinningError, lambda: BlockStore.host(8, like=device, pinned=True))
     assert isinstance(error, MemoryError) and "({code})" in str(error), error
     engine = TransferEngine("cuda:0")
-    error = raises(kvpool.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    error = raises(errors.InvalidArgumentError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
     assert "not pinned" in str(error), error
     engine.submit(device, host, PAIRS, after=None).wait()
     assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
@@ -199,7 +200,7 @@ def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
             failed = False
             try:
                 engine.submit(device, host, PAIRS, after=None, method="staged").wait()
-            except kvpool.CudaError as error:
+            except errors.CudaError as error:
                 assert (error.code, error.name) == (2, "CUDA_ERROR_OUT_OF_MEMORY"), error
                 failed = True
                 assert [host.read_block(i) for i in range(8)] == before
@@ -217,9 +218,9 @@ def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
 
 
 LOST = """
-error = raises(kvpool.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="memcpy"))
+error = raises(errors.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="memcpy"))
 assert "takes no more work since an earlier failure" in str(error) and error.code == CODE, error
-raises(kvpool.CudaError, lambda: engine.copy(device, device, [(1, 2)], stream=None))
+raises(errors.CudaError, lambda: engine.copy(device, device, [(1, 2)], stream=None))
 engine.close()
 # The processor goes on.
 other = plain()
@@ -235,7 +236,7 @@ def test_a_launch_that_fails(fake_library: FakeCuda) -> None:
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
     FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set(fail_launch=1)
-    error = raises(kvpool.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
+    error = raises(errors.CudaError, lambda: engine.submit(device, host, PAIRS, after=None, method="kernel"))
     assert (error.code, error.name, error.call) == (719, "CUDA_ERROR_LAUNCH_FAILED", "cuLaunchKernel"), error
     """
     run(textwrap.dedent(script) + LOST, fake_library)
@@ -254,8 +255,8 @@ def test_work_that_fails_when_it_is_executed(method: str, fake_library: FakeCuda
     fake.run_all()
     assert [one.id for one in engine.poll()] == [transfer.id]
     assert transfer.done() and transfer.seconds is None
-    assert isinstance(transfer.error, kvpool.CudaError) and transfer.error.code == 700, transfer.error
-    error = raises(kvpool.CudaError, lambda: transfer.wait())
+    assert isinstance(transfer.error, errors.CudaError) and transfer.error.code == 700, transfer.error
+    error = raises(errors.CudaError, lambda: transfer.wait())
     """
     run(textwrap.dedent(script) + LOST, fake_library)
 
@@ -270,7 +271,7 @@ def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
     fake.set(fail_execution=2, fail_execution_code=700)
     transfer = engine.submit(device, host, PAIRS, after=None)
-    assert raises(kvpool.CudaError, lambda: transfer.wait()).code == 700
+    assert raises(errors.CudaError, lambda: transfer.wait()).code == 700
     assert transfer.error.code == 700
     """
     run(textwrap.dedent(script) + LOST, fake_library)
@@ -289,7 +290,7 @@ def test_a_swap_whose_copies_fail_is_aborted(setting: str, fake_library: FakeCud
     FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set({setting}=1)
     executor.run([manager.begin_swap_out(["a"])], stream=None)
     (finished,) = executor.wait()
-    assert isinstance(finished.error, kvpool.CudaError) and finished.blocks == {{}}, finished
+    assert isinstance(finished.error, errors.CudaError) and finished.blocks == {{}}, finished
     assert executor.in_flight == 0
     assert manager.block_ids("a") == blocks
     manager.check_invariants()
@@ -313,7 +314,7 @@ def test_a_copy_on_write_that_fails_is_raised(fake_library: FakeCuda) -> None:
     manager.append(["a"], [7])
     FakeCuda(os.environ["KVPOOL_LIBCUDA"]).set(fail_launch=1)
     swap = manager.begin_swap_out(["b"])
-    error = raises(kvpool.CudaError, lambda: executor.run([swap], stream=None))
+    error = raises(errors.CudaError, lambda: executor.run([swap], stream=None))
     (finished,) = executor.poll()
     assert finished.swap == swap and finished.error is not None
     manager.check_invariants()

@@ -77,7 +77,7 @@ def test_a_mapping_on_the_device_skips_and_reports(engine: TransferEngine, devic
         engine.copy(device.store, device.store, mapping, stream=stream)
         oracle.assign(oracle.copy(), [(0, 5)])
         assert device.same(oracle), bad
-        with pytest.raises(kvpool.BlockIndexError, match="device mapping held block ids out of range"):
+        with pytest.raises(kvpool.errors.BlockIndexError, match="device mapping held block ids out of range"):
             engine.poll()
         assert engine.poll() == []
 
@@ -86,14 +86,14 @@ def test_a_mapping_on_the_device_is_for_kernels(engine: TransferEngine, device: 
     mapping = DeviceMapping(driver, [(0, 4)])
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     before = device.copy()
-    with pytest.raises(kvpool.MappingTypeError, match="use copy"):
+    with pytest.raises(kvpool.errors.MappingTypeError, match="use copy"):
         engine.submit(device.store, device.store, mapping, after=None)
-    with pytest.raises(kvpool.InvalidArgumentError, match="takes the kernel"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="takes the kernel"):
         engine.copy(device.store, device.store, mapping, stream=None, method="memcpy")
-    with pytest.raises(kvpool.InvalidArgumentError, match="not pinned"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="not pinned"):
         engine.copy(device.store, pageable, mapping, stream=None)
     twin = device.copy()
-    with TransferEngine() as cpu, pytest.raises(kvpool.InvalidArgumentError, match="both stores are on the cpu"):
+    with TransferEngine() as cpu, pytest.raises(kvpool.errors.InvalidArgumentError, match="both stores are on the cpu"):
         cpu.copy(twin.store, twin.store, mapping, stream=None)
     assert device.same(before)
 
@@ -143,15 +143,15 @@ def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Bloc
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     assert driver.call("cuStreamBeginCapture_v2", stream, RELAXED) == 0
-    with pytest.raises(kvpool.CaptureError, match="no batched copies"):
+    with pytest.raises(kvpool.errors.CaptureError, match="no batched copies"):
         engine.copy(device.store, pinned, [(1, 3)], stream=stream, method="batch")
-    with pytest.raises(kvpool.CaptureError, match="staging buffers are shared"):
+    with pytest.raises(kvpool.errors.CaptureError, match="staging buffers are shared"):
         engine.copy(device.store, pinned, [(1, 3)], stream=stream, method="staged")
-    with pytest.raises(kvpool.CaptureError, match="not pinned"):
+    with pytest.raises(kvpool.errors.CaptureError, match="not pinned"):
         engine.copy(device.store, pageable, [(1, 3)], stream=stream)
-    with pytest.raises(kvpool.CaptureError, match="use copy"):
+    with pytest.raises(kvpool.errors.CaptureError, match="use copy"):
         engine.submit(device.store, pinned, [(1, 3)], after=stream)
-    with pytest.raises(kvpool.CaptureError, match="copy once before"):
+    with pytest.raises(kvpool.errors.CaptureError, match="copy once before"):
         engine.copy(device.store, pinned, [(1, 3)], stream=stream, method="kernel")
     engine.copy(device.store, device.store, [(1, 3)], stream=stream)
     result, graph = driver.end_capture(stream)
@@ -185,7 +185,7 @@ def test_the_legacy_stream_takes_no_batch(
 ) -> None:
     pinned = BlockStore.host(8, like=device.store)
     batches = fake.count("batches")
-    with pytest.raises(kvpool.InvalidArgumentError, match="legacy default stream"):
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="legacy default stream"):
         engine.copy(device.store, pinned, [(1, 3)], stream=stream, method="batch")
     for method in ("auto", "staged", "kernel", "memcpy"):
         engine.copy(device.store, pinned, [(1, 3)], stream=stream, method=method)

@@ -19,7 +19,7 @@ from tests.transfer.memory import DTYPES, LAYOUTS, Blocks, random_pairs, random_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvpool._core import Method
+    from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import FakeCuda
 
 CASES = 336  # of each direction; methods take turns

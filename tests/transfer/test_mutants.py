@@ -16,7 +16,7 @@ from tests.transfer.memory import Blocks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvpool._core import Method
+    from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 RELAXED = 2
@@ -111,7 +111,7 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
     assert not store.packed
     pairs = [(i, i) for i in range(8)]
     with TransferEngine("cuda:0") as engine:
-        with pytest.raises(kvpool.InvalidArgumentError, match="scattered"):
+        with pytest.raises(kvpool.errors.InvalidArgumentError, match="scattered"):
             engine.submit(device.store, store, pairs, after=None, method="staged")
         engine.submit(device.store, store, pairs, after=None).wait()
     for block in range(8):
@@ -259,7 +259,7 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
     plan = kvpool.TransferPlan([((0, 1), (1, 4)), ((1, 5), (0, 6))])
     with TransferEngine("cuda:0") as engine:
         lazy.set(fail_memcpy=2, fail_memcpy_code=1)
-        with pytest.raises(kvpool.CudaError, match="INVALID_VALUE"):
+        with pytest.raises(kvpool.errors.CudaError, match="INVALID_VALUE"):
             engine.execute(plan, [device.store, pool], stream=stream)
         lazy.set(fail_memcpy=0, fail_memcpy_code=700)
         assert pool.read_block(4) == before
@@ -304,7 +304,7 @@ def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Dri
     address, store = other_pinned(driver, [(512, 768, 256), (0, 768, 256), (256, 768, 256)], 8, 8 * 768)
     assert store.packed
     with TransferEngine("cuda:0") as engine:
-        with pytest.raises(kvpool.InvalidArgumentError, match="scattered"):
+        with pytest.raises(kvpool.errors.InvalidArgumentError, match="scattered"):
             engine.submit(device.store, store, [(1, 2)], after=None, regions=(0, 2), method="staged")
         engine.submit(device.store, store, [(1, 2)], after=None, regions=(0, 2)).wait()
         engine.submit(device.store, store, [(1, 3)], after=None, method="staged").wait()
@@ -338,7 +338,7 @@ def test_a_mapping_of_too_many_rows_is_refused(lazy: FakeCuda, device: Blocks) -
         def stride(self) -> tuple[int, int]:
             return (2, 1)
 
-    with TransferEngine("cuda:0") as engine, pytest.raises(kvpool.InvalidArgumentError, match="rows"):
+    with TransferEngine("cuda:0") as engine, pytest.raises(kvpool.errors.InvalidArgumentError, match="rows"):
         engine.copy(device.store, device.store, Mapping(), stream=None)  # type: ignore[arg-type]
 
 
@@ -393,7 +393,7 @@ def test_a_copy_that_is_refused_halfway_has_ended(
                 engine.submit(device.store, pool, pairs, after=None, method="memcpy")
 
         lazy.set(fail_memcpy=3, fail_memcpy_code=1)
-        with pytest.raises(kvpool.CudaError, match="INVALID_VALUE"):
+        with pytest.raises(kvpool.errors.CudaError, match="INVALID_VALUE"):
             start()
         lazy.set(fail_memcpy=0, fail_memcpy_code=700)
         assert lazy.count("queued") == 0
@@ -454,9 +454,9 @@ def test_elements_of_both_ends_are_alike() -> None:
     """As many bytes, and another type: a mistake."""
     whole, real = (BlockStore.from_tensors([torch.zeros(4, 8, dtype=one)]) for one in (torch.int32, torch.float32))
     with TransferEngine() as engine:
-        with pytest.raises(kvpool.LayoutMismatchError, match=r"torch\.int32 in the source, of torch\.float32"):
+        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.int32 in the source, of torch\.float32"):
             engine.submit(whole, real, [(0, 1)])
-        with pytest.raises(kvpool.LayoutMismatchError, match=r"torch\.float32 in the source, of torch\.int32"):
+        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.float32 in the source, of torch\.int32"):
             engine.copy(real, whole, [(0, 1)])
 
 

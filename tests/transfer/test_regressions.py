@@ -84,7 +84,7 @@ def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bo
     wide = BlockStore.from_regions([(one.ctypes.data, 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
     try:
         engine.submit(device, wide, [(0, 0)], after=None, method="staged").wait()
-    except kvpool.CudaError as error:
+    except kvpool.errors.CudaError as error:
         assert error.code == 2
     engine.submit(device, host, PAIRS, after=None, method="staged").wait()
     assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
@@ -104,7 +104,7 @@ def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake_library: FakeC
     fake.watch(base, 8 * 512)
     fake.set(lazy=1, fail_memcpy=1, fail_memcpy_code=1)
     transfer = engine.submit(device, host, PAIRS, after=None)
-    error = raises(kvpool.CudaError, lambda: transfer.wait())
+    error = raises(kvpool.errors.CudaError, lambda: transfer.wait())
     assert error.code == 1, error
     assert fake.count("queued") == 0, fake.count("queued")
     del cpu, device
@@ -124,11 +124,11 @@ def test_after_a_transfer_that_failed(fake_library: FakeCuda) -> None:
     engine.submit(device, host, [(0, 0)], after=None).wait()
     fake.set(fail_memcpy=1, fail_memcpy_code=1)
     first = engine.submit(device, host, PAIRS, after=None)
-    raises(kvpool.CudaError, lambda: first.wait())
+    raises(kvpool.errors.CudaError, lambda: first.wait())
     before = cpu.read_block(7)
     def follow():
         engine.submit(host, device, [(7, 7)], after=first).wait()
-    raises(kvpool.CudaError, follow)
+    raises(kvpool.errors.CudaError, follow)
     assert cpu.read_block(7) == before
     """
     run_script(script, fake_library)
@@ -160,9 +160,9 @@ def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
     stream = driver.stream()
     assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
     if {what!r} == "copy":
-        raises(kvpool.CaptureError, lambda: engine.copy(a, b, [(1, 2)], stream=stream))
+        raises(kvpool.errors.CaptureError, lambda: engine.copy(a, b, [(1, 2)], stream=stream))
     else:
-        raises(kvpool.CaptureError, lambda: engine.submit(a, b, [(1, 2)], after=stream).wait())
+        raises(kvpool.errors.CaptureError, lambda: engine.submit(a, b, [(1, 2)], after=stream).wait())
     """
     run_script(script, fake_library)
 
@@ -195,7 +195,7 @@ def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
     driver.set(lazy=1)
     transfer = engine.submit(device, host, PAIRS, after=None, method="kernel")
     assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
-    raises(kvpool.CaptureError, lambda: transfer.wait_on(stream))
+    raises(kvpool.errors.CaptureError, lambda: transfer.wait_on(stream))
     result, graph = driver.end_capture(stream)
     assert (result, bool(graph)) == (0, True), result
     """
@@ -403,7 +403,7 @@ def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake_l
                 engine.submit(device, host, PAIRS, after=None, method="memcpy")
             else:
                 engine.submit(device, host, PAIRS, after=None, method="staged").wait()
-        except kvpool.CudaError:
+        except kvpool.errors.CudaError:
             failed = True
         fake.set(fail_event=0)
         if failed and fake.count("queued"):

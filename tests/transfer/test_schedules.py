@@ -20,7 +20,7 @@ from kvpool.transfer import BlockStore, Transfer, TransferEngine
 from tests.transfer.memory import Blocks
 
 if TYPE_CHECKING:
-    from kvpool._core import Method
+    from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
@@ -246,7 +246,7 @@ def test_an_engine_waits_for_all_and_tells_nothing(lazy: FakeCuda) -> None:
     with TransferEngine("cuda:0") as engine:
         transfers = [engine.submit(device.store, pinned, [(i, i)], after=None) for i in range(3)]
         lazy.set(event_queries=1 << 30)
-        with pytest.raises(kvpool.TransferTimeoutError, match=r"has not ended within 0\.001 s"):
+        with pytest.raises(kvpool.errors.TransferTimeoutError, match=r"has not ended within 0\.001 s"):
             engine.wait(0.001)
         lazy.set(event_queries=2)
         engine.wait()

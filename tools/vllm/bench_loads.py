@@ -119,10 +119,10 @@ def conversation(settings: Settings) -> Load:
     """Chats one after the other, as in production: most of a prompt is what came before."""
     count = min(settings.requests, 150) if settings.quick else settings.requests
     if settings.trace is not None:
-        trace = kvpool.Trace.read(settings.trace, limit=count)
+        trace = kvpool.traces.Trace.read(settings.trace, limit=count)
         source = f"trace {settings.trace.name}"
     else:
-        trace = kvpool.Trace.generate(count, seed=0, chat_fraction=0.8, agent_fraction=0.0)
+        trace = kvpool.traces.Trace.generate(count, seed=0, chat_fraction=0.8, agent_fraction=0.0)
         source = "generated trace (kvpool generate --seed 0 --chat-fraction 0.8 --agent-fraction 0)"
     jobs = trace_jobs(trace.to_jsonl().splitlines(), max_output=settings.max_output)
     cap = f", at most {settings.max_output} output tokens each" if settings.max_output else ""

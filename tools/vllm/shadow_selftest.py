@@ -273,7 +273,7 @@ def check_report(what: str, lines: Lines, folder: Path) -> None:
     assert all(str(file) in line for file in files.values()), f"{what}: {line}"
     if ".kvj" in files:
         assert SALT.encode() not in files[".kvj"].read_bytes(), f"{what}: a salt is in the journal"
-        report = kvpool.replay_journal(files[".kvj"])
+        report = kvpool.journal.replay_journal(files[".kvj"])
         assert report.operations, f"{what}: the journal is empty"
         assert report.difference is None, f"{what}: {report.difference}"
     text = files[".jsonl"].read_text(encoding="utf-8")
@@ -340,7 +340,7 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
         load = Load(vllm, manager)
         load.run(100)
         assert isinstance(load.hasher, vllm.ShadowHasher)
-        assert isinstance(load.hasher._ours, kvpool._core.VllmHasher)
+        assert isinstance(load.hasher._ours, kvpool._core.vllm.VllmHasher)
         assert load.hasher._calls
         theirs = load.hasher._ours
         assert theirs is not None

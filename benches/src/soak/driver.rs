@@ -306,7 +306,7 @@ impl Driver {
         if self.chance.percent(50) {
             let blocks: Vec<_> =
                 (0..8).map(|_| BlockId::new(self.chance.between(1, self.blocks - 1) as u32)).collect();
-            let evicted = meter.time(Operation::Evict, || self.manager.evict(&blocks))?;
+            let evicted = meter.time(Operation::Evict, || self.manager.drop_cached(&blocks))?;
             self.note(evicted as u64);
             let left = blocks.iter().find(|&&block| self.pool().is_registered(block));
             return ensure(left.is_none(), || format!("{left:?} was evicted and is still registered"));

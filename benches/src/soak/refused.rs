@@ -113,11 +113,11 @@ impl Driver {
                 let block = BlockId::new(self.blocks as u32);
                 let unknown =
                     |e: &ManagerError| matches!(e, ManagerError::Pool(PoolError::UnknownBlock { .. }));
-                ("the eviction of an unknown block", call(move |m| m.evict(&[block])), unknown)
+                ("the eviction of an unknown block", call(move |m| m.drop_cached(&[block])), unknown)
             }
             15 => {
                 let null = |e: &ManagerError| matches!(e, ManagerError::Pool(PoolError::NullBlock { .. }));
-                ("the eviction of the null block", call(|m| m.evict(&[kvpool::NULL_BLOCK])), null)
+                ("the eviction of the null block", call(|m| m.drop_cached(&[kvpool::NULL_BLOCK])), null)
             }
             16 => return self.case_of_time().map(Some),
             17 => {

@@ -33,7 +33,7 @@ impl Driver {
     /// Plans a step of up to six operations.
     pub(super) fn plan_step(&mut self, meter: &mut Meter) -> Result<(), Wrong> {
         let before = self.observe(false);
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         let mut planned = Vec::new();
         for _ in 0..self.chance.between(1, 6) {
             let operation = match self.chance.below(10) {

@@ -62,7 +62,7 @@ fn written() {
     assert_eq!(manager.admit(0, prompt(&manager, &[], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(0, prompt(&manager, &[0, 0, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(4, prompt(&manager, &[1, 1, 1, 1], b"")).ok().as_ref().map(table), None);
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_admit(&mut plan, 2, prompt(&manager, &[1, 1, 1, 1, 1, 1], b""));
     let _ = manager.plan_preempt(&mut plan, 1, Some(8));
     manager.commit_step(&mut plan).unwrap();
@@ -87,7 +87,7 @@ fn written() {
     assert!(manager.complete_step(9).is_ok());
     assert_eq!(manager.admit(2, prompt(&manager, &[], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.resume(3).ok().as_ref().map(table), None);
-    assert!(manager.evict(&block_ids(&[])).is_ok());
+    assert!(manager.drop_cached(&block_ids(&[])).is_ok());
     assert!(manager.append_tokens(3, &[0], 4).is_err());
     assert_eq!(manager.admit(3, prompt(&manager, &[1, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), Some((vec![1, 2, 3], 0)));
     assert_eq!(manager.admit(2, prompt(&manager, &[0, 0, 0, 0], b"")).ok().as_ref().map(table), None);

@@ -61,7 +61,7 @@ def _file(path: Path, standard: int) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
-def write_trace(trace: kvpool.Trace, output: Path, trace_format: str = "mooncake") -> None:
+def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: str = "mooncake") -> None:
     """Write a trace to a file, gzip if it is called so, or to stdout: in pieces, however long it is."""
     if str(output) == "-":
         trace.write_jsonl(sys.stdout.buffer, trace_format)

@@ -53,7 +53,7 @@ def generate_command(
     per block of the prompt. Equal ids mean an equal prefix.
     """
     try:
-        trace = kvpool.Trace.generate(
+        trace = kvpool.traces.Trace.generate(
             requests,
             seed=seed,
             block_tokens=trace_block_size,

@@ -31,7 +31,7 @@ def hash_command(
         list[str] | None,
         typer.Argument(help="Token ids, apart or with commas. Without any: from stdin.", show_default=False),
     ] = None,
-    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(kvpool.hash_algorithms())}.")] = "sha256",
+    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(kvpool.hashing.hash_algorithms())}.")] = "sha256",
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per block.")] = 16,
     salt: Annotated[str | None, typer.Option(help="Cache salt of the request, as text.", show_default=False)] = None,
     seed: Annotated[

@@ -42,7 +42,7 @@ _APP_EXAMPLES: Final = """Examples:
 
   kvpool journal export small.kvj --python -o test_it.py
 
-From Python: CacheManager(..., journal=kvpool.Journal("run.kvj"))"""
+From Python: CacheManager(..., journal=kvpool.journal.Journal("run.kvj"))"""
 
 _SHOW_EXAMPLES: Final = """Examples:
 
@@ -128,7 +128,7 @@ def show_command(
     by the slot that the manager had given them.
     """
     with _readable(file) as source:
-        info = kvpool.read_journal(source, start=start, count=count)
+        info = kvpool.journal.read_journal(source, start=start, count=count)
     if as_json:
         facts = {name: getattr(info, name) for name in _FACTS}
         lines = [{"operation": number, "call": call, "asked": words} for number, call, words in info.lines]
@@ -159,10 +159,10 @@ def replay_command(
     told is the first operation. 2: the journal cannot be replayed.
     """
     with _readable(file) as source:
-        total = kvpool.read_journal(source).operations
+        total = kvpool.journal.read_journal(source).operations
         with _bar("replay", total, shown=not no_progress and not as_json) as progress:
             began = time.perf_counter()
-            report = kvpool.replay_journal(source, until=until, check_every=check_every, progress=progress)
+            report = kvpool.journal.replay_journal(source, until=until, check_every=check_every, progress=progress)
             seconds = time.perf_counter() - began
     if as_json:
         typer.echo(json.dumps({"source": str(file), **_report_json(report), "seconds": seconds}, indent=2))
@@ -192,9 +192,9 @@ def bisect_command(
         _compare(file, other, as_json=as_json)
         return
     with _readable(file) as source:
-        total = kvpool.read_journal(source).operations
+        total = kvpool.journal.read_journal(source).operations
         with _bar("bisect", total, shown=not no_progress and not as_json) as progress:
-            report = kvpool.bisect_journal(source, progress=progress)
+            report = kvpool.journal.bisect_journal(source, progress=progress)
     if as_json:
         typer.echo(json.dumps({"source": str(file), **_report_json(report)}, indent=2))
     else:
@@ -206,8 +206,8 @@ def bisect_command(
 def _compare(file: Path, other: Path, *, as_json: bool) -> None:
     """Compare two journals, and end."""
     with _readable(file) as first, _readable(other) as second:
-        infos = [kvpool.read_journal(source) for source in (first, second)]
-        found = kvpool.compare_journals(first, second)
+        infos = [kvpool.journal.read_journal(source) for source in (first, second)]
+        found = kvpool.journal.compare_journals(first, second)
     operations = [info.operations for info in infos]
     if as_json:
         facts: dict[str, Any] = {"sources": [str(file), str(other)], "operations": operations, "same": found is None}
@@ -251,7 +251,7 @@ def shrink_command(
     with _readable(file) as source:
         goal = operation
         if goal is None:
-            difference = kvpool.bisect_journal(source).difference
+            difference = kvpool.journal.bisect_journal(source).difference
             if difference is not None and difference.kind == "digest":
                 _fail(
                     f"{file}: only a digest differs, at operation {difference.operation:,}: there is no answer to keep",
@@ -261,7 +261,7 @@ def shrink_command(
             if difference is None:
                 _fail(f"{file}: nothing goes wrong on this build", "--operation N keeps what is answered there")
         with _bar("shrink", None, shown=not no_progress and not as_json) as progress:
-            shrunk = kvpool.shrink_journal(source, operation=goal, progress=progress)
+            shrunk = kvpool.journal.shrink_journal(source, operation=goal, progress=progress)
     if shrunk is None:
         _fail(f"{file}: nothing goes wrong on this build", "kvpool journal show lists its operations")
     if output is not None:
@@ -314,7 +314,7 @@ def export_command(
             for one in writers:
                 one(piece)
 
-        kvpool.export_journal(source, language, limit=limit, write=write)
+        kvpool.journal.export_journal(source, language, limit=limit, write=write)
 
 
 @contextlib.contextmanager
@@ -330,7 +330,8 @@ def _readable(file: Path) -> Iterator[_Source]:
 
 def _hint(message: str) -> str | None:
     if "not a journal" in message:
-        return 'CacheManager(..., journal=kvpool.Journal("run.kvj")) records one, and kvpool replay --journal run.kvj'
+        made = 'CacheManager(..., journal=kvpool.journal.Journal("run.kvj"))'
+        return f"{made} records one, and kvpool replay --journal run.kvj"
     if "a test has at most" in message:
         return "kvpool journal bisect and shrink find the operations that matter; --limit N allows more"
     if "operations are missing" in message or "operations are repeated" in message:
@@ -421,7 +422,7 @@ _FACTS: Final = (
 )
 
 
-def _print_info(file: Path, info: kvpool.JournalInfo, console: Console) -> None:
+def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) -> None:
     """Print the tables, for 80 columns and more."""
     facts = Table(
         box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {shown(str(file))}"), title_justify="left"
@@ -449,7 +450,7 @@ def _print_info(file: Path, info: kvpool.JournalInfo, console: Console) -> None:
 _Row = tuple[str, str, str]
 
 
-def _subject_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
+def _subject_rows(info: kvpool.journal.JournalInfo) -> Iterator[_Row]:
     settings = info.settings
     yield "recorded", info.subject, f"by kvpool {info.version}"
     yield "pool", f"{settings['num_blocks']:,}", f"blocks of {settings['block_size']:,} tokens"
@@ -460,7 +461,7 @@ def _subject_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
             yield "host tier", f"{settings['host_blocks']:,}", "blocks"
 
 
-def _size_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
+def _size_rows(info: kvpool.journal.JournalInfo) -> Iterator[_Row]:
     held = info.operations - info.first_operation
     gone = f"from number {info.first_operation:,} on: what was before is gone" if info.first_operation else ""
     yield "operations", f"{held:,}", gone
@@ -472,7 +473,7 @@ def _size_rows(info: kvpool.JournalInfo) -> Iterator[_Row]:
         yield "end", "cut", f"behind byte {info.cut_at:,}; {info.cut_bytes:,} bytes are of no whole frame"
 
 
-def _report_json(report: kvpool.JournalReport) -> dict[str, Any]:
+def _report_json(report: kvpool.journal.JournalReport) -> dict[str, Any]:
     difference = report.difference
     return {
         "exact": report.is_exact,
@@ -486,7 +487,7 @@ def _report_json(report: kvpool.JournalReport) -> dict[str, Any]:
     }
 
 
-def _print_report(file: Path, report: kvpool.JournalReport, seconds: float | None) -> None:
+def _print_report(file: Path, report: kvpool.journal.JournalReport, seconds: float | None) -> None:
     """Say what a replay found, and what to do next."""
     took = "" if seconds is None else f" in {seconds:,.2f} s"
     if report.cut_at is not None:

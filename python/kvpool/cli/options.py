@@ -68,7 +68,9 @@ _PANEL = "Trace"
 Limit = Annotated[int | None, _option(_PANEL, "Replay this many requests.", metavar="N", min=1)]
 TraceFormat = Annotated[
     str,
-    _option(_PANEL, f"One of auto, {', '.join(kvpool.trace_formats())}.", "--format", default=True, metavar="NAME"),
+    _option(
+        _PANEL, f"One of auto, {', '.join(kvpool.traces.trace_formats())}.", "--format", default=True, metavar="NAME"
+    ),
 ]
 TraceBlockSize = Annotated[
     int | None,
@@ -131,7 +133,7 @@ Hash = Annotated[
     str,
     _option(
         _PANEL,
-        f"One of {', '.join(kvpool.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic and need "
+        f"One of {', '.join(kvpool.hashing.hash_algorithms())}. xxh3 and vllm-xxhash are not cryptographic and need "
         "--verify; vllm-xxhash also needs --seed.",
         "--hash",
         default=True,
@@ -142,7 +144,7 @@ Verify = Annotated[
     str,
     _option(
         _PANEL,
-        f"What else is compared on a hit: {', '.join(kvpool.verify_modes())}.",
+        f"What else is compared on a hit: {', '.join(kvpool.hashing.verify_modes())}.",
         default=True,
         metavar="WHAT",
     ),

@@ -29,7 +29,7 @@ def need_matplotlib() -> None:
 class HitRatePlot:
     """Samples a replay as it advances, and draws what it saw."""
 
-    def __init__(self, path: Path, replay: kvpool.Replay) -> None:
+    def __init__(self, path: Path, replay: kvpool.traces.Replay) -> None:
         """Takes a first sample. What cannot be drawn is refused before: :func:`need_matplotlib`, ``check_output``."""
         self._path = path
         self._replay = replay

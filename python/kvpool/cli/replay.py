@@ -110,7 +110,7 @@ def replay_command(
     )
     ready = time.perf_counter()
     try:
-        replay = kvpool.Replay(
+        replay = kvpool.traces.Replay(
             loaded,
             mode=mode,
             block_size=block_size,
@@ -120,7 +120,7 @@ def replay_command(
             seed=seed,
             eviction=eviction,
             threads=threads,
-            journal=None if journal is None else kvpool.Journal(journal),
+            journal=None if journal is None else kvpool.journal.Journal(journal),
             **given,
         )
     except (InvalidArgumentError, HashingError) as error:

@@ -1,6 +1,6 @@
 """What a replay measured: as a table to read, and as JSON.
 
-The JSON is the report of :class:`kvpool.Replay` as it is, with the trace's facts and what the run cost added.
+The JSON is the report of :class:`kvpool.traces.Replay` as it is, with the trace's facts and what the run cost added.
 The table says the same in words, and ends with what its figures mean.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kvpool._core import TraceSummary
+    from kvpool._core.traces import TraceSummary
     from kvpool.cli.capacity import Capacity
 
 __all__ = ["Outcome", "print_report"]

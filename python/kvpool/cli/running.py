@@ -54,10 +54,10 @@ def load(
     sort: bool = False,
     sessions_at_once: int | None = None,
     progress: bool = False,
-) -> tuple[kvpool.Trace, str]:
+) -> tuple[kvpool.traces.Trace, str]:
     """Load the trace, and say where it is from: a path, ``stdin`` or ``generated``."""
     if path is None:
-        made = kvpool.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK)
+        made = kvpool.traces.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK)
         return made, "generated"
     source = "stdin" if str(path) == "-" else str(path)
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
@@ -66,7 +66,7 @@ def load(
     waits = not (path.is_file() or path.is_dir())
     try:
         with _interruptible() if waits else contextlib.nullcontext():
-            reader = kvpool.TraceReader(
+            reader = kvpool.traces.TraceReader(
                 path,
                 format=trace_format,
                 block_tokens=block_tokens,
@@ -84,7 +84,7 @@ def load(
     return trace, source
 
 
-def _read(reader: kvpool.TraceReader, *, progress: bool) -> None:
+def _read(reader: kvpool.traces.TraceReader, *, progress: bool) -> None:
     """Read to the end, in slices; on a terminal with a bar, from the second slice on."""
     if reader.advance(_READ_SLICE):
         return
@@ -109,7 +109,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def advance(replay: kvpool.Replay, *, progress: bool, each_slice: Callable[[], None] | None = None) -> None:
+def advance(replay: kvpool.traces.Replay, *, progress: bool, each_slice: Callable[[], None] | None = None) -> None:
     """Run the replay to its end, in slices: between them the bar moves and Ctrl-C is noticed.
 
     On a terminal the bar moves; elsewhere its last state is one line, and only if ``progress`` is true.

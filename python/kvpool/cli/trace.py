@@ -233,7 +233,7 @@ def _losses(stats: dict[str, Any], to: str) -> Iterator[str]:
         yield f"lost: the kind of a request ({names}; bailian keeps it)"
 
 
-def _remarks(notes: kvpool._core.ReadNotes) -> Iterator[str]:
+def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
     """What was noticed while a trace was read, in words."""
     for name, words in (
         ("reordered", "requests stood behind a later one, and were put in order"),
@@ -251,7 +251,7 @@ def _remarks(notes: kvpool._core.ReadNotes) -> Iterator[str]:
             yield f"{count:,} {words}"
 
 
-def _print_stats(source: str, trace: kvpool.Trace, stats: dict[str, Any], console: Console) -> None:
+def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any], console: Console) -> None:
     """Print the tables, for 80 columns and more."""
     title = f"kvpool trace stats: {shown(source)}"
     facts = Table(box=box.SIMPLE, show_header=False, title=Text(title), title_justify="left")
@@ -291,7 +291,7 @@ def _print_stats(source: str, trace: kvpool.Trace, stats: dict[str, Any], consol
 _Row = tuple[str, str, str]
 
 
-def _request_rows(trace: kvpool.Trace, stats: dict[str, Any]) -> Iterator[_Row]:
+def _request_rows(trace: kvpool.traces.Trace, stats: dict[str, Any]) -> Iterator[_Row]:
     yield "format", trace.format or "", ""
     sessions = stats["sessions"]
     yield "requests", f"{stats['requests']:,}", "" if sessions is None else f"in {sessions:,} sessions"

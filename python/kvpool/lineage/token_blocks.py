@@ -217,11 +217,11 @@ class LogicalTokenBlock:
 
     def content_hash(
         self,
-        parent: kvpool.ChainLink | None = None,
+        parent: kvpool.hashing.ChainLink | None = None,
         *,
         extra: kvpool.ExtraKeys | None = None,
         hasher: kvpool.BlockHasher | None = None,
-    ) -> kvpool.ChainLink | None:
+    ) -> kvpool.hashing.ChainLink | None:
         """Returns the block's place in the hash chain of its sequence, or None if the block is not full.
 
         Args:

@@ -1,8 +1,8 @@
 """The first vLLM V1 block queue and its hashes (ancestor 001), over the core's free list and hasher.
 
 Owns the block objects' place in the queue's numbering, and nothing else: the order of the free blocks is a
-``kvpool.FreeBlockList``, the digests come from ``kvpool.BlockHasher``. ``KVCacheBlock.ref_cnt`` is metadata that the
-caller counts, as before.
+``kvpool.parts.FreeBlockList``, the digests come from ``kvpool.BlockHasher``. ``KVCacheBlock.ref_cnt`` is metadata that
+the caller counts, as before.
 
 Intended differences from the original:
 
@@ -50,14 +50,18 @@ class HashValue(int):
     Copied and pickled with its place, its tokens and its extra keys, so that it is a parent in any process.
     """
 
-    link: kvpool.ChainLink
+    link: kvpool.hashing.ChainLink
     extra: kvpool.ExtraKeys | None
     tokens: tuple[int, ...]
     parent: bytes | None
 
     @classmethod
     def of(
-        cls, link: kvpool.ChainLink, extra: kvpool.ExtraKeys | None, tokens: tuple[int, ...], parent: bytes | None
+        cls,
+        link: kvpool.hashing.ChainLink,
+        extra: kvpool.ExtraKeys | None,
+        tokens: tuple[int, ...],
+        parent: bytes | None,
     ) -> HashValue:
         """Returns the value of a link, hashed with these extra keys, and the digest of the block before it."""
         value = cls.from_bytes(link.digest, "big")
@@ -88,7 +92,7 @@ def _restore(
     epoch: int,
     extra: kvpool.ExtraKeys | None,
 ) -> HashValue:
-    link = kvpool.ChainLink.from_digest("sha256", digest, tokens, parent=parent, depth=depth, epoch=epoch)
+    link = kvpool.hashing.ChainLink.from_digest("sha256", digest, tokens, parent=parent, depth=depth, epoch=epoch)
     return HashValue.of(link, extra, tokens, parent)
 
 
@@ -143,7 +147,7 @@ class FreeKVCacheBlockQueue:
                 raise InvalidArgumentError(f"two blocks have the number {block.block_id}")
             self._number(block)
         self._capacity = max(len(blocks), 1)
-        self._free = kvpool.FreeBlockList(self._capacity + 1)
+        self._free = kvpool.parts.FreeBlockList(self._capacity + 1)
         if not blocks:
             self._free.pop_front_n(1)
 
@@ -234,7 +238,7 @@ class FreeKVCacheBlockQueue:
         if len(self._blocks) <= self._capacity:
             return
         self._capacity *= 2
-        order, self._free = self._free.order(), kvpool.FreeBlockList(self._capacity + 1)
+        order, self._free = self._free.order(), kvpool.parts.FreeBlockList(self._capacity + 1)
         self._free.pop_front_n(self._capacity)
         for number in order:
             self._free.push_back(number)

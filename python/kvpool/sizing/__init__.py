@@ -5,7 +5,7 @@ schema; ``kvpool size`` on the command line prints it. :class:`References` has t
 
 >>> import kvpool
 >>> from kvpool.sizing import References
->>> references = References(kvpool.Trace.generate(500))
+>>> references = References(kvpool.traces.Trace.generate(500))
 >>> curve = references.lru()                        # LRU at every capacity, in one pass
 >>> run = references.run("lru", 700)                # a policy at one capacity, as the pool evicts
 >>> run.block_hit_rate == curve.at(700)[0]
@@ -16,11 +16,11 @@ True
 Of a trace too large for that, :func:`sampled_lru` estimates the curve from a sample of its blocks:
 
 >>> from kvpool.sizing import sampled_lru
->>> abs(sampled_lru(kvpool.Trace.generate(500), max_blocks=1000).at(700)[0] - curve.at(700)[0]) < 0.05
+>>> abs(sampled_lru(kvpool.traces.Trace.generate(500), max_blocks=1000).at(700)[0] - curve.at(700)[0]) < 0.05
 True
 """
 
-from kvpool._core import HitCurve, PolicyRun, References, sampled_lru
+from kvpool._core.sizing import HitCurve, PolicyRun, References, sampled_lru
 from kvpool.sizing.measure import (
     DEFAULT_CAPACITIES,
     DEFAULT_HINTS,

@@ -18,13 +18,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import kvpool
-from kvpool._core import References, sampled_lru
+from kvpool._core.sizing import References, sampled_lru
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kvpool._core import HitCurve, PolicyRun, Trace, TraceSummary
+    from kvpool._core.sizing import HitCurve, PolicyRun
+    from kvpool._core.traces import Trace, TraceSummary
     from kvpool.models import KvShape
     from kvpool.sizing import report as schema
 
@@ -55,7 +56,7 @@ PAPERS: Final = {
 }
 
 #: Policies that have an order of their own: all but the one whose order the caller states.
-POLICIES: Final = tuple(name for name in kvpool.eviction_policies() if name in PAPERS)
+POLICIES: Final = tuple(name for name in kvpool.policies.eviction_policies() if name in PAPERS)
 DEFAULT_POLICIES: Final = ("fifo", "lru", "lfu", "lfu-da", "sieve", "s3-fifo", "arc", "adaptive")
 #: Per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ReferenceRequest:
-    """One request: its table is empty while it is preempted; ``published`` blocks are in the index."""
+    """One request: its table is empty while it is preempted; ``registered`` blocks are in the index."""
 
     tokens: list[int]
     extra: Hashable
@@ -31,7 +31,7 @@ class ReferenceRequest:
     tier: int = 0
     computed: int = 0
     cached: int = 0
-    published: int = 0
+    registered: int = 0
     trimmed: int = 0
     #: After a fork or a truncation: an append may meet a block that it must not write to.
     guarded: bool = False
@@ -127,7 +127,7 @@ class ReferenceManager:
     def install(self, request: ReferenceRequest, found: list[int]) -> ReferenceRequest:
         """Allocates behind an acquired match."""
         request.blocks, request.state = found + self.pool.allocate(self.missing(request) - len(found)), "running"
-        request.published, request.epoch = len(found), self.pool.epoch
+        request.registered, request.epoch = len(found), self.pool.epoch
         request.computed = request.cached = len(found) * self.pool.block_size
         return request
 
@@ -243,11 +243,11 @@ class ReferenceManager:
             kv = self.pool.kv(self.weights, request.extra, request.tokens[: at + 1])
             self.pool.blocks[request.blocks[at // size]].kv[at % size] = kv
         request.computed, full = computed, computed // size
-        for at in range(request.published, full if request.epoch == self.pool.epoch else 0):
+        for at in range(request.registered, full if request.epoch == self.pool.epoch else 0):
             if self.pool.blocks[b := request.blocks[at]].content is None:
                 registered += self.pool.register([b], request.extra, request.tokens, at)
                 self.pool.mark_computed([b])
-            request.published += 1
+            request.registered += 1
         return registered
 
     @_atomic
@@ -273,9 +273,9 @@ class ReferenceManager:
         del request.tokens[num_tokens:]
         keep = -(-num_tokens // size)
         request.blocks, dropped = request.blocks[:keep], request.blocks[keep:]
-        request.computed, request.published = (
+        request.computed, request.registered = (
             min(request.computed, num_tokens),
-            min(request.published, num_tokens // size),
+            min(request.registered, num_tokens // size),
         )
         request.guarded = True
         self.pool.release(dropped[::-1])
@@ -384,7 +384,7 @@ class ReferenceManager:
         source, target = self.pools[1 - swap.to], self.pools[swap.to]
         for move in swap.moves:
             if move.copied and move.registered and (content := source.cached(move.source)):
-                target.adopt(move.target, content)
+                target.register_copy(move.target, content)
         source.release([move.source for move in swap.moves[::-1] for _ in range(move.references)])
         mapping = {move.source: move.target for move in swap.moves}
         for request in (self.requests[name] for name in swap.names):

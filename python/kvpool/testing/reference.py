@@ -216,7 +216,7 @@ class ReferencePool:
             self.copies.setdefault(block.content, []).append(b)
         return len(ids)
 
-    def promote(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
+    def register_link(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
         """Registers a held block as the last one of these tokens, or holds the block that is, computed or not."""
         [block] = self._known([b])
         _check(block.held > block.fenced and not block.content, errors.InvalidBlockError)
@@ -293,14 +293,14 @@ class ReferencePool:
         """The computed block that a lookup of this content finds."""
         return next((b for b in self.copies.get(content, [])[:1] if content and self.blocks[b].computed), None)
 
-    def adopt(self, b: int, content: Content) -> None:
+    def register_copy(self, b: int, content: Content) -> None:
         """Registers a held block, computed, with the content of another tier's."""
         if self.blocks[b].content is None:
             self.blocks[b].content = content
             self.copies.setdefault(content, []).append(b)
             self.mark_computed([b])
 
-    def evict(self, ids: Sequence[int]) -> int:
+    def drop_cached(self, ids: Sequence[int]) -> int:
         """Forgets what the blocks hold; idle ones become free."""
         self._known(ids)
         registered = sum(self._unregister(b) for b in ids)
@@ -312,11 +312,11 @@ class ReferencePool:
     def reset(self) -> int:
         """Forgets everything, if nothing is held."""
         _check(not any(block.held for block in self.blocks), errors.BlocksInUseError)
-        return self.evict(self.evictable[:])
+        return self.drop_cached(self.evictable[:])
 
     def bump_epoch(self) -> int:
         """Forgets everything, held or not."""
-        self.evict(self.evictable + list(range(1, len(self.blocks))))
+        self.drop_cached(self.evictable + list(range(1, len(self.blocks))))
         self.epoch += 1
         return self.epoch
 

@@ -23,7 +23,7 @@ True
 
 from __future__ import annotations
 
-from kvpool._core import BlockStore, Transfer, TransferEngine, cuda_driver_version
+from kvpool._core.transfer import BlockStore, Transfer, TransferEngine, cuda_driver_version
 from kvpool.transfer.executor import FinishedSwap, PlanExecutor
 
 __all__ = ["BlockStore", "FinishedSwap", "PlanExecutor", "Transfer", "TransferEngine", "cuda_driver_version"]

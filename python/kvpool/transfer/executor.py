@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvpool import TransferPlan
-    from kvpool._core import BlockStore, CudaStream, Transfer, TransferEngine
+    from kvpool._core.transfer import BlockStore, CudaStream, Transfer, TransferEngine
 
 __all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
 
@@ -52,7 +52,7 @@ class _Batch:
 
 
 class PlanExecutor:
-    """Moves the bytes that a manager plans, and tells it when they have been moved.
+    """Moves the bytes that a manager plans, and ends its swaps when they have been moved.
 
     Copy-on-write is part of the step: when ``run`` returns, its copies are done (CPU) or on the current stream
     (CUDA), so that the step may write KV. Swaps go on beside the steps; ``poll`` completes those whose copies have
@@ -88,7 +88,7 @@ class PlanExecutor:
 
     @property
     def in_flight(self) -> int:
-        """Swaps whose end ``poll`` has not told yet."""
+        """Swaps whose end ``poll`` has not returned yet."""
         return len(self._over) + sum(len(batch.swaps) for batch in self._under_way)
 
     def run(
@@ -141,7 +141,7 @@ class PlanExecutor:
         """Waits until all copies under way have ended; returns what ``poll`` would then."""
         for batch in self._under_way:
             for transfer in batch.transfers:
-                # What it failed with is told by poll.
+                # poll returns what it failed with.
                 with contextlib.suppress(KvpoolError):
                     transfer.wait()
         return self.poll()
@@ -156,6 +156,6 @@ class PlanExecutor:
                 else:
                     self._manager.abort_swap(swap)
             except KvpoolError as refusal:
-                # Somebody else ended it: that is told like any other failure, and the other swaps go on.
+                # Somebody else ended it: a failure like any other, and the other swaps go on.
                 failure = refusal
             self._over.append(FinishedSwap(swap, blocks, failure))

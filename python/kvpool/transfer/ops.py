@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from kvpool._core import BlockStore, copy_by_handle
+from kvpool._core.transfer import BlockStore, copy_by_handle
 from kvpool.errors import LayoutError, LayoutMismatchError
 
 if TYPE_CHECKING:

@@ -144,7 +144,7 @@ impl ManagerSubject {
     }
 
     fn commit_step(&mut self, planned: &[Planned], stale: bool) -> Result<Answer, ReplayError> {
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         for one in planned {
             // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
             let _refused = match one {
@@ -181,7 +181,7 @@ impl ManagerSubject {
         if stale {
             // A plan of another manager is one of another state.
             plan =
-                CacheManager::new(ManagerConfig { num_blocks: 2, ..ManagerConfig::default() })?.begin_step();
+                CacheManager::new(ManagerConfig { num_blocks: 2, ..ManagerConfig::default() })?.plan_step();
         }
         let result = self.manager.commit_step(&mut plan);
         for one in planned.iter().filter(|_| result.is_ok()) {
@@ -320,7 +320,7 @@ impl Subject for ManagerSubject {
             O::CompleteStep { step } => answered(&self.manager.complete_step(*step), |_| Vec::new()),
             O::BumpEpoch => answered(&self.manager.bump_epoch(), |_| Vec::new()),
             O::Reset => answered(&self.manager.reset(), |_| Vec::new()),
-            O::Evict { blocks } => answered(&self.manager.evict(&blocks.unpack()), |_| Vec::new()),
+            O::Evict { blocks } => answered(&self.manager.drop_cached(&blocks.unpack()), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&self.manager.resize(*num_blocks), nothing),
             O::TakeEvents => {
                 let events = self.manager.take_events();

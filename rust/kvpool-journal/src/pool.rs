@@ -124,7 +124,7 @@ impl Subject for PoolSubject {
                 })
             }
             O::MarkAccessed { blocks, time } => answered(&pool.mark_accessed(&blocks.unpack(), *time), none),
-            O::Evict { blocks } => answered(&pool.evict(&blocks.unpack()), count),
+            O::Evict { blocks } => answered(&pool.drop_cached(&blocks.unpack()), count),
             O::Reset => answered(&pool.reset(), count),
             O::BumpEpoch => answered(&pool.bump_epoch(), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&pool.resize(*num_blocks), none),

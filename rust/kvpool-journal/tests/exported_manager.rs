@@ -93,7 +93,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(93i64, "fork"), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#1, #2, #7] }), Admitted(Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_admit_with(&mut plan, 95i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default());
     let _ = manager.plan_resume(&mut plan, 92i64);
     let _ = manager.plan_append(&mut plan, 91i64, &[5, 0, 6]);
@@ -222,7 +222,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.complete_swap(SwapId::from_number(2)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 56: []
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     same(manager.commit_step(&mut plan), 0x50caa327);
     manager.check_invariants().unwrap();
     // 57: refused: ttl is a time to live: must be a clock: call advance_time(now) first
@@ -322,7 +322,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.complete_swap(SwapId::from_number(3)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 89: [Released, Preempted]
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_release(&mut plan, 1i64, None);
     let _ = manager.plan_preempt(&mut plan, 3i64, None);
     same(manager.commit_step(&mut plan), 0x2fc8afa1);
@@ -424,7 +424,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.abort_swap(SwapId::from_number(4)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 122: [Released]
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_release(&mut plan, 5i64, None);
     same(manager.commit_step(&mut plan), 0xe7f3daa8);
     manager.check_invariants().unwrap();
@@ -525,7 +525,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.abort_swap(SwapId::from_number(5)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 155: [Released]
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_release(&mut plan, 4i64, None);
     same(manager.commit_step(&mut plan), 0xe7f3daa8);
     manager.check_invariants().unwrap();
@@ -626,7 +626,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.complete_swap(SwapId::from_number(2)), 0xef8a1f8a);
     manager.check_invariants().unwrap();
     // 188: [Released]
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_release(&mut plan, 5i64, None);
     same(manager.commit_step(&mut plan), 0xe7f3daa8);
     manager.check_invariants().unwrap();
@@ -727,7 +727,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.abort_swap(SwapId::from_number(0)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 221: []
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     same(manager.commit_step(&mut plan), 0x50caa327);
     manager.check_invariants().unwrap();
     // 222: refused: no request has the id 3: admit it first
@@ -743,7 +743,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.complete_step(7), 0xcf32a195);
     manager.check_invariants().unwrap();
     // 226: 0
-    same(manager.evict(&ids(&[1, 5])), 0x50caa327);
+    same(manager.drop_cached(&ids(&[1, 5])), 0x50caa327);
     manager.check_invariants().unwrap();
     // 227: 7 events
     same(manager.take_events().events.len(), 0x2511a610);
@@ -836,9 +836,9 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.complete_step(0), 0x50caa327);
     manager.check_invariants().unwrap();
     // 256: refused: the manager has changed since this step was begun: begin a new one
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     // It changes nothing, but the plan is stale now.
-    manager.evict(&[]).unwrap();
+    manager.drop_cached(&[]).unwrap();
     same(manager.commit_step(&mut plan), 0x0a350b6b);
     manager.check_invariants().unwrap();
     // 257: refused: no request has the id 4: admit it first
@@ -938,7 +938,7 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.complete_swap(SwapId::from_number(3)), 0x1a3c0d27);
     manager.check_invariants().unwrap();
     // 289: [Preempted, Admitted(Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#49, #52] })]
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let _ = manager.plan_preempt(&mut plan, 5i64, None);
     let _ = manager.plan_resume(&mut plan, 1i64);
     same(manager.commit_step(&mut plan), 0x6ee317bb);
@@ -956,7 +956,7 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.complete_step(8), 0xe88aa583);
     manager.check_invariants().unwrap();
     // 294: 0
-    same(manager.evict(&ids(&[23, 4])), 0x50caa327);
+    same(manager.drop_cached(&ids(&[23, 4])), 0x50caa327);
     manager.check_invariants().unwrap();
     // 295: 0 events
     same(manager.take_events().events.len(), 0x00000000);

@@ -224,7 +224,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.advance_time(53.0), 0x50caa327);
     pool.check_invariants().unwrap();
     // 56: 1
-    same(pool.evict(&ids(&[9, 2])), 0xcc9804cd);
+    same(pool.drop_cached(&ids(&[9, 2])), 0xcc9804cd);
     pool.check_invariants().unwrap();
     // 57: 0 events
     same(pool.take_events().events.len(), 0x00000000);
@@ -398,7 +398,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.mark_accessed(&ids(&[6, 5, 4, 2, 2, 11, 14, 15, 10]), 27.0), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 114: 0
-    same(pool.evict(&ids(&[14, 2])), 0x50caa327);
+    same(pool.drop_cached(&ids(&[14, 2])), 0x50caa327);
     pool.check_invariants().unwrap();
     // 115: 2 events
     same(pool.take_events().events.len(), 0x185f416b);
@@ -491,7 +491,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.advance_time(31.0), 0xee1b8acc);
     pool.check_invariants().unwrap();
     // 145: 2
-    same(pool.evict(&ids(&[9, 8])), 0xe88aa583);
+    same(pool.drop_cached(&ids(&[9, 8])), 0xe88aa583);
     pool.check_invariants().unwrap();
     // 146: 7 events
     same(pool.take_events().events.len(), 0x2511a610);
@@ -671,7 +671,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.retain(&ids(&[]), Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(1.0)), then: Then::Normal }), 0x532a9d3d);
     pool.check_invariants().unwrap();
     // 205: 1
-    same(pool.evict(&ids(&[33, 5])), 0xcc9804cd);
+    same(pool.drop_cached(&ids(&[33, 5])), 0xcc9804cd);
     pool.check_invariants().unwrap();
     // 206: 1 events
     same(pool.take_events().events.len(), 0x9c2fa0b5);
@@ -761,7 +761,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.retain(&ids(&[27, 28, 29, 30, 31, 32, 33, 9, 8, 13, 6]), Retention { keep: Keep::Pinned, ttl: Some(Ttl::Idle(1.0)), then: Then::Normal }), 0xe11a8517);
     pool.check_invariants().unwrap();
     // 235: refused: block 0 is the null block: it cannot be evicted
-    same(pool.evict(&ids(&[14, 0])), 0x88ee79af);
+    same(pool.drop_cached(&ids(&[14, 0])), 0x88ee79af);
     pool.check_invariants().unwrap();
     // 236: 0 events
     same(pool.take_events().events.len(), 0x00000000);

@@ -12,7 +12,7 @@ use crate::gather::{extract, gather};
 use crate::retention::eviction_named;
 
 /// Settings of the advisor of a pool.
-#[pyclass(frozen, module = "kvpool._core", name = "AdvisorConfig", eq)]
+#[pyclass(frozen, module = "kvpool._core.advisor", name = "AdvisorConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdvisorConfig(AdvisorConfig);
 
@@ -64,7 +64,7 @@ impl PyAdvisorConfig {
         Ok(Self(config))
     }
 
-    /// Blocks that are followed at most; an eighth of them stands for the pool.
+    /// Blocks that are followed at most; an eighth of them represents the pool.
     #[getter]
     fn max_sampled_blocks(&self) -> usize {
         self.0.max_sampled_blocks

@@ -175,7 +175,7 @@ fn pass_guarded<T: Send, R: Send>(
             Err(TryLockError::Poisoned(state)) => return work_inside(state.into_inner(), call),
             Err(TryLockError::WouldBlock) if is_inside() => {
                 let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
-                               a policy is told all that it needs";
+                               a policy must not call its pool";
                 return Err(raise(py, "PolicyError", message));
             }
             // Waits for its turn detached, and tries again attached.

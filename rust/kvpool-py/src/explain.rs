@@ -12,7 +12,7 @@ use crate::convert::{Int, count};
 use crate::errors::OrRaise;
 
 /// Settings of what is remembered to explain misses.
-#[pyclass(frozen, module = "kvpool._core", name = "ExplainConfig", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyExplainConfig(ExplainConfig);
 
@@ -76,7 +76,7 @@ fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// Blocks, one after the other, that had to be computed for the same reason.
-#[pyclass(frozen, module = "kvpool._core", name = "MissSpan", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "MissSpan", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyMissSpan(MissSpan);
 
@@ -118,7 +118,7 @@ impl PyMissSpan {
         self.0.reason.when().map(|when| when.admission)
     }
 
-    /// The time that retention had been told when it left the cache, or None.
+    /// The time of the last ``advance_time`` before it left the cache, or None.
     #[getter]
     fn time(&self) -> Option<f64> {
         self.0.reason.when()?.time
@@ -139,7 +139,7 @@ impl PyMissSpan {
         }
     }
 
-    /// Whether that is a request of another tenant, salt or user, whose id is not told.
+    /// Whether that is a request of another tenant, salt or user; its id is then hidden.
     #[getter]
     fn another(&self) -> bool {
         self.0.reason.whom() == Some(&Whom::Another)
@@ -173,7 +173,7 @@ impl PyMissSpan {
 }
 
 /// Why a request had to compute what it did.
-#[pyclass(frozen, module = "kvpool._core", name = "Explanation", eq)]
+#[pyclass(frozen, module = "kvpool._core.explain", name = "Explanation", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExplanation(pub(crate) Explanation);
 

@@ -49,7 +49,7 @@ fn digests<'py>(py: Python<'py>, chain: &HashChain) -> PyResult<Bound<'py, PyLis
 }
 
 /// What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
-#[pyclass(frozen, module = "kvpool._core", name = "ExtraKeys", eq)]
+#[pyclass(frozen, module = "kvpool._core.hashing", name = "ExtraKeys", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExtraKeys(pub(crate) ExtraKeys);
 
@@ -171,7 +171,7 @@ fn hash(
 }
 
 /// Hashes blocks of tokens into chains: each digest identifies a whole prefix.
-#[pyclass(frozen, module = "kvpool._core", name = "BlockHasher")]
+#[pyclass(frozen, module = "kvpool._core.hashing", name = "BlockHasher")]
 pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
 
 #[pymethods]
@@ -262,7 +262,7 @@ impl PyBlockHasher {
 }
 
 /// The hash chain of a sequence that grows.
-#[pyclass(frozen, module = "kvpool._core", name = "HashCursor")]
+#[pyclass(frozen, module = "kvpool._core.hashing", name = "HashCursor")]
 pub(crate) struct PyHashCursor(Door<HashCursor>);
 
 impl PyHashCursor {
@@ -345,7 +345,7 @@ impl PyHashCursor {
 }
 
 /// Digests of consecutive full blocks from the start of a prompt.
-#[pyclass(frozen, module = "kvpool._core", name = "HashChain")]
+#[pyclass(frozen, module = "kvpool._core.hashing", name = "HashChain")]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
 
 #[pymethods]
@@ -408,7 +408,7 @@ impl PyHashChain {
 }
 
 /// One full block of a hash chain.
-#[pyclass(frozen, module = "kvpool._core", name = "ChainLink", eq, hash)]
+#[pyclass(frozen, module = "kvpool._core.hashing", name = "ChainLink", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyChainLink(pub(crate) ChainLink);
 

@@ -16,7 +16,7 @@ use crate::convert::{self, Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 
 /// How the operations of a pool or a manager are recorded.
-#[pyclass(frozen, module = "kvpool._core", name = "Journal", eq)]
+#[pyclass(frozen, module = "kvpool._core.journal", name = "Journal", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournal {
     path: Option<PathBuf>,
@@ -129,7 +129,7 @@ impl PyJournal {
 }
 
 /// How far a journal has come.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalStats", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalStats {
     /// Operations recorded.
@@ -238,7 +238,7 @@ fn watched<T: Send, E: ToPyErr + Send>(
 }
 
 /// Where a replay and its journal differ first.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalDifference", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalDifference", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalDifference {
     /// What differs: answer, digest or invariant.
@@ -292,7 +292,7 @@ const fn cut(tail: Tail) -> (Option<usize>, usize) {
 }
 
 /// What the replay of a journal found.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalReport", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalReport {
     /// Operations run.
@@ -374,7 +374,7 @@ pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) ->
 }
 
 /// A journal made smaller.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "ShrunkJournal")]
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "ShrunkJournal")]
 pub(crate) struct PyShrunkJournal {
     /// Operations before.
     before: usize,
@@ -483,7 +483,7 @@ pub(crate) fn export_journal(
 }
 
 /// What is in a journal, without running it.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "JournalInfo")]
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
     /// What was recorded: pool, manager or vllm-pool.
     subject: &'static str,

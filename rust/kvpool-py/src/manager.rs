@@ -27,7 +27,7 @@ use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
 
 /// Requests by id over one block pool: what a scheduler calls.
-#[pyclass(frozen, module = "kvpool._core", name = "CacheManager")]
+#[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Door<CacheManager>,
     /// The manager's own, so that prompts are hashed without its lock.
@@ -329,7 +329,7 @@ impl PyCacheManager {
         Ok(out)
     }
 
-    /// Takes a swap back.
+    /// Aborts a swap.
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |manager| manager.abort_swap(id))
@@ -385,7 +385,7 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
     }
 
-    /// Says whose a request is: the blocks that it registers count towards the limits of the tenant.
+    /// Sets the tenant of a request: blocks that it registers count towards the tenant's limits.
     fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
         self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
@@ -449,7 +449,7 @@ impl PyCacheManager {
         Ok(self.look(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
-    /// Says what the manager's traffic tells of other sizes, policies and tenants; None without an advisor.
+    /// Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.look(py, LONG, |manager| manager.pool().advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
@@ -461,7 +461,7 @@ impl PyCacheManager {
         Ok(PyExplanation(self.run(py, 0, |manager| manager.explain(id))?))
     }
 
-    /// Raises what ended the manager's policy, if that is one written in Python and has failed.
+    /// Raises ``PolicyError`` if the manager's policy is written in Python and has failed.
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
@@ -492,7 +492,7 @@ impl PyCacheManager {
     }
 
     /// Begins to plan a step: several operations that are committed together or not at all.
-    fn begin_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
+    fn plan_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
         PyStep::new(slf)
     }
 
@@ -531,10 +531,10 @@ impl PyCacheManager {
         self.run(py, LONG, CacheManager::reset)
     }
 
-    /// Drops blocks from the prefix index by id and returns how many were registered.
-    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+    /// Forgets the contents of blocks by id and returns how many were registered.
+    fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |manager| manager.evict(&victims))
+        self.run(py, victims.len(), |manager| manager.drop_cached(&victims))
     }
 
     /// Grows the pool; the new blocks are handed out last.

@@ -19,7 +19,7 @@ macro_rules! on {
 }
 
 /// The free blocks of a pool, in the order in which they are handed out.
-#[pyclass(frozen, module = "kvpool._core", name = "FreeBlockList")]
+#[pyclass(frozen, module = "kvpool._core.parts", name = "FreeBlockList")]
 pub(crate) struct PyFreeBlockList(Door<FreeBlockList>);
 
 #[pymethods]
@@ -81,7 +81,7 @@ impl PyFreeBlockList {
 }
 
 /// Reference counts over a free list: a pool without a prefix cache.
-#[pyclass(frozen, module = "kvpool._core", name = "BlockAllocator")]
+#[pyclass(frozen, module = "kvpool._core.parts", name = "BlockAllocator")]
 pub(crate) struct PyBlockAllocator(Door<BlockAllocator>);
 
 #[pymethods]
@@ -154,7 +154,7 @@ pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyEr
 }
 
 /// The prefix index: block hash to the blocks that hold this content.
-#[pyclass(frozen, module = "kvpool._core", name = "PrefixIndex")]
+#[pyclass(frozen, module = "kvpool._core.parts", name = "PrefixIndex")]
 pub(crate) struct PyPrefixIndex(Door<PrefixIndex>);
 
 #[pymethods]
@@ -240,7 +240,7 @@ impl PyPrefixIndex {
 }
 
 /// The least-recently-used order of cached-free blocks.
-#[pyclass(frozen, module = "kvpool._core", name = "LruEvictor")]
+#[pyclass(frozen, module = "kvpool._core.parts", name = "LruEvictor")]
 pub(crate) struct PyLruEvictor(Door<LruEvictor>, usize);
 
 #[pymethods]

@@ -21,7 +21,7 @@ use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionSta
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
-#[pyclass(frozen, module = "kvpool._core", name = "BlockPool")]
+#[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     tiers: Arc<Door<Tiers>>,
     tier: usize,
@@ -301,10 +301,10 @@ impl PyBlockPool {
         Ok(self.read(py, chain.len(), |pool| pool.probe(chain, max))?.into())
     }
 
-    /// Drops blocks from the prefix index by id and returns how many were registered.
-    fn evict(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+    /// Forgets the contents of blocks by id and returns how many were registered.
+    fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |pool| pool.evict(&victims))
+        self.run(py, victims.len(), |pool| pool.drop_cached(&victims))
     }
 
     /// Forgets all cached content of every tier and returns how many blocks were registered.
@@ -338,7 +338,7 @@ impl PyBlockPool {
         self.look(py, block_id, BlockPool::is_registered)
     }
 
-    /// Returns the blocks registered under a digest, computed ones first: a look, not a hold.
+    /// Returns the blocks registered under a digest, computed ones first; holds none.
     fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
         let copies = self.get(py, |pool| {
             let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
@@ -347,8 +347,8 @@ impl PyBlockPool {
         Ok(ids(&copies.or_raise(py)?))
     }
 
-    /// Registers a held, full block under its link, or exchanges it for one that holds the content already.
-    fn promote(
+    /// Registers a held, full block under its link, or exchanges it for the block registered there.
+    fn register_link(
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
@@ -386,7 +386,7 @@ impl PyBlockPool {
         Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
     }
 
-    /// Says whose blocks are: they count towards the limits of the tenant while their content is cached.
+    /// Assigns blocks to a tenant: they count towards its limits while their content is cached.
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
         self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
@@ -408,13 +408,13 @@ impl PyBlockPool {
         Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
     }
 
-    /// Says what the pool's traffic tells of other sizes, policies and tenants; None without an advisor.
+    /// Returns what the pool's traffic says of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.read(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
-    /// Raises what ended the pool's policy, if that is one written in Python and has failed.
+    /// Raises ``PolicyError`` if the pool's policy is written in Python and has failed.
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }

@@ -15,7 +15,7 @@ pub(crate) use crate::trace::PyTrace;
 const AT_ONCE: usize = 64;
 
 /// A trace on its way through a pool or a manager.
-#[pyclass(frozen, module = "kvpool._core", name = "Replay")]
+#[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
 pub(crate) struct PyReplay(Door<Replay>);
 
 #[pymethods]

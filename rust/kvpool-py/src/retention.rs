@@ -21,7 +21,7 @@ fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
 }
 
 /// How much blocks are worth keeping, and until when.
-#[pyclass(frozen, module = "kvpool._core", name = "Retention", eq)]
+#[pyclass(frozen, module = "kvpool._core.retention", name = "Retention", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetention(pub(crate) Retention);
 
@@ -130,7 +130,7 @@ pub(crate) fn tenant(py: Python<'_>, number: Int) -> PyResult<TenantId> {
 }
 
 /// What a tenant may count on, and what it may take while others need blocks.
-#[pyclass(frozen, module = "kvpool._core", name = "TenantLimits", eq)]
+#[pyclass(frozen, module = "kvpool._core.retention", name = "TenantLimits", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyTenantLimits(TenantLimits);
 
@@ -147,7 +147,7 @@ impl PyTenantLimits {
         }))
     }
 
-    /// Whose.
+    /// The tenant.
     #[getter]
     fn tenant(&self) -> u32 {
         self.0.tenant.0
@@ -172,7 +172,7 @@ impl PyTenantLimits {
 }
 
 /// Settings of retention.
-#[pyclass(frozen, module = "kvpool._core", name = "RetentionConfig", eq)]
+#[pyclass(frozen, module = "kvpool._core.retention", name = "RetentionConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetentionConfig(RetentionConfig);
 
@@ -207,7 +207,7 @@ impl PyRetentionConfig {
 }
 
 /// What became of a hint, by blocks.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "HintReport", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "HintReport", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyHintReport {
     /// Blocks on which it took effect as asked.
@@ -233,7 +233,7 @@ impl PyHintReport {
 }
 
 /// How many blocks are retained how, now.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "RetentionStats", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "RetentionStats", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyRetentionStats {
     /// Blocks demoted, held ones included.

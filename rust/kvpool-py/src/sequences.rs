@@ -39,7 +39,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
 }
 
 /// Block tables by handle, over the pools of one or more tiers.
-#[pyclass(frozen, module = "kvpool._core", name = "Sequences")]
+#[pyclass(frozen, module = "kvpool._core.sequences", name = "Sequences")]
 pub(crate) struct PySequences {
     inner: Door<Sequences>,
     hasher: Arc<BlockHasher>,
@@ -210,7 +210,7 @@ impl PySequences {
         out.set_item("tokens", info.tokens)?;
         out.set_item("computed_tokens", info.computed_tokens)?;
         out.set_item("blocks", info.blocks)?;
-        out.set_item("published_blocks", info.published_blocks)?;
+        out.set_item("registered_blocks", info.registered_blocks)?;
         out.set_item("trimmed_blocks", info.trimmed_blocks)?;
         out.set_item("tier", info.tier)?;
         out.set_item("swap", info.swap.map(SwapId::get))?;
@@ -254,7 +254,7 @@ impl PySequences {
         Ok(out)
     }
 
-    /// Takes a swap back.
+    /// Aborts a swap.
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |sequences| sequences.abort_swap(id))

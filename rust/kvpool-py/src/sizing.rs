@@ -33,7 +33,7 @@ pub(crate) fn eviction_policies() -> Vec<&'static str> {
 }
 
 /// A trace as block references: what all estimators of sizes work on.
-#[pyclass(frozen, module = "kvpool._core", name = "References")]
+#[pyclass(frozen, module = "kvpool._core.sizing", name = "References")]
 pub(crate) struct PyReferences(Arc<References>);
 
 #[pymethods]
@@ -106,7 +106,7 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
 
-    /// Runs LRU that is told of a dead block, with this probability, that it is dead.
+    /// Runs LRU with hints: a dead block is announced as dead with this probability.
     #[pyo3(signature = (capacity_blocks, accuracy, *, seed=0))]
     fn lru_with_hints(
         &self,
@@ -150,7 +150,7 @@ impl PyReferences {
 }
 
 /// What LRU hits at every capacity.
-#[pyclass(frozen, module = "kvpool._core", name = "HitCurve")]
+#[pyclass(frozen, module = "kvpool._core.sizing", name = "HitCurve")]
 pub(crate) struct PyHitCurve {
     distances: ReuseDistances,
     sample_rate: f64,
@@ -288,7 +288,7 @@ pub(crate) fn sampled_lru(
 }
 
 /// What one cache of one capacity did with a trace.
-#[pyclass(frozen, module = "kvpool._core", name = "PolicyRun")]
+#[pyclass(frozen, module = "kvpool._core.sizing", name = "PolicyRun")]
 pub(crate) struct PyPolicyRun(Run);
 
 enum Run {

@@ -14,7 +14,7 @@ use crate::explain;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
 /// Counts of a pool, in blocks.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "PoolStats", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.pool", name = "PoolStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyPoolStats {
     /// All blocks but the null block.
@@ -90,7 +90,7 @@ impl PyPoolStats {
 }
 
 /// Counts of a manager, in requests and tokens.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "ManagerStats", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ManagerStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyManagerStats {
     /// Requests that hold blocks now.
@@ -193,7 +193,7 @@ impl PyManagerStats {
 }
 
 /// What a lookup would find: counts, not ids.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "Probe", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Probe", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyProbe {
     /// Blocks from the start of the prompt that a lookup would return.
@@ -222,7 +222,7 @@ impl PyProbe {
 }
 
 /// What a call of a scrubber did.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "ScrubReport", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ScrubReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyScrubReport {
     /// The block that the next call begins with; of a manager, on the device.
@@ -251,7 +251,7 @@ impl PyScrubReport {
 }
 
 /// What an admitted request got.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "Admission", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmission {
     /// Leading tokens whose KV is cached: the engine computes from here on.
@@ -289,7 +289,7 @@ impl PyAdmission {
 }
 
 /// What the manager knows of a request.
-#[pyclass(frozen, get_all, module = "kvpool._core", name = "RequestInfo", eq)]
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
     /// Whether it holds blocks, and where: running, preempted, swapped or moving.

@@ -24,7 +24,7 @@ enum State {
 }
 
 /// A step being planned: operations that are committed together or not at all.
-#[pyclass(frozen, module = "kvpool._core", name = "Step")]
+#[pyclass(frozen, module = "kvpool._core.requests", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
     state: Door<State>,
@@ -32,7 +32,7 @@ pub(crate) struct PyStep {
 
 impl PyStep {
     pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
-        let plan = manager.get().enter(manager.py(), 0, |manager| manager.begin_step())?;
+        let plan = manager.get().enter(manager.py(), 0, |manager| manager.plan_step())?;
         Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(plan, 0)) })
     }
 

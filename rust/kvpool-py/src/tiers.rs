@@ -53,7 +53,7 @@ pub(crate) fn tiers(py: Python<'_>, num_blocks: &Bound<'_, PyAny>, each: &PoolCo
 }
 
 /// Several pools, one per tier, and the copies between their blocks.
-#[pyclass(frozen, module = "kvpool._core", name = "TieredPool")]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
 pub(crate) struct PyTieredPool(Arc<Door<Tiers>>);
 
 #[pymethods]
@@ -174,7 +174,7 @@ impl PyTieredPool {
 }
 
 /// A swap: begun, and to be completed or aborted.
-#[pyclass(frozen, module = "kvpool._core", name = "Swap")]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "Swap")]
 pub(crate) struct PySwap {
     tiers: Arc<Door<Tiers>>,
     id: SwapId,
@@ -205,7 +205,7 @@ impl PySwap {
         self.mapping(py)
     }
 
-    /// Takes the swap back.
+    /// Aborts the swap.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.abort_swap(id)).or_raise(py)
@@ -221,7 +221,7 @@ impl PySwap {
 }
 
 /// Copies of one step, as plain data.
-#[pyclass(frozen, module = "kvpool._core", name = "TransferPlan", eq)]
+#[pyclass(frozen, module = "kvpool._core.tiers", name = "TransferPlan", eq)]
 #[derive(PartialEq)]
 pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
 

@@ -24,7 +24,7 @@ pub(crate) fn trace_formats() -> Vec<&'static str> {
 }
 
 /// A request trace in memory.
-#[pyclass(frozen, module = "kvpool._core", name = "Trace")]
+#[pyclass(frozen, module = "kvpool._core.traces", name = "Trace")]
 pub(crate) struct PyTrace {
     trace: Arc<Trace>,
     /// How it was read; `None` if it was made up.
@@ -278,7 +278,7 @@ impl Write for PyFile {
 }
 
 /// A trace on its way in.
-#[pyclass(frozen, module = "kvpool._core", name = "TraceReader")]
+#[pyclass(frozen, module = "kvpool._core.traces", name = "TraceReader")]
 pub(crate) struct PyTraceReader(Door<Option<TraceLoader>>);
 
 impl PyTraceReader {

@@ -177,7 +177,7 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
                 }
                 let (mut plan, before) = {
                     let locked = manager.lock();
-                    (locked.begin_step(), changes.load(Ordering::Relaxed))
+                    (locked.plan_step(), changes.load(Ordering::Relaxed))
                 };
                 let planned = (0..2_i64).try_for_each(|id| {
                     let locked = manager.lock();

@@ -425,7 +425,7 @@ impl ReferencePool {
     }
 
     /// Drops blocks from the index.
-    pub fn evict(&mut self, blocks: &[usize]) {
+    pub fn drop_cached(&mut self, blocks: &[usize]) {
         for &b in blocks {
             self.unregister(b);
             if let Some(at) = self.evictable.iter().position(|&other| other == b) {

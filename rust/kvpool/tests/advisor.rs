@@ -64,7 +64,7 @@ fn a_refused_request_that_is_retried_counts_once() {
     for _ in 0..20 {
         cursor = *manager.admit("b", cursor).unwrap_err().cursor;
         manager.probe(&cursor).unwrap();
-        let mut plan = manager.begin_step();
+        let mut plan = manager.plan_step();
         assert!(manager.plan_admit(&mut plan, "b", cursor.clone()).is_err());
         manager.plan_release(&mut plan, "a", None).unwrap();
         manager.plan_admit(&mut plan, "b", cursor.clone()).unwrap(); // and the plan is dropped
@@ -96,7 +96,7 @@ fn requests_count_for_their_tenants() {
     manager.preempt("a", None).unwrap();
     manager.resume("a").unwrap();
     manager.preempt("a", None).unwrap();
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     manager.plan_resume(&mut plan, "a").unwrap();
     let cursor = prompt(&manager, 8);
     manager.plan_admit_with(&mut plan, "b", cursor, &hints(9)).unwrap();
@@ -415,7 +415,7 @@ proptest! {
                     }
                     4 => {
                         let evict = BlockId::new(1 + blocks as u32 % pool.num_usable() as u32);
-                        pool.evict(&[evict]).unwrap();
+                        pool.drop_cached(&[evict]).unwrap();
                     }
                     _ => serve(&mut pool, &chain, tenant),
                 }

@@ -53,7 +53,7 @@ fn an_empty_index_has_no_algorithm() {
             pool.release_table(table).unwrap();
             pool.reset().unwrap();
         }),
-        ("evict", |pool, table| assert_eq!(pool.evict(table).unwrap(), 2)),
+        ("drop_cached", |pool, table| assert_eq!(pool.drop_cached(table).unwrap(), 2)),
         ("release", |pool, table| pool.release_table(table).unwrap()), // registered and never computed
     ];
     for (name, empty) in ways {
@@ -169,7 +169,7 @@ fn events_know_the_algorithm_of_their_digests() {
         pool.register(&table, &chain(algorithm), 0).unwrap();
         pool.mark_computed(&table).unwrap();
         pool.release(&table).unwrap();
-        pool.evict(&table[..1]).unwrap();
+        pool.drop_cached(&table[..1]).unwrap();
         pool.reset().unwrap();
     }
     let batch = pool.take_events();

@@ -209,7 +209,7 @@ fn blocks_that_are_not_there_or_not_held() {
         ("released", |pool, ids| pool.release_table(ids)),
         ("released", |pool, ids| pool.release_after(ids, 1)),
         ("marked computed", |pool, ids| pool.mark_computed(ids)),
-        ("evicted", |pool, ids| pool.evict(ids).map(drop)),
+        ("evicted", |pool, ids| pool.drop_cached(ids).map(drop)),
         ("registered", |pool, ids| pool.register(ids, &chain(&[0; 16]), 0).map(drop)),
     ];
     for (operation, call) in calls {
@@ -420,7 +420,7 @@ fn requests_that_are_unknown_or_known_already() {
     for id in [1.into(), kvpool::RequestId::from("two")] {
         let message = format!("request {id} is known already: release it before admitting it again");
         denied(&mut manager, &message, |m| m.admit(id.clone(), prompt(m, 3)));
-        denied(&mut manager, &message, |m| m.plan_admit(&mut m.begin_step(), id, prompt(m, 3)));
+        denied(&mut manager, &message, |m| m.plan_admit(&mut m.plan_step(), id, prompt(m, 3)));
     }
 }
 
@@ -431,15 +431,15 @@ fn requests_in_the_wrong_state() {
     let message = |operation: &str| format!("{preempted} {operation}");
     denied(&mut manager, &message("append to it"), |m| m.append_tokens("two", &[1], 0));
     denied(&mut manager, &message("append to it"), |m| m.append(&[1.into(), "two".into()], &[1, 1], true));
-    denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.begin_step(), "two", &[1]));
+    denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.plan_step(), "two", &[1]));
     denied(&mut manager, &message("commit tokens of it"), |m| m.commit("two", 1));
     denied(&mut manager, &message("commit tokens of it"), |m| {
         m.commit_batch(&[1.into(), "two".into()], &[6, 1])
     });
     denied(&mut manager, &message("preempt it"), |m| m.preempt("two", None));
-    denied(&mut manager, &message("preempt it"), |m| m.plan_preempt(&mut m.begin_step(), "two", None));
+    denied(&mut manager, &message("preempt it"), |m| m.plan_preempt(&mut m.plan_step(), "two", None));
     denied(&mut manager, "request 1 is running: cannot resume it", |m| m.resume(1));
-    denied(&mut manager, "request 1 is running: cannot resume it", |m| m.plan_resume(&mut m.begin_step(), 1));
+    denied(&mut manager, "request 1 is running: cannot resume it", |m| m.plan_resume(&mut m.plan_step(), 1));
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn prompts_that_cannot_be_admitted() {
         cursor.append(&[1, 2, 3]);
         denied(&mut manager, foreign, |m| m.admit(3, cursor.clone()));
         denied(&mut manager, foreign, |m| m.probe(&cursor));
-        denied(&mut manager, foreign, |m| m.plan_admit(&mut m.begin_step(), 3, cursor));
+        denied(&mut manager, foreign, |m| m.plan_admit(&mut m.plan_step(), 3, cursor));
     }
     // Another hasher with the same settings is as good.
     let twin = BlockHasher::new(HasherConfig { block_size: B, ..Default::default() }).unwrap();
@@ -476,7 +476,7 @@ fn prompts_that_cannot_be_admitted() {
     denied(&mut manager, message, |m| m.admit(4, stale.clone()));
     denied(&mut manager, message, |m| m.probe(&stale));
     // A preempted request is hashed again when it is resumed, or planned to be.
-    let mut step = manager.begin_step();
+    let mut step = manager.plan_step();
     assert_eq!(manager.plan_resume(&mut step, "two"), Ok(0));
     manager.resume("two").unwrap();
     manager.check_invariants().unwrap();
@@ -497,17 +497,17 @@ fn a_request_that_does_not_fit() {
         let ManagerError::OutOfBlocks(refusal) = refused.error else { panic!("{}", refused.error) };
         assert_eq!((refusal.needed, refusal.can_ever_fit), (needed, tokens <= 20));
         denied(&mut manager, message, |m| m.admit(3, prompt(m, tokens)));
-        denied(&mut manager, message, |m| m.plan_admit(&mut m.begin_step(), 3, prompt(m, tokens)));
+        denied(&mut manager, message, |m| m.plan_admit(&mut m.plan_step(), 3, prompt(m, tokens)));
     }
     let message = "out of blocks: 4 needed, 3 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0; 15]));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15]));
     assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
     // Request 1 fills the pool alone: whatever is released or preempted, it cannot grow.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
     denied(&mut manager, message, |m| m.append(&[1.into()], &[0], true));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.begin_step(), 1, &[0]));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0]));
     manager.release(1, Some(3)).unwrap();
     let message =
         "out of blocks: 1 needed, 0 available, 1 missing; 5 more are fenced until their step completes";
@@ -549,7 +549,7 @@ fn batches_that_do_not_match_or_repeat() {
     denied(&mut manager, twice, |m| m.append(&two, &[5, 5], true));
     denied(&mut manager, twice, |m| m.commit_batch(&two, &[5, 6]));
     assert!(manager.append(&[], &[], true).unwrap().is_empty());
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     manager.plan_append(&mut plan, 1, &[5]).unwrap();
     let twice = "request 1 is named twice in one step";
     denied(&mut manager, twice, |m| m.plan_release(&mut plan, 1, None));
@@ -571,7 +571,7 @@ fn steps_of_another_time_or_manager() {
         |m| m.resize(7).unwrap(),
     ];
     for change in changes {
-        let mut plan = manager.begin_step();
+        let mut plan = manager.plan_step();
         manager.plan_release(&mut plan, 1, None).unwrap();
         change(&mut manager);
         denied(&mut manager, stale, |m| m.plan_release(&mut plan, "two", None));
@@ -579,7 +579,7 @@ fn steps_of_another_time_or_manager() {
     }
     // A plan of a manager with the same history, but other blocks: it names none of this one's.
     let (mut one, mut two) = (self::manager(), self::manager());
-    let mut plan = one.begin_step();
+    let mut plan = one.plan_step();
     one.plan_release(&mut plan, 1, None).unwrap();
     denied(&mut two, stale, |m| m.plan_release(&mut plan, "two", None));
     denied(&mut two, stale, |m| m.commit_step(&mut plan));
@@ -596,8 +596,8 @@ fn pool_calls_through_the_manager() {
     let message = format!("cannot resize from 6 to 5 blocks: a pool only grows, up to {MAX_BLOCKS} blocks");
     denied(&mut manager, &message, |m| m.resize(5));
     let message = "block id 6 is outside this pool: ids run from 1 to 5";
-    denied(&mut manager, message, |m| m.evict(&ids(&[1, 6])));
-    denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.evict(&ids(&[1, 0])));
+    denied(&mut manager, message, |m| m.drop_cached(&ids(&[1, 6])));
+    denied(&mut manager, "block 0 is the null block: it cannot be evicted", |m| m.drop_cached(&ids(&[1, 0])));
 }
 
 // --- Policies that break their contract -----------------------------------------------------------------------------
@@ -705,7 +705,7 @@ fn poisoned<T: std::fmt::Debug>(
         pool.probe(&chain, 1).map(drop),
         pool.register(&held, &chain, 0).map(drop),
         pool.mark_computed(&held),
-        pool.evict(&held).map(drop),
+        pool.drop_cached(&held).map(drop),
         pool.reset().map(drop),
         pool.bump_epoch().map(drop),
         pool.resize(9),
@@ -748,8 +748,8 @@ fn a_policy_that_is_wrong_about_what_it_held_poisons_the_pool() {
     poisoned(Lie::Removed(false), "block 1 is cached, unheld, and not with the evictor", |pool| {
         pool.match_and_acquire(&chain, 1)
     });
-    poisoned(Lie::Removed(false), "block 2", |pool| pool.evict(&ids(&[2])));
-    poisoned(Lie::Removed(true), "block 3", |pool| pool.evict(&ids(&[3])));
+    poisoned(Lie::Removed(false), "block 2", |pool| pool.drop_cached(&ids(&[2])));
+    poisoned(Lie::Removed(true), "block 3", |pool| pool.drop_cached(&ids(&[3])));
 }
 
 #[test]
@@ -766,8 +766,8 @@ fn an_honest_policy_is_never_accused() {
                 pool.mark_computed(table).unwrap();
             }
             pool.release_table(&one).unwrap();
-            pool.evict(&one).unwrap();
-            pool.evict(&two[1..]).unwrap(); // while it is held
+            pool.drop_cached(&one).unwrap();
+            pool.drop_cached(&two[1..]).unwrap(); // while it is held
             pool.release_table(&two).unwrap();
             pool.bump_epoch().unwrap();
             pool.reset().unwrap();

@@ -167,7 +167,7 @@ fn every_operation_of_the_pool_works_with_a_policy_of_others() {
             let kept = if duplicates == DuplicatePolicy::Keep { 4 } else { 2 };
             assert_eq!(pool.stats().cached_free, kept);
             pool.resize(10).unwrap(); // blocks 8 and 9 reach the policy, too
-            assert_eq!(pool.evict(&pool.eviction_order()[..1]).unwrap(), 1);
+            assert_eq!(pool.drop_cached(&pool.eviction_order()[..1]).unwrap(), 1);
             pool.check_invariants().unwrap();
             assert_eq!(pool.num_available(), 9);
             let all = pool.allocate(9).unwrap();

@@ -214,7 +214,7 @@ impl Pair {
     /// Plans the operations that fit, then commits or drops the plan. The model does the same operations one by one, in the
     /// order in which a commit does them: that all planned ones succeed there is the promise of a plan.
     fn step(&mut self, operations: &[Operation], commit: bool) -> bool {
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         let mut planned = Vec::new();
         for operation in operations {
             let manager = &self.manager;

@@ -395,7 +395,7 @@ fn a_request_keeps_its_retention_however_long_it_runs() {
 fn a_planned_admission_takes_its_hints_with_it() {
     let mut manager = manager(8, 0);
     run(&mut manager, 1, &[1, 2, 3], RequestHints::default());
-    let mut step = manager.begin_step();
+    let mut step = manager.plan_step();
     let cursor = prompt(&manager, &[1, 2, 3, 4]);
     manager.plan_admit_with(&mut step, 2, cursor, &hinted(0, None, priority(90))).unwrap();
     assert_eq!(stats(&manager).above_normal, 0);

@@ -412,7 +412,7 @@ impl Rig {
     /// A planned step does what it said, whatever is shared.
     fn step(&mut self, append: i64, token: u32, release: i64, preempt: i64) {
         let before = self.observe();
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         let manager = &self.manager;
         let preempted = manager.plan_preempt(&mut plan, preempt, None).is_ok();
         let released = manager.plan_release(&mut plan, release, None).is_ok();

@@ -374,7 +374,7 @@ fn a_parent_that_is_not_known_is_none() {
         let block = pool.allocate(1).unwrap();
         pool.register(&block, &first, 1).unwrap();
         pool.mark_computed(&block).unwrap();
-        pool.evict(&block).unwrap();
+        pool.drop_cached(&block).unwrap();
         pool.take_events();
         assert_eq!(pool.promote(block[0], &forged(parent)), Ok(block[0]));
         pool.mark_computed(&block).unwrap();

@@ -239,9 +239,9 @@ impl Pair {
             }
             Operation::Evict(ids) => {
                 let valid = ids.iter().all(|&b| b > 0 && b < self.pool.num_blocks());
-                assert_eq!(self.pool.evict(&block_ids(ids)).is_ok(), valid);
+                assert_eq!(self.pool.drop_cached(&block_ids(ids)).is_ok(), valid);
                 if valid {
-                    self.model.evict(ids);
+                    self.model.drop_cached(ids);
                 }
                 valid
             }

@@ -215,9 +215,9 @@ impl Manager {
 
     /// Plans what fits, then commits it or drops it. That everything planned fits is the promise of a plan.
     fn step(&mut self, operations: &[Planned], commit: bool, script: &mut Script) -> Result<bool, Failure> {
-        script.line(|| "let mut plan = manager.begin_step();".into());
+        script.line(|| "let mut plan = manager.plan_step();".into());
         let before = self.observe();
-        let mut plan = self.manager.begin_step();
+        let mut plan = self.manager.plan_step();
         let mut planned = Vec::new();
         for operation in operations {
             let manager = &self.manager;
@@ -352,13 +352,13 @@ impl Manager {
                 let blocks = kvpool_testing::block_ids(ids);
                 let modelled = |model: &mut ReferenceManager| {
                     if fine {
-                        model.pools[0].evict(ids);
+                        model.pools[0].drop_cached(ids);
                     }
                     fine
                 };
                 self.whole &= !fine || ids.is_empty();
                 let arguments = format!("&block_ids(&{ids:?})");
-                self.call("evict", &arguments, |m| m.evict(&blocks), modelled, script)
+                self.call("drop_cached", &arguments, |m| m.drop_cached(&blocks), modelled, script)
             }
             Operation::Reset => self.reset(script),
             Operation::BumpEpoch => {

@@ -364,10 +364,10 @@ impl Pool {
             Operation::Promote(nth, at, prompt) => self.promote(*nth, *at, prompt, script),
             Operation::Evict(ids) => {
                 let fine = ids.iter().all(|&block| block > 0 && block < self.pool.num_blocks());
-                script.line(|| text::outcome(&format!("pool.evict(&block_ids(&{ids:?}))"), fine));
-                same("outcome of evict", &self.pool.evict(&block_ids(ids)).is_ok(), &fine)?;
+                script.line(|| text::outcome(&format!("pool.drop_cached(&block_ids(&{ids:?}))"), fine));
+                same("outcome of drop_cached", &self.pool.drop_cached(&block_ids(ids)).is_ok(), &fine)?;
                 if fine {
-                    self.model.evict(ids);
+                    self.model.drop_cached(ids);
                 }
                 Ok(fine)
             }

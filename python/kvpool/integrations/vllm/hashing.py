@@ -35,6 +35,6 @@ def get_request_block_hasher(
     """What computes the block hashes that a request has not yet, ``hash_block_size`` tokens each."""
     for name, algorithm in ALGORITHMS.items():
         if caching_hash_fn is getattr(vllm_hashing, name, None) and not num_hash_lookahead_tokens:
-            return _core.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)
+            return _core.vllm.VllmHasher(algorithm, hash_block_size, kv_cache_utils, caching_hash_fn)
     more = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
     return cast("Callable[[Any], list[bytes]]", stock_get_request_block_hasher(hash_block_size, caching_hash_fn, *more))

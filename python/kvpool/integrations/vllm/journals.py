@@ -20,7 +20,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Final
 
-from kvpool import Journal
+from kvpool.journal import Journal
 
 from . import LOGGER_NAME
 

@@ -2,9 +2,9 @@
 
 vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
 ``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
-work on that state from Rust (:class:`kvpool._core.VllmSlots`); a call with anything out of the ordinary, such as tokens
-from a connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's, over
-kvpool's pool and lookups.
+work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); a call with anything out of the ordinary, such as
+tokens from a connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's,
+over kvpool's pool and lookups.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -40,7 +40,7 @@ class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
         groups = self.blocks if group_ids is None else tuple(self.blocks[group] for group in group_ids)
         if allow_none and not any(groups):
             return None
-        return _core.vllm_block_ids(groups)
+        return _core.vllm.vllm_block_ids(groups)
 
     def __add__(self, other: Any) -> Any:
         """Both, group by group."""
@@ -54,7 +54,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         #: What the calls of the group go to, or ``None`` where they are vLLM's.
-        self.slots: _core.VllmSlots | None = _slots_of(self)
+        self.slots: _core.vllm.VllmSlots | None = _slots_of(self)
         if self.slots is not None:
             # What is called for every request at every step goes to Rust without a frame of Python's.
             self.allocate_slots = self.slots.allocate_slots
@@ -86,7 +86,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """The ids of the blocks of a request, one list per group."""
-        return _core.vllm_block_ids(self.coordinator.get_blocks(request_id))
+        return _core.vllm.vllm_block_ids(self.coordinator.get_blocks(request_id))
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Tokens of a request that are cached."""
@@ -122,7 +122,7 @@ def _why_not(manager: KVCacheManager) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _slots_of(manager: KVCacheManager) -> _core.VllmSlots | None:
+def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | None:
     """The Rust calls for this configuration, if it is one group of full attention over kvpool's pool."""
     reason = _why_not(manager)
     if reason is not None:
@@ -133,7 +133,7 @@ def _slots_of(manager: KVCacheManager) -> _core.VllmSlots | None:
     # vLLM 0.33 drops a block only for those speculations that still need it.
     dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
     listening = pool.enable_kv_cache_events
-    return _core.VllmSlots(
+    return _core.vllm.VllmSlots(
         pool.core,
         block_size=group.block_size,
         max_model_len=manager.max_model_len,

@@ -1,8 +1,8 @@
 """``BlockPool``: vLLM's block pool, its state and its loops in Rust.
 
 Owns what vLLM reaches for by name on a pool, and the order in which hooks and events are told of a change. Which block
-is handed out next, which blocks a hash leads to, what is evicted: that is :class:`kvpool._core.VllmPool`'s. Its blocks
-are one object each for the life of the pool, with the attributes of vLLM's ``KVCacheBlock``.
+is handed out next, which blocks a hash leads to, what is evicted: that is :class:`kvpool._core.vllm.VllmPool`'s. Its
+blocks are one object each for the life of the pool, with the attributes of vLLM's ``KVCacheBlock``.
 
 Blocks of vLLM's own class, which belong to no pool or to another one, are taken where vLLM's pool takes them: they keep
 their own counts and hashes, and are found through :attr:`BlockPool.loose`.
@@ -26,7 +26,7 @@ from .views import FreeBlockQueue, HashToBlockMap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool import Journal
+    from kvpool.journal import Journal
 
 logger = logging.getLogger(LOGGER_NAME)
 
@@ -96,13 +96,13 @@ class BlockPool:
         self._keeps_history = self.core.keeps_history
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__)
 
-    def _make_core(self, journal: Journal | None) -> _core.VllmPool:
+    def _make_core(self, journal: Journal | None) -> _core.vllm.VllmPool:
         try:
-            return _core.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction, journal)
+            return _core.vllm.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction, journal)
         except errors.JournalFileError as error:
             # Its file is made only now. A pool without its journal is better than an engine that does not start.
             logger.error("kvpool: no journal: %s", error)
-            return _core.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction)
+            return _core.vllm.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction)
 
     # What is where.
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
-from kvpool import eviction_policies
+from kvpool.policies import eviction_policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,7 +31,7 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Promote { block, link } => ("promote", vec![A::Block(*block), A::Link(link)]),
         O::AcquireRegistered { link } => ("acquire_registered", vec![A::Link(link)]),
         O::MarkAccessed { blocks, time } => ("mark_accessed", vec![A::Blocks(blocks), A::Time(*time)]),
-        O::Evict { blocks } => ("evict", vec![A::Blocks(blocks)]),
+        O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Reset => ("reset", vec![]),
         O::BumpEpoch => ("bump_epoch", vec![]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
@@ -87,7 +87,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::CompleteSwap { swap } => ("complete_swap", vec![A::Swap(*swap)]),
         O::AbortSwap { swap } => ("abort_swap", vec![A::Swap(*swap)]),
         O::CommitStep { planned, stale } => {
-            source.begin_step(*stale)?;
+            source.plan_step(*stale)?;
             // Of a stale plan nothing is looked at.
             for one in planned.iter().filter(|_| !stale) {
                 plan(source, one)?;
@@ -103,7 +103,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::CompleteStep { step } => ("complete_step", vec![A::Number(*step)]),
         O::BumpEpoch => ("bump_epoch", vec![]),
         O::Reset => ("reset", vec![]),
-        O::Evict { blocks } => ("evict", vec![A::Blocks(blocks)]),
+        O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
         O::TakeEvents => return source.take_events(value),
     };

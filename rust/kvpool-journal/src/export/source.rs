@@ -142,14 +142,18 @@ impl<'a> Source<'a> {
     }
 
     /// Begins to plan a step.
-    pub(super) fn begin_step(&mut self, stale: bool) -> Result<(), ReplayError> {
+    pub(super) fn plan_step(&mut self, stale: bool) -> Result<(), ReplayError> {
         match self.language {
-            Language::Rust => self.line("let mut plan = manager.begin_step();")?,
-            Language::Python => self.line("plan = manager.begin_step()")?,
+            Language::Rust => self.line("let mut plan = manager.plan_step();")?,
+            Language::Python => self.line("plan = manager.plan_step()")?,
         }
         if stale {
             self.remark("It changes nothing, but the plan is stale now.")?;
-            self.line(if self.is_rust() { "manager.evict(&[]).unwrap();" } else { "manager.evict([])" })?;
+            self.line(if self.is_rust() {
+                "manager.drop_cached(&[]).unwrap();"
+            } else {
+                "manager.drop_cached([])"
+            })?;
         }
         Ok(())
     }
@@ -186,8 +190,11 @@ impl<'a> Source<'a> {
                 self.expect_rust(&expression, answer.check)
             }
             Language::Python => {
-                let (object, method) =
-                    if name == "commit_step" { ("plan", "commit") } else { (subject, name) };
+                let (object, method) = match name {
+                    "commit_step" => ("plan", "commit"),
+                    "promote" => (subject, "register_link"),
+                    _ => (subject, name),
+                };
                 let method =
                     method.trim_end_matches("_with").trim_end_matches("_for").trim_end_matches("_until");
                 let comma = if arguments.is_empty() { "" } else { ", " };

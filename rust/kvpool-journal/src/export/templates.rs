@@ -341,7 +341,7 @@ def chain(algorithm, verify, block_size, contents, epoch):
 def digests(algorithm, verify, block_size, contents, epoch):
     """The same without its tokens, as digests that were computed elsewhere."""
     whole = chain(algorithm, verify, block_size, contents, epoch).digests()
-    return kvpool.HashChain.from_digests(algorithm, block_size, whole, epoch=epoch)
+    return kvpool.hashing.HashChain.from_digests(algorithm, block_size, whole, epoch=epoch)
 
 
 def link(algorithm, verify, block_size, contents, epoch):
@@ -358,7 +358,7 @@ def test_journal():
 );
 
 const PYTHON_VLLM: &str = python_test!(
-    "import kvpool\nfrom kvpool._core import VllmBlock, VllmPool\n",
+    "import kvpool\nfrom kvpool._core.vllm import VllmBlock, VllmPool\n",
     r#"    if isinstance(given, VllmBlock):
         return given.block_id
 "#,

@@ -222,7 +222,7 @@ fn accepted(manager: &mut CacheManager) {
     manager.complete_swap(SwapId::from_number(1)).unwrap();
     manager.preempt(92, None).unwrap();
     manager.fork(93, "fork").unwrap();
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let cursor = prompt(manager, 5);
     manager.plan_admit_with(&mut plan, 95, cursor, &hints).unwrap();
     manager.plan_resume(&mut plan, 92).unwrap();

@@ -165,7 +165,7 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                 0 => drop(manager.bump_epoch()),
                 1 => drop(manager.reset()),
                 2 => drop(manager.resize(manager.pool().num_blocks() + (c % 4) as usize)),
-                _ => drop(manager.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                _ => drop(manager.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
             _ => drop(manager.take_events()),
         }
@@ -173,7 +173,7 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
 }
 
 fn planned_step(manager: &mut CacheManager, a: u32, b: u32, c: u32) {
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     let mut bits = a ^ b.rotate_left(7) ^ c.rotate_left(19);
     for at in 0..(a % 5) {
         let id = i64::from((b + at) % 6);
@@ -311,7 +311,7 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 0 => drop(pool.bump_epoch()),
                 1 => drop(pool.reset()),
                 2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
-                _ => drop(pool.evict(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                _ => drop(pool.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
             23 => drop(pool.take_events()),
             _ => {

@@ -25,7 +25,7 @@ use crate::tiers::PyTransferPlan;
 const DETACH_BYTES: u64 = 64 << 10;
 
 /// A copy that was submitted.
-#[pyclass(frozen, module = "kvpool._core", name = "Transfer")]
+#[pyclass(frozen, module = "kvpool._core.transfer", name = "Transfer")]
 pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
 
 /// Longest sleep without a look at signals.
@@ -129,7 +129,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
 }
 
 /// Copies blocks between the stores of one device and the host.
-#[pyclass(frozen, module = "kvpool._core", name = "TransferEngine")]
+#[pyclass(frozen, module = "kvpool._core.transfer", name = "TransferEngine")]
 pub(crate) struct PyTransferEngine(Arc<TransferEngine>);
 
 fn method(py: Python<'_>, name: &str) -> PyResult<Method> {

@@ -14,7 +14,7 @@ use crate::errors::{OrRaise, is_ours, raise};
 use crate::gather::{drain, gather, gather_as};
 
 /// Blocks of one tier, wherever they lie.
-#[pyclass(frozen, module = "kvpool._core", name = "BlockStore")]
+#[pyclass(frozen, module = "kvpool._core.transfer", name = "BlockStore")]
 pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
 
 pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {

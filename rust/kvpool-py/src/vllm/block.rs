@@ -49,7 +49,7 @@ impl Shared {
 }
 
 /// A block of vLLM's pool, with the attributes of vLLM's own block class.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmBlock")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmBlock")]
 pub(crate) struct PyVllmBlock {
     /// Its id, 0 to the number of blocks less one.
     #[pyo3(get)]
@@ -108,7 +108,7 @@ impl PyVllmBlock {
         self.shared.owner.get(py).and_then(|owner| owner.bind(py).upgrade())
     }
 
-    /// Whether it is block 0, which stands for no block.
+    /// Whether it is block 0, the null block.
     #[getter]
     const fn is_null(&self) -> bool {
         self.id == 0
@@ -132,7 +132,7 @@ impl PyVllmBlock {
         self.set_key(py, key, num_tokens)
     }
 
-    /// Tokens of the prefix that its hash stands for, or None if there is none or it was not told.
+    /// Tokens of the prefix of its hash; None without a hash, or if vLLM did not say.
     #[getter]
     fn block_hash_num_tokens(&self) -> Option<u32> {
         self.shared.lock().keys().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)

@@ -19,7 +19,7 @@ use crate::hashing::named;
 const LONG: usize = 1024;
 
 /// Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmHasher")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,
     block_size: usize,

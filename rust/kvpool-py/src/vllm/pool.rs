@@ -31,7 +31,7 @@ impl ToPyErr for VllmError {
 }
 
 /// The state of one vLLM block pool: references, keys, and the order of reuse.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmPool")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
     /// One object per block, by id.
@@ -166,7 +166,7 @@ impl PyVllmPool {
         own(block, &self.shared).is_some()
     }
 
-    /// Takes the next free blocks, each with one reference; what they were cached for is evicted.
+    /// Takes the next free blocks, each with one reference, and evicts their keys.
     #[pyo3(signature = (n, observed=false))]
     fn allocate<'py>(
         &self,
@@ -188,7 +188,7 @@ impl PyVllmPool {
         removed_keys(py, &removed)
     }
 
-    /// Adds one reference to each block; those that were free are so no longer.
+    /// Adds one reference to each block; free blocks leave the queue.
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.with(|pool| pool.touch(&ids)).or_raise(py)
@@ -356,7 +356,7 @@ impl PyVllmPool {
         Ok(self.shared.lock().insert_hash_behind(key, block, num_tokens, depth, parent.as_ref()))
     }
 
-    /// Takes a block of a group to be of no use without the block before it: in full attention it is none.
+    /// Declares a group's blocks useless without the block before them, as in full attention.
     fn chain_group(&self, group: u32) {
         self.shared.lock().chain_group(group);
     }
@@ -471,7 +471,7 @@ impl PyVllmPool {
         blocks
     }
 
-    /// Returns how many of these blocks are free, and would be so no longer when touched.
+    /// Returns how many of these blocks ``touch`` would take from the queue.
     fn num_evictable(&self, blocks: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = own_ids(blocks, &self.shared)?;
         Ok(self.shared.lock().num_evictable(&ids))

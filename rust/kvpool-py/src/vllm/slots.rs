@@ -27,7 +27,7 @@ struct Memo {
 }
 
 /// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
-#[pyclass(frozen, module = "kvpool._core", name = "VllmSlots")]
+#[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmSlots")]
 pub(crate) struct PyVllmSlots {
     core: Py<PyVllmPool>,
     shared: Arc<Shared>,

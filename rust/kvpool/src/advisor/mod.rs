@@ -16,7 +16,7 @@
 //! which the pool counts it. Probes, and admissions that were refused, are none, so a request that is retried counts once. A
 //! request that is resumed is looked up, and counts, again. Blocks that were registered without having been asked for, as
 //! those of answers, are no references, but they take their place: the chain up to them counts as used at that moment.
-//! What [`BlockPool::evict`](crate::BlockPool::evict) drops by id stays.
+//! What [`BlockPool::drop_cached`](crate::BlockPool::drop_cached) drops by id stays.
 //!
 //! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
 //! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but

@@ -21,7 +21,7 @@
 //! linked to; that one may go while the child is in use, for the child's holder holds the other copy, and at the child's
 //! release the pool links it to a copy that is left ([`Evictor::relink`]). So it does with a child that was registered
 //! behind a copy whose holder never computed it. What remains open is what callers do to contents by id:
-//! [`crate::BlockPool::evict`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
+//! [`crate::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
 //! they are evicted.
 //!
 //! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the order, a release, a

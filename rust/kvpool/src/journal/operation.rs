@@ -46,7 +46,7 @@ pub enum PoolOperation {
     AcquireRegistered { link: LinkRecord },
     /// [`crate::BlockPool::mark_accessed`]
     MarkAccessed { blocks: Ids, time: f64 },
-    /// [`crate::BlockPool::evict`]
+    /// [`crate::BlockPool::drop_cached`]
     Evict { blocks: Ids },
     /// [`crate::BlockPool::reset`]
     Reset,
@@ -132,7 +132,7 @@ pub enum ManagerOperation {
     BumpEpoch,
     /// [`crate::CacheManager::reset`]
     Reset,
-    /// [`crate::CacheManager::evict`]
+    /// [`crate::CacheManager::drop_cached`]
     Evict { blocks: Ids },
     /// [`crate::CacheManager::resize`]
     Resize { num_blocks: usize },

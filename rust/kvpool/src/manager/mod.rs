@@ -21,7 +21,7 @@
 //! What callers know of the future goes in as hints: [`CacheManager::admit_with`], [`CacheManager::retain`],
 //! [`CacheManager::end_of_life`], [`CacheManager::release_with`].
 //!
-//! A step may be planned as a whole before anything is touched: [`CacheManager::begin_step`].
+//! A step may be planned as a whole before anything is touched: [`CacheManager::plan_step`].
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`]:
 //! - M1: the references of a block are the block tables that hold it, fences, pins and swaps.
@@ -314,23 +314,23 @@ impl CacheManager {
         Ok(forgotten)
     }
 
-    /// Drops blocks from the index by id: see [`BlockPool::evict`].
+    /// Drops blocks from the index by id: see [`BlockPool::drop_cached`].
     ///
     /// # Errors
     /// Unknown ids.
-    pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+    pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.recorded(
             |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
-            |manager| manager.evict_unrecorded(blocks),
+            |manager| manager.drop_cached_unrecorded(blocks),
         )
     }
 
-    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
+    fn drop_cached_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
-        let evicted = self.tiers.device_mut().evict(blocks)?;
+        let dropped = self.tiers.device_mut().drop_cached(blocks)?;
         self.note_changes(None);
         self.version += 1;
-        Ok(evicted)
+        Ok(dropped)
     }
 
     /// Grows the pool: see [`BlockPool::resize`].

@@ -4,7 +4,7 @@
 //! A plan touches nothing. It keeps what the plan's operations would do to reference counts and to the number of
 //! available blocks, and checks each new operation against that. Committing acquires every match first, then releases,
 //! then allocates, so nothing that a plan counted on can be evicted on the way; and it is refused, with everything
-//! unchanged, if the manager changed since [`CacheManager::begin_step`]. Rolling back is dropping the plan.
+//! unchanged, if the manager changed since [`CacheManager::plan_step`]. Rolling back is dropping the plan.
 //!
 //! Costs: O(blocks) of the requests that the plan names.
 
@@ -72,7 +72,7 @@ pub enum StepOutcome {
 /// let prompt = |tokens: std::ops::Range<u32>| tokens.collect::<Vec<_>>();
 /// manager.admit("old", manager.prepare(&prompt(0..12), ExtraKeys::default())?)?; // 3 of 4 blocks
 ///
-/// let mut step = manager.begin_step();
+/// let mut step = manager.plan_step();
 /// let cursor = manager.prepare(&prompt(100..108), ExtraKeys::default())?;
 /// let refused = manager.plan_admit(&mut step, "new", cursor).unwrap_err(); // needs 2
 /// manager.plan_preempt(&mut step, "old", None)?;
@@ -127,7 +127,7 @@ impl StepPlan {
 impl CacheManager {
     /// Begins to plan a step. Changes nothing.
     #[must_use]
-    pub fn begin_step(&self) -> StepPlan {
+    pub fn plan_step(&self) -> StepPlan {
         StepPlan {
             hasher: Arc::clone(&self.hasher),
             version: self.version,

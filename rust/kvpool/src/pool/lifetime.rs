@@ -514,7 +514,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// Unknown ids.
-    pub fn evict(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
+    pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.recorded(
             |_, _, _| PoolOperation::Evict { blocks: Ids::pack(blocks) },
             |inner| inner.evict_unrecorded(blocks),

@@ -99,7 +99,7 @@ pub struct SequenceInfo {
     /// Blocks in its table, trimmed and lookahead ones included.
     pub blocks: usize,
     /// Leading blocks that are registered.
-    pub published_blocks: usize,
+    pub registered_blocks: usize,
     /// Leading blocks that are trimmed: the null block.
     pub trimmed_blocks: usize,
     /// The tier whose blocks these are.
@@ -340,7 +340,7 @@ impl Sequences {
             tokens: sequence.num_tokens(),
             computed_tokens: sequence.computed_tokens,
             blocks: sequence.blocks.len(),
-            published_blocks: sequence.published,
+            registered_blocks: sequence.published,
             trimmed_blocks: sequence.trimmed,
             tier: sequence.tier,
             swap: sequence.swap,

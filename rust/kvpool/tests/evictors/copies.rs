@@ -168,7 +168,7 @@ fn a_parent_dropped_by_id_leaves_its_child_to_the_order() {
         let parent = compute(&mut pool, PARENT);
         let child = compute(&mut pool, CHILD);
         pool.release(&[child, parent]).unwrap();
-        pool.evict(&[parent]).unwrap();
+        pool.drop_cached(&[parent]).unwrap();
         assert_eq!(pool.probe(&chain(0, CHILD), 2).unwrap().cached_blocks, 0);
         // Computed again, it is reached again; hit, it is linked again.
         let again = compute(&mut pool, PARENT);

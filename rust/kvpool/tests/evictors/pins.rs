@@ -110,7 +110,7 @@ fn what_a_pinned_block_holds_can_be_forgotten() {
             let mut copied = Copied::new(kind);
             let second = copied.table[1];
             if by_id {
-                assert_eq!(copied.pool().evict(&[second]).unwrap(), 1, "{kind:?}");
+                assert_eq!(copied.pool().drop_cached(&[second]).unwrap(), 1, "{kind:?}");
             } else {
                 copied.pool().bump_epoch().unwrap();
             }

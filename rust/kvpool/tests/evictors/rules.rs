@@ -341,7 +341,7 @@ fn retention_ends_with_the_content() {
                 let all = pool.allocate(3).unwrap();
                 pool.release(&all).unwrap();
             }
-            "dropped by id" => assert_eq!(pool.evict(&b).unwrap(), 3),
+            "dropped by id" => assert_eq!(pool.drop_cached(&b).unwrap(), 3),
             "a new epoch" => assert_eq!(pool.bump_epoch().unwrap(), 1),
             _ => {
                 pool.reset().unwrap();
@@ -438,7 +438,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
         assert_eq!(order(&pool), indices(&[others[0], others[1], chain[1], chain[0]]));
         // Its child is in no way any more.
-        pool.evict(&chain[1..]).unwrap();
+        pool.drop_cached(&chain[1..]).unwrap();
         let expected =
             if moved { [others[0], others[1], chain[0]] } else { [chain[0], others[0], others[1]] };
         assert_eq!(order(&pool), indices(&expected), "moved: {moved}");

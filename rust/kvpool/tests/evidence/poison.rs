@@ -52,7 +52,7 @@ const POOL_CALLS: &[PoolCall] = &[
     ("promote", |pool, blocks, cursor| pool.promote(blocks[2], &link(cursor)).map(drop)),
     ("acquire_registered", |pool, _, cursor| pool.acquire_registered(&link(cursor)).map(drop)),
     ("mark_accessed", |pool, blocks, _| pool.mark_accessed(blocks, 1.0)),
-    ("evict", |pool, blocks, _| pool.evict(blocks).map(drop)),
+    ("drop_cached", |pool, blocks, _| pool.drop_cached(blocks).map(drop)),
     ("reset", |pool, _, _| pool.reset().map(drop)),
     ("bump_epoch", |pool, _, _| pool.bump_epoch().map(drop)),
     ("resize", |pool, _, _| pool.resize(64)),
@@ -165,17 +165,17 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("complete_step", |manager, _| manager.complete_step(1).map(drop)),
     ("bump_epoch", |manager, _| manager.bump_epoch().map(drop)),
     ("reset", |manager, _| manager.reset().map(drop)),
-    ("evict", |manager, _| manager.evict(&[]).map(drop)),
+    ("drop_cached", |manager, _| manager.drop_cached(&[]).map(drop)),
     ("resize", |manager, _| manager.resize(64)),
     ("plan_admit", |manager, cursor| {
-        Ok(manager.plan_admit(&mut manager.begin_step(), "new", cursor.clone()).map(drop)?)
+        Ok(manager.plan_admit(&mut manager.plan_step(), "new", cursor.clone()).map(drop)?)
     }),
-    ("plan_resume", |manager, _| manager.plan_resume(&mut manager.begin_step(), "waiting").map(drop)),
-    ("plan_append", |manager, _| manager.plan_append(&mut manager.begin_step(), "a", &[7]).map(drop)),
-    ("plan_preempt", |manager, _| manager.plan_preempt(&mut manager.begin_step(), "a", None).map(drop)),
-    ("plan_release", |manager, _| manager.plan_release(&mut manager.begin_step(), "a", None).map(drop)),
+    ("plan_resume", |manager, _| manager.plan_resume(&mut manager.plan_step(), "waiting").map(drop)),
+    ("plan_append", |manager, _| manager.plan_append(&mut manager.plan_step(), "a", &[7]).map(drop)),
+    ("plan_preempt", |manager, _| manager.plan_preempt(&mut manager.plan_step(), "a", None).map(drop)),
+    ("plan_release", |manager, _| manager.plan_release(&mut manager.plan_step(), "a", None).map(drop)),
     ("commit_step", |manager, _| {
-        let mut plan = manager.begin_step();
+        let mut plan = manager.plan_step();
         manager.commit_step(&mut plan).map(drop)
     }),
     ("scrub", |manager, _| manager.scrub(1).map(drop)),
@@ -230,7 +230,7 @@ fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
             );
             assert!(manager.retention_stats().is_some() && manager.tiers().num_planned() == 0);
             assert!(manager.check_invariants().is_err() && manager.take_events().events.is_empty());
-            assert!(manager.begin_step().is_empty() && manager.state_digest().is_some());
+            assert!(manager.plan_step().is_empty() && manager.state_digest().is_some());
         }
     }
 }

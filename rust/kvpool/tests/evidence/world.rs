@@ -291,7 +291,7 @@ impl World {
 
     fn evict(&mut self) -> Result<(), PoolError> {
         let block = BlockId::new(1 + self.numbers.below(self.pool.num_blocks() - 1) as u32);
-        self.pool.evict(&[block]).map(|_| ())
+        self.pool.drop_cached(&[block]).map(|_| ())
     }
 
     fn probe(&mut self) -> Result<(), PoolError> {

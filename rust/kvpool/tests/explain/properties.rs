@@ -352,7 +352,7 @@ impl World {
             }
             Operation::Evict(block) => {
                 let block = BlockId::new(block);
-                if self.manager.evict(&[block]).is_ok() {
+                if self.manager.drop_cached(&[block]).is_ok() {
                     self.observe(Some("dropped-by-id"), None, 0);
                 }
             }

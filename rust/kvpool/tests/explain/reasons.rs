@@ -224,7 +224,7 @@ fn dropped_by_id_and_what_is_behind_it_is_not_reached() {
     admit(&mut manager, "a", &tokens(0, 4));
     manager.commit("a", 16).unwrap();
     let second = manager.block_table("a").unwrap()[1];
-    manager.evict(&[second]).unwrap();
+    manager.drop_cached(&[second]).unwrap();
     manager.release("a", None).unwrap();
     assert_eq!(admit(&mut manager, "b", &tokens(0, 4)), 4);
     let spans = spans(&manager, "b");
@@ -248,7 +248,7 @@ fn the_last_copy_counts() {
     admit(&mut manager, "c", &tokens(100, 2));
     manager.release("c", None).unwrap();
     assert_eq!(manager.stats().pool.evicted, 1);
-    assert_eq!(manager.evict(&[1, 2, 3].map(kvpool::BlockId::new)).unwrap(), 1);
+    assert_eq!(manager.drop_cached(&[1, 2, 3].map(kvpool::BlockId::new)).unwrap(), 1);
     admit(&mut manager, "d", &tokens(0, 1));
     assert_eq!(names(&manager, "d"), [(0, 0, "dropped-by-id")]);
 }
@@ -260,7 +260,7 @@ fn what_an_admission_evicts_was_there_when_it_looked() {
     admit(&mut manager, "a", &tokens(0, 4));
     manager.commit("a", 16).unwrap();
     let second = manager.block_table("a").unwrap()[1];
-    manager.evict(&[second]).unwrap();
+    manager.drop_cached(&[second]).unwrap();
     manager.release("a", None).unwrap();
     admit(&mut manager, "b", &tokens(0, 4));
     assert_eq!(names(&manager, "b"), [(1, 1, "dropped-by-id"), (2, 3, "unreachable")]);
@@ -531,7 +531,7 @@ fn swapped_in_content_is_cached_again() {
 fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
     let mut manager = manager(16);
     run(&mut manager, "a", &tokens(0, 2));
-    let mut step = manager.begin_step();
+    let mut step = manager.plan_step();
     let cursor = manager.prepare(&tokens(0, 3), ExtraKeys::default()).unwrap();
     manager.plan_admit(&mut step, "b", cursor).unwrap();
     manager.commit_step(&mut step).unwrap();
@@ -550,7 +550,7 @@ fn spans_are_bounded() {
     admit(&mut manager, "a", &tokens(0, 200));
     manager.commit("a", 800).unwrap();
     let every_other: Vec<_> = manager.block_table("a").unwrap().iter().copied().step_by(2).collect();
-    manager.evict(&every_other).unwrap();
+    manager.drop_cached(&every_other).unwrap();
     admit(&mut manager, "b", &tokens(0, 200));
     let spans = spans(&manager, "b");
     assert_eq!(spans.len(), Explanation::MAX_SPANS + 1);

@@ -100,7 +100,7 @@ impl World {
                 self.tables.extend(Some(blocks).filter(|blocks| !blocks.is_empty()));
             }
             Act::Allocate => self.tables.extend(self.pool.allocate(1).ok()),
-            Act::EvictFirst => drop(self.pool.evict(&ids(&[1])).unwrap()),
+            Act::EvictFirst => drop(self.pool.drop_cached(&ids(&[1])).unwrap()),
             Act::BumpEpoch => drop(self.pool.bump_epoch().unwrap()),
             Act::Release => {}
         }

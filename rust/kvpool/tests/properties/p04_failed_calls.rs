@@ -74,7 +74,9 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     fails_everywhere("mark_computed", &[3, 6, 4], &[null, unknown, free, 8], |pool, ids| {
         pool.mark_computed(ids)
     });
-    fails_everywhere("evict", &[2, 3, 6, 8], &[null, unknown], |pool, ids| pool.evict(ids).map(drop));
+    fails_everywhere("drop_cached", &[2, 3, 6, 8], &[null, unknown], |pool, ids| {
+        pool.drop_cached(ids).map(drop)
+    });
     let long = chain(&[20, 21, 22, 23, 24, 25, 26, 27]);
     fails_everywhere("register", &[5, 8, 9], &[null, unknown, free, cached, 3, 6, 8], |pool, ids| {
         pool.register(ids, &long, 0).map(drop)
@@ -173,7 +175,7 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     assert!(manager.append_tokens(1, &[0; 99], 0).is_err());
     unchanged(&manager, &"append_tokens");
     // A plan changes nothing, whether it fails or is dropped; a stale one is refused as a whole.
-    let mut plan = manager.begin_step();
+    let mut plan = manager.plan_step();
     manager.plan_preempt(&mut plan, 3, None).unwrap();
     manager.plan_admit(&mut plan, 8, *refused.cursor).unwrap();
     assert!(manager.plan_append(&mut plan, 1, &[0; 99]).is_err());

@@ -77,7 +77,7 @@ fn property_05_a_planned_step_does_not_evict_what_it_matched() {
             engine.release(id, None); // #1 and #2 are the next victims, one block is free
         }
         let prompts: [&[u32]; 2] = [&[5, 5, 6], &[1, 2, 3, 4, 9]];
-        let mut plan = engine.manager.begin_step();
+        let mut plan = engine.manager.plan_step();
         for &at in &order {
             let cursor = engine.manager.prepare(prompts[at], ExtraKeys::default()).unwrap();
             engine.manager.plan_admit(&mut plan, at as i64, cursor).unwrap();

@@ -171,14 +171,14 @@ proptest! {
         extra in prop::collection::vec((0usize..3, 0i64..4, 1usize..6), 80),
     ) {
         let mut engine = Engine::new(usable);
-        let (mut plan, mut seen) = (engine.manager.begin_step(), looked_at(&engine));
+        let (mut plan, mut seen) = (engine.manager.plan_step(), looked_at(&engine));
         let mut next = extra.into_iter();
         play(&mut engine, &calls, |engine| {
             // What the engine itself does not call.
             match next.next() {
                 Some((0, _, block)) => {
                     let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);
-                    engine.manager.evict(&[block]).unwrap();
+                    engine.manager.drop_cached(&[block]).unwrap();
                 }
                 Some((1, id, _)) if engine.is_running(id) => {
                     engine.manager.fork(id, 9).unwrap();
@@ -189,7 +189,7 @@ proptest! {
             let now = looked_at(engine);
             let unchanged = engine.manager.commit_step(&mut plan).is_ok();
             assert!(!unchanged || now == seen, "the plan was good for what is no longer there");
-            (plan, seen) = (engine.manager.begin_step(), now);
+            (plan, seen) = (engine.manager.plan_step(), now);
         });
     }
 }
@@ -236,7 +236,7 @@ fn property_11_what_changed_and_changed_back_is_a_change() {
         let config = ManagerConfig { num_blocks, host_blocks, block_size: B, ..Default::default() };
         engine.manager = CacheManager::new(config).unwrap();
         engine.admit(0, &prompt).unwrap();
-        let (mut plan, seen) = (engine.manager.begin_step(), looked_at(&engine));
+        let (mut plan, seen) = (engine.manager.plan_step(), looked_at(&engine));
         act(&mut engine);
         assert_eq!(looked_at(&engine), seen, "{name}: the same blocks as before");
         assert_eq!(engine.manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
@@ -259,7 +259,7 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
         ("preempt", |manager| manager.preempt(0, Some(3)).unwrap()),
         ("release", |manager| manager.release(0, Some(3)).unwrap()),
         ("begin_swap_out", |manager| assert_eq!(manager.begin_swap_out(&[0.into()]).unwrap().get(), 0)),
-        ("evict", |manager| assert_eq!(manager.evict(&ids(&[1])).unwrap(), 1)),
+        ("drop_cached", |manager| assert_eq!(manager.drop_cached(&ids(&[1])).unwrap(), 1)),
         ("bump_epoch", |manager| assert_eq!(manager.bump_epoch().unwrap(), 1)),
         ("resize", |manager| manager.resize(12).unwrap()),
     ];
@@ -270,9 +270,9 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
         let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
         manager.admit(0, prompt).unwrap();
         manager.commit(0, 3).unwrap();
-        let mut undisturbed = manager.begin_step();
+        let mut undisturbed = manager.plan_step();
         assert_eq!(manager.commit_step(&mut undisturbed), Ok(Vec::new()));
-        let mut plan = manager.begin_step();
+        let mut plan = manager.plan_step();
         act(&mut manager);
         assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep), "{name}");
         manager.check_invariants().unwrap();

@@ -169,7 +169,7 @@ fn property_12_an_eviction_by_id_leaves_the_lease_open() {
         let table = fill(tiers.pool_mut(0).unwrap(), &[1, 2, 3, 4]);
         let (tier, leased, swap) = open(lease, &mut tiers, &table);
         let pool = tiers.pool_mut(tier).unwrap();
-        pool.evict(&leased).unwrap();
+        pool.drop_cached(&leased).unwrap();
         assert!(pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap().is_empty());
         let all = pool.allocate(pool.num_available()).unwrap();
         assert!(all.iter().all(|block| !leased.contains(block)), "{lease:?}: {all:?}");

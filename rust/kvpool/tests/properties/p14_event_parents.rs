@@ -123,7 +123,7 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
                 let blocks = pool.allocate(4).unwrap();
                 pool.register(&blocks, &chain(&tokens), 0).unwrap();
                 pool.mark_computed(&blocks[..2]).unwrap();
-                pool.evict(&blocks[1..2]).unwrap();
+                pool.drop_cached(&blocks[1..2]).unwrap();
                 pool.mark_computed(&blocks[2..]).unwrap();
                 let events = pool.take_events().events;
                 absent += replay(&events, &mut live, &known);

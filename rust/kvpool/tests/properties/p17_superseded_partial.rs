@@ -1,4 +1,4 @@
-//! Property 17: once a block is promoted, looking up what it was before misses, and no event about that follows.
+//! Property 17: once a block is exchanged, looking up what it was before misses, and no event about that follows.
 //!
 //! Bugs: vllm#49125: the digest of a part of a block outlived the block's promotion, and led to a block with more tokens.
 //! Fails it: a table of partial digests beside the index that promotion does not clean; a promotion onto another block that
@@ -63,7 +63,7 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
                 }
                 assert_eq!(pool.ref_count(first), Some(3));
                 if dropped {
-                    pool.evict(&[first]).unwrap();
+                    pool.drop_cached(&[first]).unwrap();
                 }
                 pool.release(&[first; 3]).unwrap();
                 // Whoever has the blocks now: no event of theirs is about this content, and no lookup leads to them.

@@ -21,9 +21,9 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
                 match ways / 3usize.pow(nth as u32) % 3 {
                     0 => {
                         pool.release_table(table).unwrap();
-                        assert_eq!(pool.evict(table).unwrap(), 2);
+                        assert_eq!(pool.drop_cached(table).unwrap(), 2);
                     }
-                    1 => assert_eq!(pool.evict(table).unwrap(), 2), // while it is held
+                    1 => assert_eq!(pool.drop_cached(table).unwrap(), 2), // while it is held
                     _ => {
                         // Evicted by an allocation of everything that nobody holds.
                         pool.release_table(table).unwrap();

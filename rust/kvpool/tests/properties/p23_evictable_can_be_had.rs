@@ -31,7 +31,7 @@ fn property_23_what_is_evictable_can_be_allocated() {
                     let hit = pool.match_and_acquire(&chain(&[1, 2]), 1).unwrap();
                     pool.release_table(&other).unwrap();
                     pool.complete_step(1).unwrap();
-                    pool.evict(&other[..1]).unwrap();
+                    pool.drop_cached(&other[..1]).unwrap();
                     pool.release_table(&hit).unwrap();
                     assert_eq!(pool.num_available(), 12);
                     assert!(pool.stats().cached_free >= 4);

@@ -59,7 +59,7 @@ fn property_24_nothing_from_before_an_epoch_bump_is_matched_after_it() {
         engine.manager.preempt(3, Some(1)).unwrap();
         engine.release(4, Some(1));
         let old = engine.manager.prepare(&prompt, ExtraKeys::default()).unwrap();
-        let mut plan = engine.manager.begin_step();
+        let mut plan = engine.manager.plan_step();
         engine.manager.plan_admit(&mut plan, 90, old.clone()).unwrap();
 
         assert_eq!(engine.manager.bump_epoch().unwrap(), 1);

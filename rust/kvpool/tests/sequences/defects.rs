@@ -277,7 +277,7 @@ fn a_swap_keeps_registrations_and_a_swap_back_copies_nothing() {
     let swap = sequences.begin_swap(&[a], 1).unwrap();
     assert_eq!(plan_of(&mut sequences).len(), 3);
     sequences.complete_swap(swap).unwrap();
-    assert_eq!(sequences.info(a).unwrap().published_blocks, 2);
+    assert_eq!(sequences.info(a).unwrap().registered_blocks, 2);
     assert_eq!((sums(&sequences, 0), sums(&sequences, 1)), ((6, 2, 0, 0), (5, 0, 3, 0)));
     // A prompt hits in both tiers.
     let (device, host) = (admit(&mut sequences, &tokens, 0), admit(&mut sequences, &tokens, 1));
@@ -430,7 +430,7 @@ fn forks_of_an_uncomputed_prompt_all_commit_it() {
         let b = sequences.fork(a).unwrap();
         sequences.commit(a, 3, dedupe).unwrap();
         sequences.commit(b, 3, dedupe).unwrap();
-        assert_eq!(sequences.info(b).unwrap().published_blocks, 1);
+        assert_eq!(sequences.info(b).unwrap().registered_blocks, 1);
         assert_eq!((table(&sequences, a), table(&sequences, b)), (vec![1, 2], vec![1, 2]));
         leaks_nothing(&mut sequences, &[a, b]);
     }
@@ -451,7 +451,7 @@ fn a_swap_registers_only_what_was_computed_when_it_was_copied() {
     assert_eq!(sequences.info(hit).unwrap().computed_tokens, 0, "a hit on a block that nobody computed");
     // `a` computes it for itself.
     commit_all(&mut sequences, a);
-    assert_eq!(sequences.info(a).unwrap().published_blocks, 1);
+    assert_eq!(sequences.info(a).unwrap().registered_blocks, 1);
     leaks_nothing(&mut sequences, &[a, b, hit]);
 }
 

@@ -762,7 +762,7 @@ impl World {
         for (&id, known) in &self.known {
             assert_eq!(self.sequences.block_table(id).unwrap(), known.table, "table of {id}, {operation:?}");
             let info = self.sequences.info(id).unwrap();
-            let got = (info.tokens, info.computed_tokens, info.published_blocks, info.trimmed_blocks);
+            let got = (info.tokens, info.computed_tokens, info.registered_blocks, info.trimmed_blocks);
             let expected = (known.tokens.len(), known.computed, known.published, known.trimmed);
             assert_eq!(got, expected, "{id} after {operation:?}");
             assert_eq!((info.tier, info.swap, info.blocks), (known.tier, known.swap, known.table.len()));

@@ -237,9 +237,9 @@ class ChunkTable:
         pending = self.pending
         return {key: pending.pop(key) for key in keys if key in pending}
 
-    def _chain(self, blocks: list[int]) -> kvpool.HashChain:
+    def _chain(self, blocks: list[int]) -> kvpool.hashing.HashChain:
         digests = self._digests
-        return kvpool.HashChain.from_digests(_ALGORITHM, 1, [digests[block] for block in blocks])
+        return kvpool.hashing.HashChain.from_digests(_ALGORITHM, 1, [digests[block] for block in blocks])
 
     def _hold(self, blocks: list[int], times: Sequence[float] | None = None) -> None:
         """One more reference to each of some ready blocks."""

@@ -51,10 +51,10 @@ class VictimOrder:
     """Blocks by last use, the next victim first.
 
     Args:
-        evictor: An empty evictor with the methods of ``kvpool.LruEvictor``; it belongs to this object from then on.
+        evictor: An empty evictor with the methods of ``kvpool.parts.LruEvictor``; this object owns it.
 
     >>> import kvpool
-    >>> order = VictimOrder(kvpool.LruEvictor(8))
+    >>> order = VictimOrder(kvpool.parts.LruEvictor(8))
     >>> order.append([(1, 0), (2, 1), (3, 2)])  # one request: its tail is given up first
     >>> order.find(2, lambda block: block != 3)  # 3 is in use: passed over
     [2, 1]

@@ -226,4 +226,4 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
 class kvpool_lru(EvictorCachePolicy):  # noqa: N801 - the name is what a configuration says
     """Least recently used, the tail of a prefix before its head: kvpool's LRU evictor."""
 
-    evictor_type = kvpool.LruEvictor
+    evictor_type = kvpool.parts.LruEvictor

@@ -132,7 +132,7 @@ class PoolAllocator(BlockAllocator):
     def _allocate(self, n: int) -> list[int]:
         try:
             return self._pool.allocate(n)
-        except kvpool.OutOfBlocksError as error:
+        except kvpool.errors.OutOfBlocksError as error:
             raise no_free_blocks(error) from None
 
     def _new_block(self, prev_block: Block | None, core: int, extra_hash: ExtraHash) -> Block:
@@ -242,7 +242,7 @@ class PoolAllocator(BlockAllocator):
         core = self._core_of(block)
         try:
             writable = self._tiers.copy_on_write(core, tier=self._tier, fences=False)
-        except kvpool.OutOfBlocksError as error:
+        except kvpool.errors.OutOfBlocksError as error:
             raise no_free_blocks(error) from None
         if writable != core:
             self._released(core)
@@ -324,5 +324,5 @@ class PoolAllocator(BlockAllocator):
         if in_use > 0:
             _LOGGER.warning("the prefix cache was not reset: %d blocks are in use", in_use)
             return False
-        self._pool.evict(self._pool.eviction_order())
+        self._pool.drop_cached(self._pool.eviction_order())
         return True

@@ -34,12 +34,12 @@ class ChainedHash(int):
         epoch: The epoch that it was hashed in.
     """
 
-    link: kvpool.ChainLink
+    link: kvpool.hashing.ChainLink
     extra: kvpool.ExtraKeys
     epoch: int
 
     @classmethod
-    def of(cls, link: kvpool.ChainLink, extra: kvpool.ExtraKeys, epoch: int) -> ChainedHash:
+    def of(cls, link: kvpool.hashing.ChainLink, extra: kvpool.ExtraKeys, epoch: int) -> ChainedHash:
         """Returns the hash of a link."""
         self = cls(int.from_bytes(link.digest, "big"))
         self.link, self.extra, self.epoch = link, extra, epoch
@@ -80,7 +80,7 @@ def extra_keys(extra_hash: ExtraHash) -> kvpool.ExtraKeys:
 
 def _graft(
     hasher: kvpool.BlockHasher, tokens: Sequence[int], parent: ChainedHash, extra: kvpool.ExtraKeys
-) -> kvpool.ChainLink:
+) -> kvpool.hashing.ChainLink:
     """A link whose extra keys are not its parent's.
 
     A chain has its keys in its root alone, so a change of them is written into the block where it happens: as an item

@@ -220,7 +220,9 @@ class TwoDevices:
         """Checks what hashing would refuse, before anything has changed."""
         caching = isinstance(self._on(Device.GPU), PrefixCachingBlockAllocator)
         if caching and token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
-            raise kvpool.TokenError(f"tokens are from 0 to {(1 << 32) - 1}: {min(token_ids)} to {max(token_ids)} given")
+            raise kvpool.errors.TokenError(
+                f"tokens are from 0 to {(1 << 32) - 1}: {min(token_ids)} to {max(token_ids)} given"
+            )
 
     def _num_to_copy(self, blocks: Sequence[Block]) -> int:
         """How many of these blocks have other holders, so that to write to them takes a copy each."""

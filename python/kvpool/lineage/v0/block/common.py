@@ -1,7 +1,7 @@
 """What the allocators of vLLM v0 share: reference counts, copies to be made, handles, lists of blocks, hit rates.
 
 The allocators of this package keep none of these themselves: their counts and copies are the core's. The classes stand
-alone for code that used them alone; ``RefCounter`` sits on ``kvpool.BlockAllocator``.
+alone for code that used them alone; ``RefCounter`` sits on ``kvpool.parts.BlockAllocator``.
 
 Differences from the ancestor:
 
@@ -66,7 +66,7 @@ class RefCounter:
     def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
         self._slots = {block_id: slot for slot, block_id in enumerate(dict.fromkeys(all_block_indices), 1)}
         # One reference more than counted: a block at 0 is not given back, because its id is not for the taking.
-        self._counts = kvpool.BlockAllocator(max(len(self._slots), 1) + 1)
+        self._counts = kvpool.parts.BlockAllocator(max(len(self._slots), 1) + 1)
         self._counts.allocate(len(self._slots))
 
     def _slot(self, block_id: BlockId) -> int:

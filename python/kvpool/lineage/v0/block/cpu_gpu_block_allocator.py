@@ -81,7 +81,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
             ContractError: A number is negative.
         """
         if allocator_type not in ("naive", "prefix_caching"):
-            raise kvpool.InvalidArgumentError(
+            raise kvpool.errors.InvalidArgumentError(
                 f"Unknown allocator type allocator_type={allocator_type!r}: 'naive' or 'prefix_caching' is expected"
             )
         numbers = (num_gpu_blocks, num_cpu_blocks)

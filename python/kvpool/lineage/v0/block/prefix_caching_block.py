@@ -233,7 +233,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         pool = self._pool
         if hashed.epoch != pool.epoch or pool.is_registered(core):
             return core
-        shared = pool.promote(core, hashed.link)
+        shared = pool.register_link(core, hashed.link)
         if shared == core:
             self._touch(core)
         return shared

@@ -190,7 +190,7 @@ impl World {
             Step::Evict(blocks) => {
                 let blocks: Vec<_> = blocks.iter().copied().filter(|&b| b < self.blocks.len()).collect();
                 let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
-                self.pool_mut().evict(&ids).unwrap();
+                self.pool_mut().drop_cached(&ids).unwrap();
                 blocks.iter().for_each(|&block| self.end_content(block));
             }
             Step::Retain(blocks, retention) => {

@@ -1,0 +1,93 @@
+"""The Rust core of kvpool.
+
+Conventions of every class here:
+
+- **Tokens** are ints from 0 to ``2**32 - 1``: a list (fastest of the sequences), any other sequence, or a 1-D
+  buffer of int32, uint32 or int64 (``array.array``, numpy, any strides). A CPU torch tensor lends its memory.
+  ``bytes`` and ``str`` are refused. Other types raise ``TokenTypeError``, values out of range ``TokenError``.
+- **Block ids** are ints, given in the same forms. Block 0 is the null block: never handed out, never
+  accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
+  caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
+- **Request ids** are a str, or an int of 64 bits. ``1`` and ``"1"`` are two requests.
+- **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
+- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing.
+- **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.
+- **Costs** are per call unless it says otherwise, and never depend on the size of the pool unless it says so.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, type_check_only
+
+from typing_extensions import Buffer
+
+from kvpool._core import (
+    advisor,
+    explain,
+    hashing,
+    journal,
+    manager,
+    parts,
+    policies,
+    pool,
+    requests,
+    retention,
+    sequences,
+    sizing,
+    tiers,
+    traces,
+    transfer,
+    vllm,
+)
+
+__all__ = [
+    "__version__",
+    "advisor",
+    "debug_build",
+    "explain",
+    "hashing",
+    "journal",
+    "manager",
+    "parts",
+    "policies",
+    "pool",
+    "requests",
+    "retention",
+    "sequences",
+    "sizing",
+    "tiers",
+    "traces",
+    "transfer",
+    "vllm",
+]
+
+# Types of the signatures. They exist for type checkers only: import them under TYPE_CHECKING.
+
+@type_check_only
+class NumpyArray(Protocol):
+    """What tells a numpy array, whose own annotations call it a buffer from Python 3.12 on only."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Describes the array."""
+
+_Array: TypeAlias = Buffer | NumpyArray
+
+@type_check_only
+class CpuTensor(Protocol):
+    """What kvpool needs of a CPU torch tensor."""
+
+    def data_ptr(self) -> int:
+        """Marks a tensor."""
+    def numpy(self) -> _Array:
+        """Lends the memory."""
+
+_Ints: TypeAlias = Sequence[int] | _Array | CpuTensor
+
+Tokens: TypeAlias = _Ints
+
+BlockIds: TypeAlias = _Ints
+
+RequestId: TypeAlias = str | int
+
+__version__: str
+debug_build: bool

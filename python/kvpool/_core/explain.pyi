@@ -1,0 +1,124 @@
+"""Why a prompt missed."""
+
+from typing import Any, ClassVar, Self, final
+
+from kvpool._core import RequestId
+
+__all__ = [
+    "ExplainConfig",
+    "Explanation",
+    "MissSpan",
+]
+
+@final
+class ExplainConfig:
+    """Settings of what is remembered to explain misses.
+
+    Args:
+        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
+            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        requests: Released requests that can still be explained, at most ``2**20``.
+
+    Raises:
+        InvalidArgumentError: A setting is out of range.
+
+    >>> kvpool.CacheManager(num_blocks=64, explain=kvpool.ExplainConfig(records=4096)).stats().misses
+    {}
+    """
+
+    def __new__(cls, *, records: int | None = None, requests: int = 1024) -> Self: ...
+    @property
+    def records(self) -> int | None:
+        """Contents of blocks that are remembered; None leaves it to the pool."""
+    @property
+    def requests(self) -> int:
+        """Released requests that can still be explained."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Explanation:
+    """Why a request had to compute what it did.
+
+    ``str`` is a text for a person: a line for the request, and one per span.
+    """
+
+    @property
+    def request_id(self) -> RequestId:
+        """The id of the request."""
+    @property
+    def admission(self) -> int:
+        """Which admission it was, resumptions included, counted from 1."""
+    @property
+    def resumed(self) -> bool:
+        """Whether the request was resumed: its tokens are those that it had by then."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt's tokens, those whose KV was cached."""
+    @property
+    def spans(self) -> list[MissSpan]:
+        """What was missed, from the first missed block to the end of the prompt."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the explanation as a dict of numbers, names and lists."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class MissSpan:
+    """Blocks, one after the other, that had to be computed for the same reason.
+
+    ``str`` is a line for a person.
+    """
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The first block's position in the block table, and the position after the last."""
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The first token's position in the prompt, and the position after the last."""
+    @property
+    def reason(self) -> str:
+        """The name of the reason.
+
+        One of ``never-seen``, ``not-remembered``, ``diverged``, ``evicted``, ``expired``, ``end-of-life``,
+        ``tenant-ceiling``, ``dropped-by-id``, ``reset``, ``other-epoch``, ``other-salt``, ``other-adapter``,
+        ``other-keys``, ``being-computed``, ``not-computed``, ``collision``, ``unreachable``, ``behind``,
+        ``last-token`` and ``too-short``.
+        """
+    @property
+    def token(self) -> int | None:
+        """The first token that differs from what was seen before, or None."""
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it was seen in, or None."""
+    @property
+    def admission(self) -> int | None:
+        """Admissions and resumptions until it left the cache, or None.
+
+        For several blocks, the number of the first; the first block of a chain leaves last.
+        """
+    @property
+    def time(self) -> float | None:
+        """The time of the last ``advance_time`` before it left the cache, or None."""
+    @property
+    def policy(self) -> str | None:
+        """The policy that evicted it, or None.
+
+        ``"priority"`` if retention had put it in a rank of its own.
+        """
+    @property
+    def request(self) -> RequestId | None:
+        """The request that it was evicted for, or that computes it, or None."""
+    @property
+    def another(self) -> bool:
+        """Whether that is a request of another tenant, salt or user; its id is then hidden."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the span as a dict, without what is None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -1,0 +1,12 @@
+"""The eviction policies that the core has."""
+
+__all__ = [
+    "eviction_policies",
+]
+
+def eviction_policies() -> list[str]:
+    """Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
+
+    >>> "lru" in kvpool.policies.eviction_policies()
+    True
+    """

@@ -1,0 +1,329 @@
+"""What a manager answers: steps, admissions, requests, figures."""
+
+from typing import ClassVar, Literal, Self, final
+
+from kvpool._core import RequestId, Tokens
+from kvpool._core.hashing import ExtraKeys, HashCursor
+from kvpool._core.pool import PoolStats
+from kvpool._core.retention import HintReport, RetentionStats, _Ranges
+
+__all__ = [
+    "Admission",
+    "ManagerStats",
+    "Probe",
+    "RequestInfo",
+    "ScrubReport",
+    "Step",
+]
+
+@final
+class Step:
+    """A step being planned: operations that are committed together or not at all.
+
+    Comes from ``CacheManager.plan_step``. Planning changes nothing: each operation is checked against what the plan
+    leaves available, and a refused one leaves the plan as it was. A step names each request once. Any other change of
+    the manager makes it stale. ``len(step)`` is the number of operations planned. As a context manager it rolls back on
+    exit unless it was committed.
+
+    >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
+    >>> _ = manager.admit("old", range(12))
+    >>> step = manager.plan_step()
+    >>> step.admit("new", range(100, 108))
+    Traceback (most recent call last):
+    ...
+    kvpool.errors.OutOfBlocksError: out of blocks: 2 needed, 1 available, 1 missing
+    >>> step.release("old")
+    3
+    >>> step.admit("new", range(100, 108)), step.available_blocks, len(step)
+    (0, 2, 2)
+    >>> step.rollback()
+    >>> "new" in manager
+    False
+    """
+
+    def admit(
+        self,
+        request_id: RequestId,
+        prompt: Tokens | HashCursor,
+        extra: ExtraKeys | None = None,
+        *,
+        tenant: int | None = None,
+        no_cache: bool = False,
+        retention: _Ranges | None = None,
+    ) -> int:
+        """Plans an admission and returns how many tokens would be cached.
+
+        O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a
+        session, call ``end_of_life`` before ``plan_step``.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            DuplicateRequestError: The id is known already, or named in this step.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings, ``extra`` is given with a
+                prepared prompt, or a hint is out of range.
+            NoRetentionError: There are hints, and the manager has no retention.
+            StaleEpochError: The prompt was prepared before the last epoch bump.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            HashingError: The algorithm cannot represent these extra keys.
+        """
+    def resume(self, request_id: RequestId) -> int:
+        """Plans to resume a preempted request and returns how many tokens would be cached.
+
+        Tokens that were hashed before the last epoch bump are hashed again. O(blocks); O(tokens) with such.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is running.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def append(self, request_id: RequestId, token_ids: Tokens) -> int:
+        """Plans to append tokens to a running request and returns how many blocks that adds.
+
+        O(tokens).
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenError: A token is out of range.
+            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+        """
+    def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+        """Plans to preempt a running request and returns how many blocks that makes available.
+
+        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is preempted already.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+        """Plans to release a request and returns how many blocks that makes available.
+
+        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            DuplicateRequestError: The request is named in this step already.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenTypeError: The id is neither a str nor an int.
+        """
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that would still be available after the operations so far.
+
+        Raises:
+            StaleStepError: The step is over.
+        """
+    def commit(self) -> list[Admission | list[tuple[int, int]] | None]:
+        """Does all that is planned, and ends the step.
+
+        First acquires all hits, then releases blocks, then allocates, so that no planned hit is evicted. O(blocks).
+
+        Returns:
+            One outcome per operation, in the order of planning: an ``Admission`` for ``admit`` and
+            ``resume``, what changed in the block table for ``append``, None for ``preempt`` and ``release``.
+
+        Raises:
+            StaleStepError: The manager has changed since the step was begun, or the step is over.
+        """
+    def rollback(self) -> None:
+        """Drops the plan: nothing has happened.
+
+        O(operations). Does nothing if the step is over.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Admission:
+    """What an admitted request got."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Leading tokens whose KV is cached: the engine computes from here on.
+
+        A multiple of the block size, and less than the prompt.
+        """
+    @property
+    def cached_blocks(self) -> int:
+        """Leading blocks of the block table that are cached, shared, and not to be written."""
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the whole block table."""
+    @property
+    def block_ids(self) -> list[int]:
+        """The whole block table; empty if it was written to a buffer of the caller.
+
+        A new list at each access: O(blocks).
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class RequestInfo:
+    """What the manager knows of a request."""
+
+    @property
+    def state(self) -> Literal["running", "preempted", "swapped", "moving"]:
+        """Whether it holds blocks, and where: running, preempted, swapped or moving."""
+    @property
+    def tokens(self) -> int:
+        """Its tokens: prompt and appended ones."""
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens whose KV is written, cached ones included."""
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens that were cached when it was last admitted."""
+    @property
+    def blocks(self) -> int:
+        """Blocks in its block table."""
+    @property
+    def tier(self) -> int:
+        """The tier of its blocks: 0, or 1 if it is swapped out."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Probe:
+    """What a lookup would find: counts, not ids."""
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks from the start of the prompt that a lookup would return."""
+    @property
+    def idle_blocks(self) -> int:
+        """Of the cached blocks, those that nobody holds: acquiring them uses up as many available ones."""
+    @property
+    def pending_blocks(self) -> int:
+        """Blocks behind the cached ones that are registered and being computed now."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class ManagerStats:
+    """Counts of a manager, in requests and tokens.
+
+    ``hit_tokens + computed_tokens == prompt_tokens``, always: each request counts once, at its first
+    admission.
+    """
+
+    @property
+    def running(self) -> int:
+        """Requests that hold blocks now."""
+    @property
+    def preempted(self) -> int:
+        """Requests that wait to be resumed."""
+    @property
+    def swapped(self) -> int:
+        """Requests whose blocks are in the host tier."""
+    @property
+    def moving(self) -> int:
+        """Requests that a swap moves now."""
+    @property
+    def admissions(self) -> int:
+        """Requests admitted so far."""
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of the admitted requests."""
+    @property
+    def hit_tokens(self) -> int:
+        """Of the prompt tokens, those whose KV was cached."""
+    @property
+    def computed_tokens(self) -> int:
+        """Of the prompt tokens, those that the engine had to compute."""
+    @property
+    def refusals(self) -> int:
+        """Admissions and resumptions refused for want of blocks."""
+    @property
+    def appended_tokens(self) -> int:
+        """Tokens appended after admission."""
+    @property
+    def preemptions(self) -> int:
+        """Requests preempted so far."""
+    @property
+    def preempted_tokens(self) -> int:
+        """Computed tokens that preemptions gave up, cached again or not."""
+    @property
+    def resumptions(self) -> int:
+        """Requests resumed so far."""
+    @property
+    def resumed_tokens(self) -> int:
+        """Tokens of the resumed requests."""
+    @property
+    def resumed_hit_tokens(self) -> int:
+        """Of the resumed tokens, those whose KV was still cached."""
+    @property
+    def forks(self) -> int:
+        """Requests forked from others."""
+    @property
+    def swapped_out(self) -> int:
+        """Requests swapped out so far."""
+    @property
+    def swapped_in(self) -> int:
+        """Requests swapped in so far."""
+    @property
+    def copied_blocks(self) -> int:
+        """Blocks handed out to be copied: by copy-on-write and by swaps."""
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of KV per block; 0 if unknown."""
+    @property
+    def hints(self) -> HintReport:
+        """What became of the hints so far, by blocks.
+
+        A request's hints count once for each time that they took effect on a block.
+        """
+    @property
+    def retention(self) -> RetentionStats | None:
+        """How many blocks are retained how, or None without retention."""
+    @property
+    def misses(self) -> dict[str, int] | None:
+        """Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+
+        They sum up to ``computed_tokens``. The reasons are those of ``MissSpan.reason``.
+        """
+    @property
+    def resumed_misses(self) -> dict[str, int] | None:
+        """The same of resumed tokens.
+
+        They sum up to ``resumed_tokens`` less ``resumed_hit_tokens``.
+        """
+    @property
+    def pool(self) -> PoolStats:
+        """The pool's own counts."""
+    def bytes(self, blocks: int) -> int:
+        """Returns the bytes of KV in this many blocks; 0 if unknown."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class ScrubReport:
+    """What a call of a scrubber did."""
+
+    @property
+    def position(self) -> int:
+        """The block that the next call begins with; of a manager, on the device."""
+    @property
+    def blocks(self) -> int:
+        """Blocks checked by this call, the null block included, in all tiers."""
+    @property
+    def requests(self) -> int:
+        """Requests whose block tables this call has finished checking; 0 for a pool."""
+    @property
+    def passes(self) -> int:
+        """How often everything has been checked so far."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -1,0 +1,558 @@
+"""What kvpool.integrations.vllm is made of.
+
+vLLM's words: a digest is what a hash function makes of a block, 16 or 32 bytes; a key is a digest and its KV-cache
+group as 4 bytes, big endian: at most 39 bytes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, Literal, Self, final, overload
+
+from kvpool._core.journal import Journal, JournalStats
+
+__all__ = [
+    "VllmBlock",
+    "VllmHasher",
+    "VllmPool",
+    "VllmSlots",
+    "vllm_block_ids",
+]
+
+@final
+class VllmBlock:
+    """A block of vLLM's pool, with the attributes of vLLM's own block class.
+
+    One object per block for the life of the pool: ``is`` and ``==`` agree, and like vLLM's it cannot be hashed.
+    Attributes are read from the pool at the moment of the call, O(1) unless it says otherwise. ``_block_hash`` can be
+    written.
+    """
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    @property
+    def block_id(self) -> int:
+        """Its id, 0 to the number of blocks less one."""
+    @property
+    def ref_cnt(self) -> int:
+        """References; of the null block 0.
+
+        Writing it moves the block nowhere: the queue does not follow.
+        """
+    @ref_cnt.setter
+    def ref_cnt(self, count: int) -> None: ...
+    @property
+    def pool(self) -> Any | None:
+        """The object that ``VllmPool.bind`` named, or None if it is gone."""
+    @property
+    def is_null(self) -> bool:
+        """Whether it is block 0, the null block."""
+    @property
+    def block_hash(self) -> bytes | None:
+        """The key of what it holds, or None."""
+    @property
+    def block_hash_num_tokens(self) -> int | None:
+        """Tokens of the prefix of its hash; None without a hash, or if vLLM did not say."""
+    @property
+    def prev_free_block(self) -> Any | None:
+        """The free block that is reused before it, the queue's head sentinel, or None if it is not free.
+
+        O(free blocks), for tests.
+        """
+    @property
+    def next_free_block(self) -> Any | None:
+        """The free block that is reused after it, the queue's tail sentinel, or None if it is not free.
+
+        O(free blocks), for tests.
+        """
+    def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
+        """Writes its hash; what leads to the block stays.
+
+        Raises:
+            InvalidArgumentError: More than 39 bytes.
+        """
+    def reset_hash(self) -> None:
+        """Forgets its hash; what leads to the block stays."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class VllmPool:
+    """The state of one vLLM block pool: references, keys, and the order of reuse.
+
+    Behind ``kvpool.integrations.vllm``, which makes vLLM's ``BlockPool`` of it. Blocks go in and out as ``VllmBlock``;
+    digests, keys and ids are vLLM's. One of another pool raises ``TypeError``. Block 0 is the null block: never free,
+    never counted.
+
+    Costs: 5 to 100 ns per block and key; 300 bytes per block, and 80 more per cached key.
+
+    Args:
+        num_blocks: Blocks of the pool, null block included. At least 1.
+        caching: Whether blocks keep their hash when they are freed.
+        policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
+        journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
+
+    Raises:
+        InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
+        JournalFileError: The journal's file cannot be made.
+
+    >>> pool = kvpool._core.vllm.VllmPool(4, True)
+    >>> blocks, _ = pool.allocate(2)
+    >>> pool.insert_hash(bytes(32) + bytes(4), blocks[0].block_id, 16)
+    True
+    >>> pool.free(reversed(blocks))
+    >>> pool.order()  # block 2 carries no hash; block 1 can be hit until everything else is in use
+    [2, 3, 1]
+    >>> pool.find(bytes(32), [0]) == [blocks[0]]
+    True
+    """
+
+    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru", journal: Journal | None = None) -> Self: ...
+    def journal_stats(self) -> JournalStats | None:
+        """Returns how far the journal has come, or None without one."""
+    def journal_image(self) -> bytes | None:
+        """Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring."""
+    def bind(self, owner: object) -> None:
+        """Names the object that blocks give as their pool; a second one is not taken.
+
+        It is held weakly.
+        """
+    @property
+    def blocks(self) -> list[VllmBlock]:
+        """The blocks, by id: always the same list."""
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be handed out, cached ones included."""
+    def set_num_free(self, count: int) -> None:
+        """Writes how many blocks count as free; the queue stays as it is.
+
+        Allocations and :attr:`num_free` see the count, which goes up and down with the queue from there on, not below
+        0. With the length of the queue everything counts again. O(1).
+
+        Raises:
+            InvalidArgumentError: ``count`` is negative, or above the length of the queue.
+        """
+    def owns(self, block: object) -> bool:
+        """Says whether it is a block of this pool."""
+    @overload
+    def allocate(self, n: int, observed: Literal[False] = False) -> tuple[list[VllmBlock], None]:
+        """Takes the next free blocks, each with one reference, and evicts their keys.
+
+        Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether it leads nowhere
+        now. O(n).
+
+        Raises:
+            InvalidArgumentError: Fewer are free.
+        """
+    @overload
+    def allocate(self, n: int, observed: Literal[True]) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
+    def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
+        """Gives blocks that were taken by hand a reference each; returns the keys that led to them.
+
+        Behind :meth:`queue_pop`, what :meth:`allocate` does at once. Each key comes with whether it leads nowhere now.
+        O(blocks).
+        """
+    def touch(self, blocks: Iterable[VllmBlock]) -> None:
+        """Adds one reference to each block; free blocks leave the queue.
+
+        O(blocks).
+        """
+    def free(self, blocks: Iterable[Any]) -> list[Any] | None:
+        """Drops one reference of each block; returns those that are not of this pool, or None.
+
+        Blocks without further references become free in the order given: those without a hash are reused next, the
+        first of them first; the others last. O(blocks).
+
+        Raises:
+            InvalidBlockError: A block has no references.
+        """
+    def unpin(self, blocks: Iterable[VllmBlock]) -> None:
+        """Drops one reference of each block; those without further ones are reused last, hash or not.
+
+        O(blocks), if they are few.
+
+        Raises:
+            InvalidBlockError: A block has no references, or is the null block.
+        """
+    def find(self, digest: bytes, groups: Sequence[int]) -> list[VllmBlock] | None:
+        """Returns the block cached first for a digest in each of the groups, or None if one has none.
+
+        O(groups).
+
+        Raises:
+            InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def find_run(
+        self, hashes: Sequence[bytes], max_blocks: int, groups: Sequence[int], scale: int = 1
+    ) -> tuple[list[VllmBlock], ...]:
+        """Returns the longest run of cached blocks from the first, a list per group.
+
+        O(blocks found * groups).
+
+        Args:
+            hashes: The digests of a request, ``scale`` for each block, of which the last stands for it.
+            max_blocks: The most to return; never more than there are digests for.
+            groups: A block counts as cached if all of them have it.
+            scale: Digests per block, at least 1.
+
+        Raises:
+            InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def find_window(
+        self,
+        hashes: Sequence[bytes],
+        max_blocks: int,
+        groups: Sequence[int],
+        need: int,
+        block_size: int,
+        alignment: int,
+        shift: int,
+        scale: int = 1,
+    ) -> tuple[tuple[list[VllmBlock], ...], bool]:
+        """Returns the rightmost run of cached blocks that a sliding window can attend from, a list per group.
+
+        Null blocks stand before it. The run from the first block counts at any length; the flag says whether the run
+        is as long as needed. O(blocks), one probe per window where nothing is cached.
+
+        Args:
+            hashes: As in ``find_run``; there must be enough for ``max_blocks``.
+            max_blocks: Blocks to look at.
+            groups: As in ``find_run``.
+            need: Blocks of a run.
+            block_size: Tokens per block.
+            alignment: Tokens; ``(end - shift) * block_size`` must be a multiple of it, where ``end`` is one past the
+                run, unless it is ``block_size``.
+            shift: Blocks that are dropped from the end of a hit.
+            scale: As in ``find_run``.
+
+        Raises:
+            InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def cache_full(
+        self,
+        blocks: Sequence[object],
+        hashes: Sequence[bytes],
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        mask: Sequence[bool] | None = None,
+        scale: int = 1,
+        observed: bool = False,
+    ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
+        """Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
+
+        Null blocks are left out. A block that is cached for fewer tokens loses those keys. Returns the keys that gave
+        way, as ``allocate`` does, and, if ``observed``, for each block whether its key is new to the index, or None for
+        one that was left out. O(end - first).
+
+        Args:
+            blocks: The table.
+            hashes: As in ``find_run``.
+            first: The first block to cache.
+            end: One past the last.
+            block_size: Tokens per block.
+            group: The KV-cache group.
+            mask: For each of the blocks, whether to cache it.
+            scale: As in ``find_run``.
+            observed: Whether to tell what is new.
+
+        Raises:
+            InvalidBlockError: A block is cached for as many tokens, or more.
+            InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def insert_hash(
+        self, key: bytes, block: int, num_tokens: int | None = None, depth: int = 0, parent: bytes | None = None
+    ) -> bool:
+        """Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
+
+        ``num_tokens`` are those of the prefix that the key stands for, ``depth`` is the block's position in its table,
+        ``parent`` the key of the block before it. O(1).
+
+        Raises:
+            InvalidArgumentError: More than 39 bytes.
+        """
+    def chain_group(self, group: int) -> None:
+        """Declares a group's blocks useless without the block before them, as in full attention.
+
+        Where the pool keeps a history, no block cached later is evicted before what is cached behind it. O(1).
+        """
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the order depends on what blocks hold and who uses them: with lru it does not."""
+    def remove_hashes(self, block: int) -> list[tuple[bytes, bool]]:
+        """Takes all keys from a block, its hash first, and returns them as allocate does.
+
+        O(keys).
+        """
+    def move_hashes(self, from_block: int, to_block: int) -> None:
+        """Gives the keys of one block to another, which must carry none.
+
+        O(keys).
+
+        Raises:
+            InvalidBlockError: ``to_block`` carries a hash, or one of them is unknown.
+        """
+    def evict(self, block: int, reuse_first: bool) -> list[tuple[bytes, bool]]:
+        """Takes all keys from a block, in use or not, and returns them as allocate does.
+
+        With ``reuse_first`` a free one that had any is handed out next. O(keys).
+
+        Raises:
+            InvalidBlockError: It is unknown.
+        """
+    def reset(self) -> bool:
+        """Forgets everything that is cached; refused, with False, while a block is in use.
+
+        The order of reuse stays. O(blocks).
+        """
+    def peek(self, n: int) -> list[VllmBlock]:
+        """Returns the next free blocks without taking them, or as many as there are.
+
+        O(n), or O(free blocks) where cached ones are among them.
+        """
+    def queue_pop(self, n: int) -> list[VllmBlock]:
+        """Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
+
+        O(n).
+        """
+    def queue_remove(self, block: int) -> bool:
+        """Takes a block out of the queue, and returns whether it was there.
+
+        O(1).
+        """
+    def queue_push(self, blocks: Iterable[VllmBlock], front: bool) -> None:
+        """Puts blocks that are not in the queue at its front or its back, in this order.
+
+        O(blocks).
+        """
+    def order(self) -> list[int]:
+        """Returns the ids of the free blocks in the order of reuse.
+
+        O(free blocks).
+        """
+    def copies(self, key: bytes) -> list[int]:
+        """Returns the ids of the blocks under a key, the oldest first.
+
+        O(copies).
+        """
+    def was_shared(self, key: bytes) -> bool:
+        """Says whether a key led to more than one block at once since it led nowhere.
+
+        O(1).
+        """
+    def keys(self) -> list[bytes]:
+        """Returns every key that leads to a block, in no order.
+
+        O(keys).
+        """
+    def num_keys(self) -> int:
+        """Returns how many keys lead to a block.
+
+        O(1).
+        """
+    def index_insert(self, key: bytes, block: int) -> None:
+        """Makes a key lead to a block that does not carry it.
+
+        O(copies).
+
+        Raises:
+            InvalidArgumentError: More than 39 bytes.
+        """
+    def index_remove(self, key: bytes, block: int) -> bool:
+        """Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.
+
+        O(copies).
+        """
+    def index_clear(self) -> None:
+        """Makes every key lead nowhere; blocks keep what they carry.
+
+        O(keys).
+        """
+    def further_keys(self, block: int) -> list[bytes]:
+        """Returns the keys of a block beyond its hash, in the order in which they were added.
+
+        O(keys of the block).
+        """
+    def blocks_with_further_keys(self) -> list[int]:
+        """Returns the ids of the blocks that have keys beyond their hash, ascending.
+
+        O(n log n) in their number.
+        """
+    def num_evictable(self, blocks: Iterable[VllmBlock]) -> int:
+        """Returns how many of these blocks ``touch`` would take from the queue.
+
+        O(blocks).
+        """
+    def check_invariants(self) -> None:
+        """Recounts everything from scratch.
+
+        O(blocks + keys), for tests.
+
+        Raises:
+            InvariantError: The first broken invariant.
+        """
+
+@final
+class VllmHasher:
+    """Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
+
+    ``hasher(request)`` returns them as a list of ``bytes``. It reads ``block_hashes``, ``_all_token_ids`` (a list),
+    ``mm_features``, ``lora_request``, ``prompt_embeds`` and ``cache_salt``. Blocks with extra keys, and with tokens
+    that are no 32-bit numbers, take ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
+
+    Costs: 80 ns if no block has become full; 30 to 200 ns per block of 16 tokens then. From 1,024 new tokens on other
+    threads run meanwhile.
+
+    Args:
+        algorithm: A vLLM encoding of ``hash_algorithms()``: ``"vllm-sha256"``, ``"vllm-sha256-cbor"``,
+            ``"vllm-xxhash"`` or ``"vllm-xxhash-cbor"``.
+        block_size: Tokens per block.
+        utils: ``vllm.v1.core.kv_cache_utils``; its ``NONE_HASH`` is the parent of the first block, read at each call.
+        hash_fn: vLLM's hash function of that algorithm, for what the core cannot encode.
+
+    Raises:
+        InvalidArgumentError: There is no such algorithm.
+        HashingError: It is none of vLLM's, or a block size of 0.
+
+    >>> import hashlib, pickle, types
+    >>> utils = types.ModuleType("kv_cache_utils")
+    >>> utils.NONE_HASH = bytes(32)
+    >>> request = types.SimpleNamespace(
+    ...     block_hashes=[], _all_token_ids=[1, 2, 3], mm_features=[], lora_request=None, prompt_embeds=None,
+    ...     cache_salt=None,
+    ... )
+    >>> hasher = kvpool._core.vllm.VllmHasher("vllm-sha256", 2, utils, None)
+    >>> hasher(request) == [hashlib.sha256(pickle.dumps((bytes(32), (1, 2), None), 5)).digest()]
+    True
+    """
+
+    def __new__(cls, algorithm: str, block_size: int, utils: ModuleType, hash_fn: Any) -> Self: ...
+    def __call__(self, request: Any) -> list[bytes]:
+        """Computes what is missing at the end of ``request.block_hashes``."""
+
+@final
+class VllmSlots:
+    """The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
+
+    It keeps no requests: their tables are vLLM's own lists in vLLM's own dictionaries. A call that is out of the
+    ordinary (external or encoder tokens, hits of a running request, nothing to compute) goes to ``fallback`` before
+    anything has changed.
+
+    Args:
+        core: The pool.
+        block_size: Tokens per block, and per digest.
+        max_model_len: Tokens that a request may have.
+        group: The KV-cache group.
+        caching: Whether blocks are cached.
+        drop_last: Whether the last block of a hit is dropped.
+        recomputed: Tokens at the end that are not cached, for a later step may compute them again.
+        watermark: Blocks that must stay free when a waiting request is admitted.
+        waiting: The values of ``request.status`` that this is for.
+        tables: Request id to its list of ``VllmBlock``.
+        num_cached: Request id to the number of its blocks that are cached.
+        blocks_class: Makes a result of a tuple of one list of blocks.
+        empty: The result without blocks.
+        fallback: vLLM's ``allocate_slots``; gets all arguments by position.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them.
+        on_cached: Called instead of caching, with the arguments of vLLM's ``cache_full_blocks``.
+
+    Raises:
+        InvalidArgumentError: ``block_size`` is 0.
+
+    >>> from types import SimpleNamespace
+    >>> slots = kvpool._core.vllm.VllmSlots(
+    ...     kvpool._core.vllm.VllmPool(4, True), block_size=2, max_model_len=8, group=0, caching=True, drop_last=False,
+    ...     recomputed=0, watermark=0, waiting=[], tables={}, num_cached={}, blocks_class=tuple, empty=None,
+    ...     fallback=None,
+    ... )
+    >>> request = SimpleNamespace(
+    ...     request_id="a", num_computed_tokens=0, _all_token_ids=[1, 2, 3], block_hashes=[bytes(32)], status=0
+    ... )
+    >>> (blocks,) = slots.allocate_slots(request, 3)
+    >>> [block.block_id for block in blocks]
+    [1, 2]
+    >>> slots.free("a"), slots.lookup([bytes(32)], 2)[1]
+    (True, 2)
+    """
+
+    def __new__(
+        cls,
+        core: VllmPool,
+        *,
+        block_size: int,
+        max_model_len: int,
+        group: int,
+        caching: bool,
+        drop_last: bool,
+        recomputed: int,
+        watermark: int,
+        waiting: Sequence[int],
+        tables: dict[Any, Any],
+        num_cached: dict[Any, int],
+        blocks_class: Callable[[tuple[list[VllmBlock]]], Any],
+        empty: Any,
+        fallback: Any,
+        on_removed: Callable[[list[tuple[bytes, bool]]], object] | None = None,
+        on_cached: Callable[..., object] | None = None,
+    ) -> Self: ...
+    def lookup(self, hashes: Sequence[bytes], max_length: int) -> tuple[Any, int]:
+        """Returns the cached blocks of a request and the tokens they hold.
+
+        The last result is kept while no key is removed, and found again by the digest of its last block: O(1) and a
+        list then, O(blocks found) otherwise.
+
+        Args:
+            hashes: The digests of the request's full blocks.
+            max_length: Tokens that may be hit.
+
+        Raises:
+            InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: Any | None = None,
+    ) -> Any:
+        """Takes the blocks that a request needs next and caches those that are full; None if too few are free.
+
+        vLLM's ``KVCacheManager.allocate_slots``. O(new blocks + hits).
+
+        Raises:
+            InvalidBlockError: A block that is to be cached is cached already.
+        """
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Caches the blocks of a request that are full with so many tokens.
+
+        O(new full blocks).
+
+        Raises:
+            InvalidBlockError: A block that is to be cached is cached already.
+        """
+    def free(self, id: object) -> bool:  # noqa: A002
+        """Frees the blocks of a request, the last first; False, and nothing done, if one is not of the pool.
+
+        O(blocks).
+
+        Raises:
+            InvalidBlockError: A block has no references.
+        """
+    def cached_tokens(self, id: object) -> int:  # noqa: A002
+        """Returns the most tokens that a block of a request's table is cached for.
+
+        O(blocks).
+        """
+
+def vllm_block_ids(groups: tuple[Iterable[Any], ...]) -> tuple[list[int], ...]:
+    """Returns the ids of the blocks of each group.
+
+    ``KVCacheBlocks.get_block_ids`` in one call. Blocks are ``VllmBlock``, or have a ``block_id``. O(blocks).
+    """

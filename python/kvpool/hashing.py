@@ -1,0 +1,25 @@
+"""Hash chains: what identifies the prefix that a block holds.
+
+A :class:`BlockHasher` makes the chain of a prompt from its tokens and :class:`ExtraKeys`; both are in ``kvpool``, too.
+A :class:`HashCursor` grows with its prompt. :meth:`HashChain.from_digests` takes digests that were computed elsewhere.
+
+>>> from kvpool.hashing import BlockHasher, hash_algorithms
+>>> hash_algorithms()[:3]
+['sha256', 'blake3', 'xxh3']
+>>> BlockHasher("sha256", block_size=4).cursor(range(9)).chain()
+HashChain("sha256", block_size=4, len=2)
+
+Encodings and test vectors: ``docs/hashing.md``.
+"""
+
+from kvpool._core.hashing import (
+    BlockHasher,
+    ChainLink,
+    ExtraKeys,
+    HashChain,
+    HashCursor,
+    hash_algorithms,
+    verify_modes,
+)
+
+__all__ = ["BlockHasher", "ChainLink", "ExtraKeys", "HashChain", "HashCursor", "hash_algorithms", "verify_modes"]

@@ -1,0 +1,43 @@
+"""Journals: every operation of a pool or a manager recorded, and run again.
+
+Give a :class:`Journal` to ``BlockPool`` or ``CacheManager`` as ``journal``:
+
+>>> import kvpool
+>>> from kvpool.journal import Journal, replay_journal
+>>> pool = kvpool.BlockPool(num_blocks=64, journal=Journal(ring_bytes=1 << 20))
+>>> pool.release(pool.allocate(3))
+>>> replay_journal(pool.journal_image())
+JournalReport(operations=2, digests=0, difference=None)
+
+On the command line: ``kvpool journal``. What a journal holds and costs: ``docs/journal.md``.
+"""
+
+from kvpool._core.journal import (
+    Journal,
+    JournalDifference,
+    JournalInfo,
+    JournalReport,
+    JournalStats,
+    ShrunkJournal,
+    bisect_journal,
+    compare_journals,
+    export_journal,
+    read_journal,
+    replay_journal,
+    shrink_journal,
+)
+
+__all__ = [
+    "Journal",
+    "JournalDifference",
+    "JournalInfo",
+    "JournalReport",
+    "JournalStats",
+    "ShrunkJournal",
+    "bisect_journal",
+    "compare_journals",
+    "export_journal",
+    "read_journal",
+    "replay_journal",
+    "shrink_journal",
+]
