@@ -42,16 +42,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
 
-# The extension, release build, installed in place with the command line's two dependencies.
-RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
-	cuda/block_copy.fatbin
-$(VENV)/.built: $(BIN)/python $(RUST_SOURCES)
-	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --quiet
+# The extension, installed in place with the command line's two dependencies: in a profile that is quickly built, and in
+# release where something is measured. A stamp per profile, so that another one builds again; cargo keeps both.
+PROFILE := $(if $(filter bench bench-python bench-report journal-check gpu-check,$(MAKECMDGOALS)),release,in-place)
+$(VENV)/.profile-$(PROFILE): $(BIN)/python
+	@rm -f $(VENV)/.profile-*
 	@touch $@
 
-# The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none.
+RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
+	cuda/block_copy.fatbin
+$(VENV)/.built: $(VENV)/.profile-$(PROFILE) $(RUST_SOURCES)
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet
+	@touch $@
+
+# The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without bytecode: most modules of
+# torch are never imported, and the others are compiled when they are.
 $(VENV)/.test: $(VENV)/.built pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --group test
 	(command -v c++ || command -v g++ || command -v clang++) > /dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
 	@touch $@
@@ -83,7 +90,7 @@ $(VENV)/.bench: $(VENV)/.test pyproject.toml
 demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
 	$(BIN)/kvpool replay $(TRACE)
 
-# First everything is built, side by side: linking the extension keeps one core busy, and leaves the others to the tests.
+# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests.
 test: ## All tests, in minutes
 	$(MAKE) --no-print-directory -j2 build-rust-tests $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory test-rust test-python
@@ -141,7 +148,7 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
-			$(VENV)-torch-$$version/bin/maturin develop --release --locked --quiet && \
+			$(VENV)-torch-$$version/bin/maturin develop --profile in-place --locked --quiet && \
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py || exit 1; \
 	done
 

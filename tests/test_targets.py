@@ -129,6 +129,17 @@ def test_what_the_makefile_says_is_read(makefile: Makefile) -> None:
     assert "tools/vllm_check.py" in makefile.recipes["vllm-check"]
 
 
+@pytest.mark.parametrize(
+    ("target", "profile"),
+    [("demo", "in-place"), ("test-python", "in-place"), ("bench-python", "release"), ("gpu-check", "release")],
+)
+def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, profile: str) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}
+    command = ["make", "--dry-run", target, f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True)
+    assert re.findall(r"maturin develop (.*) --locked", done.stdout) == [f"--profile {profile}"]
+
+
 @pytest.fixture
 def ci(tmp_path: Path) -> Path:
     """A checkout with .ci/run alone, where every command is one that only writes down how it was called."""

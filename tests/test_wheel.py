@@ -18,10 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+# As shipped it takes minutes to link; what is looked at here is the same in the profile that is installed for the tests.
+@pytest.fixture(scope="module", params=["in-place", pytest.param("release", marks=pytest.mark.slow)])
+def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--quiet", "--out", str(out)]
+    profile = ["--profile", str(request.param)]
+    command = [sys.executable, "-m", "maturin", "build", *profile, "--locked", "--quiet", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = out.glob("*.whl")
