@@ -32,7 +32,7 @@ FUZZ_SECONDS ?= 60
 .PHONY: help demo test build-rust-tests test-rust test-python nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
-	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-python bench-report soak vectors stubs-check \
+	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
@@ -225,6 +225,9 @@ bench: bench-rust bench-python ## All benches
 
 bench-rust: ## Criterion benches of the core
 	$(CARGO) bench --locked -p kvpool-benches
+
+bench-counts: ## Instructions per block of the pool's operations, counted by valgrind: the same on a busy machine
+	$(PYTHON) tools/bench_counts.py
 
 bench-python: $(VENV)/.bench ## Calls from Python
 	$(BIN)/python -m pytest -q benches/python --benchmark-only --benchmark-disable-gc \

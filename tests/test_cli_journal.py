@@ -110,7 +110,7 @@ def test_a_journal_gives_the_terminal_no_orders(
     facts = {name: getattr(info, name) for name in dir(info) if not name.startswith("_")}
     facts |= {"subject": "manager" + order, "version": order, "calls": {order: 1}, "lines": [(0, order, order)]}
     facts["settings"] = {name: order if isinstance(value, str) else value for name, value in info.settings.items()}
-    monkeypatch.setattr(kvpool, "read_journal", lambda *_, **__: types.SimpleNamespace(**facts))
+    monkeypatch.setattr(kvpool.journal, "read_journal", lambda *_, **__: types.SimpleNamespace(**facts))
     for width in ("80", "200"):
         monkeypatch.setenv("COLUMNS", width)
         out, err = run(capsys, "show", good)
@@ -119,7 +119,7 @@ def test_a_journal_gives_the_terminal_no_orders(
         assert all(letter.isprintable() or letter == "\n" for letter in out)
     difference = types.SimpleNamespace(kind="answer", operation=0, since=None, asked=order, found=order)
     report = types.SimpleNamespace(difference=difference, cut_at=None, operations=1, digests=0)
-    monkeypatch.setattr(kvpool, "replay_journal", lambda *_, **__: report)
+    monkeypatch.setattr(kvpool.journal, "replay_journal", lambda *_, **__: report)
     out, _ = run(capsys, "replay", good, code=1)
     assert out.count("\\x1b]0;owned") == 2
     assert all(letter.isprintable() or letter == "\n" for letter in out)
@@ -317,7 +317,7 @@ def test_an_export_that_fails_leaves_no_file(
         write("half a test")
         raise kvpool.errors.JournalError("operation 3 has no call in Python")
 
-    monkeypatch.setattr(kvpool, "export_journal", fails)
+    monkeypatch.setattr(kvpool.journal, "export_journal", fails)
     path = tmp_path / "test_it.py"
     _, err = run(capsys, "export", good, "--python", "-o", path, code=2)
     assert "operation 3 has no call" in err

@@ -26,6 +26,7 @@ NO_CHECK: Final = {
     "gpu-check": "needs a GPU",
     "bench": "measures",
     "bench-rust": "measures",
+    "bench-counts": "measures",
     "bench-python": "measures",
     "bench-report": "measures",
     "vllm-bench": "measures",

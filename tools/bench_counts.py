@@ -1,7 +1,7 @@
 """Instructions per block of the pool's operations, counted by callgrind: the same on any machine, however busy.
 
-Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a table; ``--binary`` counts
-one that is built already, for instance that of an older commit.
+Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a table;
+``--binary`` counts one that is built already, for instance that of an older commit.
 """
 
 from __future__ import annotations

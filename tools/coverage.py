@@ -6,10 +6,10 @@
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
 Counts every line of rust/kvpool/src and rust/kvpool-hash/src that has code, over the tests of both, of kvpool-policies,
-where the core's orders meet their models, and of kvpool-journal, where its journals are replayed (examples in docs cannot
-be counted on stable Rust); tests within src are not counted as lines. rustc counts. What reads the counts: LLVM_PROFDATA
-and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if it is missing, else, where
-there is no rustup, the programs of llvm_profparser from crates.io.
+where the core's orders meet their models, and of kvpool-journal, where its journals are replayed (examples in docs
+cannot be counted on stable Rust); tests within src are not counted as lines. rustc counts. What reads the counts:
+LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if it is
+missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
 
 Exit code 0: enough lines are run. 1: too few, or a test failed. 2: bad usage, or nothing to read the counts with. 130:
 Ctrl-C.

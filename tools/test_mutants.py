@@ -83,13 +83,20 @@ DEFECTS: Final = (
         "a block without references is released again: accepted, and queued twice",
         (
             Replacement(
-                "allocator.rs", "let none_left = self.ref_counts[block.index()] == 0;", "let none_left = false;"
+                "allocator.rs",
+                "records.of_mut(block).filter(|record| record.references > record.fences)",
+                "records.of_mut(block).filter(|_| !block.is_null())",
             ),
-            Replacement("allocator.rs", "*count -= 1;", "*count = count.saturating_sub(1);"),
             Replacement(
                 "allocator.rs",
-                "self.free.push_front(block)\n",
-                "let _queued_already = self.free.push_front(block);\n        Ok(())\n",
+                "            record.references -= 1;\n            if record.references == record.fences {",
+                "            record.references = record.references.saturating_sub(1);\n"
+                "            if record.references == record.fences {",
+            ),
+            Replacement(
+                "allocator.rs",
+                "if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }",
+                "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
             ),
         ),
         ("pool_model",),
@@ -100,7 +107,9 @@ DEFECTS: Final = (
         "a hit takes a cached-free block, and the evictor keeps it",
         (
             Replacement(
-                "pool/lookup.rs", "} else if self.evictor.hit(block) {", "} else if self.evictor.contains(block) {"
+                "evictor/lru.rs",
+                "record.flags &= !IN_ORDER;\n            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
+                "Some(record.link)",
             ),
         ),
         ("pool_model", "manager_model"),
@@ -109,7 +118,7 @@ DEFECTS: Final = (
     Defect(
         "kept-hash",
         "an evicted block is handed out again, and its old hash stays in the index",
-        (Replacement("pool/lifetime.rs", "            self.unregister(victim);\n", ""),),
+        (Replacement("pool/lifetime.rs", "            self.unregister_run(&out[first..]);\n", ""),),
         ("pool_model", "manager_model"),
         "pool",
     ),
@@ -136,9 +145,9 @@ DEFECTS: Final = (
             Replacement(
                 "evictor/lru.rs",
                 "if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {\n"
-                "            candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
-                "        }",
-                "candidates.sort_by_key(|candidate| candidate.depth);\n        let _deepest_first = Reverse(());",
+                "        candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
+                "    }",
+                "candidates.sort_by_key(|candidate| candidate.depth);\n    let _deepest_first = Reverse(());",
             ),
         ),
         ("pool_model", "manager_model", "evictors"),

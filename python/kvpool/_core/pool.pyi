@@ -179,7 +179,9 @@ class BlockPool:
             PoolPoisonedError: The pool refuses all work.
         """
     def end_fence(self, ticket: int) -> int:
-        """Ends a fence and returns how many references it held. O(those references).
+        """Ends a fence and returns how many references it held.
+
+        O(those references).
 
         Raises:
             InvalidArgumentError: The ticket is not open: it has ended already, or is of another pool.

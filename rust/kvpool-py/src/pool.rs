@@ -207,8 +207,7 @@ impl PyBlockPool {
         self.run(py, held.len(), |pool| pool.acquire(&held))
     }
 
-    /// Drops one reference per id; blocks without further references become cached-free or free, at the end of a ticket if one
-    /// is given.
+    /// Drops one reference per id.
     #[pyo3(signature = (block_ids, *, until=None))]
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
