@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
 
 
-# As shipped it takes minutes to link; what is looked at here is the same in the profile that is installed for the tests.
+# As shipped it takes minutes to link. What is looked at here is the same in the profile that the tests install.
 @pytest.fixture(scope="module", params=["in-place", pytest.param("release", marks=pytest.mark.slow)])
 def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("dist")
