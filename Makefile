@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 MODEL_OPERATIONS ?= 10000000
+# States of every policy that test-slow breaks in every way.
+FAULT_STATES ?= 300
 # Schedules of each kind that test-slow runs of every model of what threads share.
 SCHEDULES ?= 100000
 # Processes that the Python tests are shared out to.
@@ -115,6 +117,7 @@ nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-confor
 test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the slow Python tests
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
+	KVPOOL_FAULT_STATES=$(FAULT_STATES) $(CARGO) test --locked --release -p kvpool --test evidence
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in $(HASH_FEATURES); do \

@@ -170,6 +170,11 @@ def test_processes_that_die_or_hang_are_problems(venv: Path) -> None:
     assert nothing == "no test passed: nothing was compared"
 
 
+def heed_interrupts() -> None:
+    """A background job of a shell starts with SIGINT ignored, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_no_process(venv: Path) -> None:
     mark = venv / "pid"
     hangs = venv / "vllm-tests" / "tests" / "v1" / "core" / "test_hangs.py"
@@ -188,7 +193,9 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
         "--jobs",
         "1",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
         deadline = time.monotonic() + 60
         while not (mark.exists() and mark.read_text().endswith(".")):
             assert time.monotonic() < deadline

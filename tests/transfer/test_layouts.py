@@ -7,6 +7,7 @@ blocks count, too.
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-CASES = 336  # of each direction; methods take turns
+#: Of each direction: every layout with every dtype and every method once, in `make test-slow` more often.
+CASES = 8 * 6 * 5 * (5 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1)
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
 

@@ -348,7 +348,7 @@ impl BlockPool {
         self.index.block_size()
     }
 
-    /// The hash algorithm of what is registered; `None` while nothing is: see [`PrefixIndex::algorithm`].
+    /// The hash algorithm of what is registered; `None` while nothing is: see [`crate::PrefixIndex::algorithm`].
     #[must_use]
     pub const fn algorithm(&self) -> Option<crate::hash::HashAlgorithm> {
         self.index.algorithm()
