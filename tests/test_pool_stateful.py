@@ -207,12 +207,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(nth=NTH, ticket=st.integers(0, 3))
     def release_until(self, nth: int, ticket: int) -> None:
-        table = self.nth(nth)
-        taken = self.both(
-            lambda: self.pool.release(table, until=self.ticket(ticket)) or True,
-            lambda: self.model.release_until(table, self.ticket(ticket)) or True,
+        table, number = self.nth(nth), self.ticket(ticket)
+        refused = self.both(
+            lambda: self.pool.release(table, until=number), lambda: self.model.release_until(table, number)
         )
-        if taken is True:
+        if refused is None:
             self.drop(nth)
 
     @rule(ticket=st.integers(0, 3))
