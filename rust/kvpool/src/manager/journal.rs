@@ -3,6 +3,7 @@
 //! As in the pool, the journal is taken out for the length of a call, so calls that a call makes are not written again. A
 //! request is written by its slot, which a replay gives the same; a prompt by the keys of its blocks.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "replay")]
 use std::sync::Arc;
 
@@ -120,7 +121,15 @@ impl CacheManager {
     ) -> Result<T, ManagerError> {
         let Some(mut journal) = self.journal.take() else { return run(self) };
         let operation = operation(self, &mut journal);
-        let result = run(self);
+        let result = match catch_unwind(AssertUnwindSafe(|| run(self))) {
+            Ok(result) => result,
+            Err(panic) => {
+                // An evictor of the caller's own: what led here is kept, and whatever comes next is refused.
+                journal.flush();
+                self.journal = Some(journal);
+                resume_unwind(panic);
+            }
+        };
         self.note(journal, &operation, Check::of(&result));
         result
     }

@@ -4,6 +4,8 @@
 //! length, so calls that a call makes are not written again. The pools of a manager have none: the manager writes what it was
 //! asked.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use super::{BlockPool, PoolConfig};
 use crate::error::PoolError;
 use crate::hash::HashChain;
@@ -53,7 +55,15 @@ impl BlockPool {
         run: impl FnOnce(&mut Self) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
         let Some(mut journal) = self.journal.take() else { return run(self) };
-        let result = run(self);
+        let result = match catch_unwind(AssertUnwindSafe(|| run(self))) {
+            Ok(result) => result,
+            Err(panic) => {
+                // An evictor of the caller's own: what led here is kept, and whatever comes next is refused.
+                journal.flush();
+                self.journal = Some(journal);
+                resume_unwind(panic);
+            }
+        };
         let operation = operation(self, &mut journal, &result);
         self.note(journal, &operation, Check::of(&result));
         result

@@ -212,7 +212,8 @@ impl BlockPool {
         let order = if config.eviction == EvictionPolicy::LRU && config.retention.is_none() {
             order::Order::Lru(Lru::default())
         } else {
-            order::Order::Other(config.eviction.build(config.num_blocks, config.retention.as_ref())?)
+            let evictor = config.eviction.build(config.num_blocks, config.retention.as_ref())?;
+            order::Order::Other(order::Guarded::new(evictor))
         };
         Self::assemble(&config, order)
     }
@@ -236,7 +237,7 @@ impl BlockPool {
             });
         }
         evictor.grow(config.num_blocks)?;
-        Self::assemble(&config, order::Order::Other(evictor))
+        Self::assemble(&config, order::Order::Other(order::Guarded::new(evictor)))
     }
 
     fn assemble(config: &PoolConfig, order: order::Order) -> Result<Self, PoolError> {

@@ -1,7 +1,10 @@
 //! `Order`: the eviction order of a pool.
 //!
 //! LRU, the default, is over the pool's own records: no call through a table of functions, no memory of its own. Every other
-//! policy is an [`Evictor`] with what it needs.
+//! policy is an [`Evictor`] with what it needs. An evictor may be a caller's own: one that panics leaves an operation half done, so
+//! the pool remembers that it was in it, and refuses all work from then on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::block::BlockId;
 use crate::block::record::{ByBlock, Records};
@@ -13,14 +16,44 @@ use crate::retention::{EvictionCause, Retain};
 #[derive(Debug)]
 pub(super) enum Order {
     Lru(Lru),
-    Other(Box<dyn Evictor>),
+    Other(Guarded),
+}
+
+/// An evictor, and whether a call of it is under way: outside of one, whether one has panicked.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    evictor: Box<dyn Evictor>,
+    entered: AtomicBool,
+}
+
+impl Guarded {
+    pub(super) const fn new(evictor: Box<dyn Evictor>) -> Self {
+        Self { evictor, entered: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    fn ask<R>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
+        let before = self.entered.load(Ordering::Relaxed);
+        self.entered.store(true, Ordering::Relaxed);
+        let answer = call(&*self.evictor);
+        self.entered.store(before, Ordering::Relaxed); // a look does not make good what a panic left
+        answer
+    }
+
+    #[inline]
+    fn tell<R>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> R) -> R {
+        let before = std::mem::replace(self.entered.get_mut(), true);
+        let answer = call(&mut *self.evictor);
+        *self.entered.get_mut() = before;
+        answer
+    }
 }
 
 impl Order {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Lru(_) => "lru",
-            Self::Other(evictor) => evictor.name(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.name()),
         }
     }
 
@@ -28,7 +61,7 @@ impl Order {
     pub(super) fn wants_history(&self) -> bool {
         match self {
             Self::Lru(_) => false,
-            Self::Other(evictor) => evictor.wants_history(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.wants_history()),
         }
     }
 
@@ -36,7 +69,7 @@ impl Order {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.len(),
-            Self::Other(evictor) => evictor.len(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.len()),
         }
     }
 
@@ -44,11 +77,17 @@ impl Order {
         matches!(self, Self::Lru(lru) if lru.is_torn())
     }
 
+    /// Whether an evictor has panicked in the middle of an operation.
+    #[inline]
+    pub(super) fn has_panicked(&self) -> bool {
+        matches!(self, Self::Other(evictor) if evictor.entered.load(Ordering::Relaxed))
+    }
+
     #[inline]
     pub(super) fn contains(&self, records: &Records, block: BlockId) -> bool {
         match self {
             Self::Lru(_) => records.at(block.get()).is_in_order(),
-            Self::Other(evictor) => evictor.contains(block),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.contains(block)),
         }
     }
 
@@ -56,7 +95,7 @@ impl Order {
     pub(super) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
         match self {
             Self::Lru(lru) => lru.insert(records, candidates),
-            Self::Other(evictor) => evictor.insert(candidates),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.insert(candidates)),
         }
     }
 
@@ -64,7 +103,7 @@ impl Order {
     pub(super) fn hit(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.hit(block),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.hit(block)),
         }
     }
 
@@ -74,7 +113,9 @@ impl Order {
         match self {
             Self::Lru(lru) => lru.hit_run(records, blocks),
             Self::Other(evictor) => {
-                let mut hit = |block: BlockId| records.at(block.get()).references == 0 && evictor.hit(block);
+                let mut hit = |block: BlockId| {
+                    records.at(block.get()).references == 0 && evictor.tell(|evictor| evictor.hit(block))
+                };
                 blocks.iter().take_while(|&&block| hit(block)).count()
             }
         }
@@ -84,14 +125,14 @@ impl Order {
     pub(super) fn remove(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.remove(block),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.remove(block)),
         }
     }
 
     pub(super) fn renew(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
-            Self::Other(evictor) => evictor.renew(block),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.renew(block)),
         }
     }
 
@@ -99,66 +140,66 @@ impl Order {
     pub(super) fn evict(&mut self, records: &mut Records) -> Option<BlockId> {
         match self {
             Self::Lru(lru) => lru.evict(records),
-            Self::Other(evictor) => evictor.evict(),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.evict()),
         }
     }
 
     pub(super) fn clear(&mut self) {
         if let Self::Other(evictor) = self {
-            evictor.clear();
+            evictor.tell(|evictor| evictor.clear());
         }
     }
 
     pub(super) fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
         if let Self::Other(evictor) = self {
-            evictor.registered(block, content, parent);
+            evictor.tell(|evictor| evictor.registered(block, content, parent));
         }
     }
 
     pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
         match self {
             Self::Lru(_) => None,
-            Self::Other(evictor) => evictor.parent(block),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.parent(block)),
         }
     }
 
     pub(super) fn relink(&mut self, block: BlockId, parent: BlockId) {
         if let Self::Other(evictor) = self {
-            evictor.relink(block, parent);
+            evictor.tell(|evictor| evictor.relink(block, parent));
         }
     }
 
     pub(super) fn has_dependents(&self, block: BlockId) -> bool {
         match self {
             Self::Lru(_) => false,
-            Self::Other(evictor) => evictor.has_dependents(block),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.has_dependents(block)),
         }
     }
 
     pub(super) fn cause(&self) -> EvictionCause {
         match self {
             Self::Lru(_) => EvictionCause::Policy,
-            Self::Other(evictor) => evictor.cause(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.cause()),
         }
     }
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
         if let Self::Other(evictor) = self {
-            evictor.mark_accessed(block, time);
+            evictor.tell(|evictor| evictor.mark_accessed(block, time));
         }
     }
 
     pub(super) fn retention(&self) -> Option<&dyn Retain> {
         match self {
             Self::Lru(_) => None,
-            Self::Other(evictor) => evictor.retention(),
+            Self::Other(evictor) => evictor.evictor.retention(),
         }
     }
 
     pub(super) fn retention_mut(&mut self) -> Option<&mut dyn Retain> {
         match self {
             Self::Lru(_) => None,
-            Self::Other(evictor) => evictor.retention_mut(),
+            Self::Other(evictor) => evictor.evictor.retention_mut(),
         }
     }
 
@@ -166,14 +207,14 @@ impl Order {
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
         match self {
             Self::Lru(lru) => lru.iter(records).collect(),
-            Self::Other(evictor) => evictor.order(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.order()),
         }
     }
 
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         match self {
             Self::Lru(_) => Ok(()),
-            Self::Other(evictor) => evictor.grow(num_blocks),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.grow(num_blocks)),
         }
     }
 
@@ -183,14 +224,14 @@ impl Order {
                 lru.check_block(records, block)
             }
             Self::Lru(_) => Ok(()),
-            Self::Other(evictor) => evictor.check_block(block),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.check_block(block)),
         }
     }
 
     pub(super) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         match self {
             Self::Lru(lru) => lru.check_invariants(records),
-            Self::Other(evictor) => evictor.check_invariants(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.check_invariants()),
         }
     }
 
@@ -198,7 +239,7 @@ impl Order {
     pub(super) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         match self {
             Self::Lru(lru) => lru.corrupt(records, block, what, to),
-            Self::Other(evictor) => evictor.corrupt(block, what, to),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.corrupt(block, what, to)),
         }
     }
 }

@@ -157,14 +157,17 @@ impl BlockPool {
     /// Refuses work if an invariant broke before, or if a part met broken links.
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), PoolError> {
-        if self.poison.get().is_none()
-            && !self.index.is_torn()
-            && !self.allocator.free_list().is_torn()
-            && !self.order.is_torn()
-        {
+        let torn = self.index.is_torn() || self.allocator.free_list().is_torn() || self.order.is_torn();
+        if self.poison.get().is_none() && !torn && !self.order.has_panicked() {
             return Ok(());
         }
-        Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))
+        if torn {
+            Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))
+        } else {
+            Err(self.condemn(|| {
+                format!("the evictor {:?} panicked in the middle of an operation", self.order.name())
+            }))
+        }
     }
 
     /// Poisons the pool, unless it is poisoned already: the first reason stays.

@@ -8,14 +8,14 @@ use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerEr
 
 /// A file that can be read while the journal is open.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Shared(Arc<Mutex<Vec<u8>>>);
 
 impl Shared {
-    fn journal(&self) -> Journal {
+    pub(crate) fn journal(&self) -> Journal {
         Journal::to_writer(Box::new(self.clone()), JournalConfig::default()).unwrap()
     }
 
-    fn operations<O: serde::de::DeserializeOwned>(&self) -> Vec<O> {
+    pub(crate) fn operations<O: serde::de::DeserializeOwned>(&self) -> Vec<O> {
         let bytes = self.0.lock().unwrap().clone();
         let reader = JournalReader::new(&bytes).unwrap();
         assert_eq!(reader.tail(), Tail::Complete);

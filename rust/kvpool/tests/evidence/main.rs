@@ -7,6 +7,7 @@ mod digest;
 mod faults;
 mod journal;
 mod observers;
+mod panics;
 mod poison;
 mod scrubs;
 mod world;

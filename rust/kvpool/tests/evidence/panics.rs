@@ -1,0 +1,133 @@
+//! A policy of the caller's own that panics: the operation was half done, so the pool refuses all work from then on, whoever
+//! caught the panic; and its journal holds what led there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kvpool::journal::{ManagerOperation, PoolOperation};
+use kvpool::{
+    BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation, ManagerConfig,
+    Policy, PoolConfig, PoolError, RequestRef, eviction_policy,
+};
+
+use super::journal::Shared;
+
+/// First in, first out, until it is asked for a victim.
+#[derive(Clone, Debug, Default)]
+struct Bomb(Vec<BlockId>);
+
+impl Bomb {
+    fn new(_num_blocks: usize) -> Result<Self, PoolError> {
+        Ok(Self::default())
+    }
+}
+
+impl Policy for Bomb {
+    fn name(&self) -> &'static str {
+        "bomb"
+    }
+
+    fn admit(&mut self, _: BlockId, _: Content) {}
+
+    fn hit(&mut self, _: BlockId) {}
+
+    fn release(&mut self, block: BlockId) {
+        self.0.push(block);
+    }
+
+    #[expect(clippy::panic, reason = "what is tested")]
+    fn pop(&mut self) -> Option<BlockId> {
+        panic!("a policy of the caller's own");
+    }
+
+    fn take(&mut self, block: BlockId) {
+        self.0.retain(|&other| other != block);
+    }
+
+    fn unpop(&mut self, block: BlockId) {
+        self.0.push(block);
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.take(block);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn grow(&mut self, _: usize) -> Result<(), PoolError> {
+        Ok(())
+    }
+
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        Ok(())
+    }
+}
+
+const BOMB: EvictionPolicy = eviction_policy!("bomb", Bomb::new);
+
+const REASON: &str =
+    "this pool is poisoned and refuses work: the evictor \"bomb\" panicked in the middle of an operation";
+
+fn request() -> RequestRef<'static> {
+    RequestRef::Int(1)
+}
+
+#[test]
+fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
+    let sink = Shared::default();
+    let config = PoolConfig { num_blocks: 4, block_size: 2, eviction: BOMB, ..PoolConfig::default() };
+    let mut pool = BlockPool::with_journal(config, sink.journal()).unwrap();
+    let prompt =
+        CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() })
+            .unwrap()
+            .prepare(&[1, 2, 3, 4, 5, 6], ExtraKeys::default())
+            .unwrap();
+    let table = pool.allocate(3).unwrap();
+    pool.register(&table, prompt.chain(), 0).unwrap();
+    pool.mark_computed(&table).unwrap();
+    pool.release_table(&table).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2))).is_err());
+    // Looks answer, and make nothing good.
+    assert_eq!((pool.num_usable(), pool.stats().registered), (3, 3));
+    for _ in 0..2 {
+        assert_eq!(pool.allocate(1).unwrap_err().to_string(), REASON);
+    }
+    assert!(matches!(pool.match_and_acquire(prompt.chain(), 3), Err(PoolError::Poisoned { .. })));
+    let written = sink.operations::<PoolOperation>();
+    assert!(
+        matches!(
+            written[..4],
+            [
+                PoolOperation::Allocate { .. },
+                PoolOperation::Register { .. },
+                PoolOperation::MarkComputed { .. },
+                PoolOperation::ReleaseTable { .. },
+            ]
+        ),
+        "{written:?}"
+    );
+}
+
+#[test]
+fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
+    let sink = Shared::default();
+    let config = ManagerConfig { num_blocks: 4, block_size: 2, eviction: BOMB, ..ManagerConfig::default() };
+    let mut manager = CacheManager::with_journal(config, sink.journal()).unwrap();
+    let mut admit = |tokens: &[u32]| {
+        let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
+        let admitted = catch_unwind(AssertUnwindSafe(|| {
+            manager.admit(1, prompt).map(drop).map_err(|refused| refused.error)
+        }));
+        if let Ok(Ok(())) = admitted {
+            manager.commit(request(), tokens.len()).unwrap();
+            manager.release(request(), None).unwrap();
+        }
+        admitted
+    };
+    assert_eq!(admit(&[1, 2, 3, 4, 5, 6]).unwrap(), Ok(()));
+    assert!(admit(&[7, 8, 9, 10, 11, 12]).is_err());
+    let refused = manager.prepare(&[7, 8], ExtraKeys::default()).unwrap_err();
+    assert!(refused.to_string().contains("panicked in the middle of an operation"), "{refused}");
+    assert!(matches!(sink.operations::<ManagerOperation>()[0], ManagerOperation::Admit { .. }));
+}
