@@ -1,14 +1,12 @@
 //! Growth: tokens appended by decode steps, and tokens committed as computed.
 
-use hashbrown::HashMap;
-
 use super::CacheManager;
 use super::error::ManagerError;
 use super::request::{RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::journal::ManagerOperation;
-use crate::sequence::TableChange;
+use crate::sequence::{GivenUp, TableChange};
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
 /// or registered one.
@@ -95,7 +93,7 @@ impl CacheManager {
         self.batch += 1;
         let batch = self.batch;
         let mut needed = 0;
-        let mut given_up = HashMap::new();
+        let mut given_up = GivenUp::default();
         for (row, &id) in requests.iter().enumerate() {
             let same =
                 rows.get(row).filter(|&&slot| self.at(slot).is_ok_and(|request| request.id.as_ref() == id));
@@ -148,7 +146,7 @@ impl CacheManager {
         lookahead: usize,
     ) -> Result<Vec<TableChange>, ManagerError> {
         let slot = self.slot_in(id, RequestState::Running, "append to it")?;
-        let needed = self.growth(slot, tokens.len(), lookahead, &mut HashMap::new())?;
+        let needed = self.growth(slot, tokens.len(), lookahead, &mut GivenUp::default())?;
         let fits = self.fits_alone(slot, tokens.len().saturating_add(lookahead))?;
         self.check_growth(needed, self.tiers.device().num_available(), fits)?;
         Ok(self.extend(slot, tokens, lookahead)?.to_vec())
@@ -166,7 +164,7 @@ impl CacheManager {
         slot: usize,
         tokens: usize,
         lookahead: usize,
-        given_up: &mut HashMap<BlockId, u32>,
+        given_up: &mut GivenUp,
     ) -> Result<usize, ManagerError> {
         let pool = self.tiers.device();
         let more = tokens.saturating_add(lookahead);

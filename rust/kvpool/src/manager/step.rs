@@ -18,7 +18,7 @@ use super::hints::{Hints, RequestHints};
 use super::request::{RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::hash::{BlockHasher, HashCursor};
-use crate::sequence::TableChange;
+use crate::sequence::{GivenUp, TableChange};
 
 /// One planned operation.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub struct StepPlan {
     /// What the plan adds to the reference counts of blocks.
     added: HashMap<BlockId, i64>,
     /// References that planned appends give up by copy-on-write.
-    given_up: hashbrown::HashMap<BlockId, u32>,
+    given_up: GivenUp,
     /// Blocks that would be available after the operations so far.
     available: usize,
     /// Requests that would be running.
@@ -134,7 +134,7 @@ impl CacheManager {
             operations: Vec::new(),
             named: HashSet::new(),
             added: HashMap::new(),
-            given_up: hashbrown::HashMap::new(),
+            given_up: GivenUp::default(),
             available: self.tiers.device().num_available(),
             running: self.stats.running,
         }
@@ -238,11 +238,14 @@ impl CacheManager {
         let id = id.into();
         self.check_plan(plan, id)?;
         let slot = self.slot_in(id, RequestState::Running, "append to it")?;
-        // Counted on a copy first: a refused append gives nothing up. Releases that are planned, too, may save a copy.
-        let needed = self.growth(slot, tokens.len(), 0, &mut plan.given_up.clone())?;
-        let fits = self.fits_alone(slot, tokens.len())?;
-        self.check_growth(needed, plan.available, fits)?;
-        self.growth(slot, tokens.len(), 0, &mut plan.given_up)?;
+        // A refused append gives nothing up. Releases that are planned, too, may save a copy.
+        let before = plan.given_up.len();
+        let needed = self.growth(slot, tokens.len(), 0, &mut plan.given_up)?;
+        let fits = self.fits_alone(slot, tokens.len());
+        if let Err(refused) = fits.and_then(|fits| self.check_growth(needed, plan.available, fits)) {
+            plan.given_up.truncate(before);
+            return Err(refused);
+        }
         plan.available -= needed;
         plan.named.insert(id.to_owned());
         plan.operations.push(Planned::Append { slot, tokens: tokens.to_vec() });

@@ -52,8 +52,8 @@ use crate::error::{InvariantViolation, Refusal, ensure};
 use crate::hash::{BlockHasher, HashCursor, Verify};
 use crate::tiers::{Fit, Place, SwapId, Tiers, TransferPlan};
 pub use error::SequenceError;
-pub(crate) use table::Sequence;
 pub use table::TableChange;
+pub(crate) use table::{GivenUp, Sequence};
 
 /// A handle: a slot and how often it has been used before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -245,7 +245,7 @@ impl Sequences {
             let refusal = Refusal::new(needed, pool.num_available(), pool.num_fenced(), false);
             return Err(SequenceError::OutOfBlocks(refusal));
         }
-        let needed = sequence.blocks_needed(pool, more, &mut HashMap::new());
+        let needed = sequence.blocks_needed(pool, more, &mut GivenUp::default());
         if needed > pool.num_available() {
             let can_ever_fit = sequence.blocks_alone(pool, more) <= pool.num_usable();
             let refusal = Refusal::new(needed, pool.num_available(), pool.num_fenced(), can_ever_fit);

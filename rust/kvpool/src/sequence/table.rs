@@ -49,6 +49,40 @@ pub(crate) struct Sequence {
     pub(crate) swap: Option<SwapId>,
 }
 
+/// References that planned appends give up, which can be taken back: the last holder of a block writes in place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenUp {
+    counts: HashMap<BlockId, u32>,
+    /// One entry per reference, in order.
+    blocks: Vec<BlockId>,
+}
+
+impl GivenUp {
+    /// References of a block that are given up.
+    fn of(&self, block: BlockId) -> u32 {
+        self.counts.get(&block).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, block: BlockId) {
+        *self.counts.entry(block).or_default() += 1;
+        self.blocks.push(block);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Takes back all but the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        for block in self.blocks.drain(len.min(self.blocks.len())..) {
+            if let Some(count) = self.counts.get_mut(&block) {
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+}
+
 impl Sequence {
     /// A sequence over an acquired match and the blocks allocated behind it.
     pub(crate) fn new(cursor: HashCursor, blocks: Vec<BlockId>, cached_blocks: usize, tier: usize) -> Self {
@@ -106,12 +140,7 @@ impl Sequence {
     /// Blocks that an append of `more` slots takes: missing ones, and copies of those that it must not write to. `given_up`
     /// counts the references that earlier appends of the same batch give up: the last holder writes in place.
     #[inline]
-    pub(crate) fn blocks_needed(
-        &self,
-        pool: &BlockPool,
-        more: usize,
-        given_up: &mut HashMap<BlockId, u32>,
-    ) -> usize {
+    pub(crate) fn blocks_needed(&self, pool: &BlockPool, more: usize, given_up: &mut GivenUp) -> usize {
         let missing = self.blocks_missing_for(more);
         if !self.guarded || more == 0 {
             return missing;
@@ -127,12 +156,11 @@ impl Sequence {
     }
 
     #[cold]
-    fn copies_needed(&self, pool: &BlockPool, more: usize, given_up: &mut HashMap<BlockId, u32>) -> usize {
+    fn copies_needed(&self, pool: &BlockPool, more: usize, given_up: &mut GivenUp) -> usize {
         let mut copies = 0;
         for &block in &self.blocks[self.touched(more)] {
-            let earlier = given_up.get(&block).copied().unwrap_or(0);
-            if pool.num_users(block) - earlier > 1 || pool.is_registered(block) {
-                *given_up.entry(block).or_default() += 1;
+            if pool.num_users(block) - given_up.of(block) > 1 || pool.is_registered(block) {
+                given_up.add(block);
                 copies += 1;
             }
         }

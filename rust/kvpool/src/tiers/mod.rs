@@ -31,7 +31,7 @@ mod swap;
 
 use std::collections::BTreeMap;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
@@ -101,6 +101,8 @@ struct Pending {
     src: Place,
     /// The swap that it belongs to, if not to copy-on-write.
     swap: Option<SwapId>,
+    /// Its place in the order of planning.
+    nth: usize,
 }
 
 /// Pools by tier, and what is to be copied between their blocks.
@@ -109,7 +111,7 @@ pub struct Tiers {
     pools: Vec<BlockPool>,
     /// Planned copies by destination.
     pending: HashMap<Place, Pending>,
-    /// Their destinations in order of planning; some may be cancelled.
+    /// Their destinations in order of planning, and places of cancelled ones: fewer than there are copies.
     order: Vec<Place>,
     swaps: BTreeMap<SwapId, Swap>,
     /// Source references that swaps under way are to drop.
@@ -304,8 +306,26 @@ impl Tiers {
     }
 
     fn enter(&mut self, src: Place, dst: Place, swap: Option<SwapId>) {
-        self.pending.insert(dst, Pending { src, swap });
+        self.pending.insert(dst, Pending { src, swap, nth: self.order.len() });
         self.order.push(dst);
+    }
+
+    /// Cancels planned copies. O(copies cancelled), amortized.
+    fn cancel(&mut self, destinations: impl Iterator<Item = Place>) {
+        for dst in destinations {
+            self.pending.remove(&dst);
+        }
+        if self.order.len() < 2 * self.pending.len() + 16 {
+            return;
+        }
+        let mut order = Vec::with_capacity(self.pending.len());
+        for (nth, dst) in self.order.drain(..).enumerate() {
+            if let Some(pending) = self.pending.get_mut(&dst).filter(|pending| pending.nth == nth) {
+                pending.nth = order.len();
+                order.push(dst);
+            }
+        }
+        self.order = order;
     }
 
     /// Copies that are planned.
@@ -316,7 +336,11 @@ impl Tiers {
 
     /// The copies that are planned, in order.
     pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
-        self.order.iter().filter_map(|&dst| Some(Transfer { src: self.pending.get(&dst)?.src, dst }))
+        let planned = |(nth, &dst): (usize, &Place)| {
+            let pending = self.pending.get(&dst).filter(|pending| pending.nth == nth)?;
+            Some(Transfer { src: pending.src, dst })
+        };
+        self.order.iter().enumerate().filter_map(planned)
     }
 
     /// Hands out all planned copies as one plan, without those whose destination is of no use to anybody any more, and ends
@@ -411,11 +435,12 @@ impl Tiers {
             pool.check_invariants()?;
         }
         let mut pins: HashMap<Place, u32> = HashMap::new();
-        let ordered: HashSet<Place> = self.order.iter().copied().collect();
         for (&dst, pending) in &self.pending {
-            ensure(ordered.contains(&dst), "T2 (a planned copy has a place in the order)", || {
-                format!("{dst:?}")
-            })?;
+            ensure(
+                self.order.get(pending.nth) == Some(&dst),
+                "T2 (a planned copy has a place in the order)",
+                || format!("{dst:?}"),
+            )?;
             if pending.swap.is_none() {
                 *pins.entry(pending.src).or_default() += 1;
                 *pins.entry(dst).or_default() += 1;
@@ -432,7 +457,9 @@ impl Tiers {
             *leaving.entry(place).or_default() += references;
         }
         ensure(leaving == self.leaving, "T3 (references that swaps are to drop are counted)", || {
-            format!("{:?} counted, {leaving:?} under way", self.leaving)
+            let differs = |(place, count): &(&Place, &u32)| self.leaving.get(*place) != Some(*count);
+            let first = leaving.iter().find(differs);
+            format!("{} places counted, {} under way, {first:?} differs", self.leaving.len(), leaving.len())
         })?;
         for (place, &references) in &leaving {
             let held = self.pools[place.tier].num_holders(place.block);

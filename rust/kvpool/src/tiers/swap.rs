@@ -350,7 +350,7 @@ impl Tiers {
     }
 
     /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources are as before. If its
-    /// copies were handed out, their execution must have stopped. O(n), and O(planned copies) if they were not.
+    /// copies were handed out, their execution must have stopped. O(n), amortized.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
@@ -360,11 +360,8 @@ impl Tiers {
         Swap::check_held(self.pool(swap.to)?, swap.destinations(), "abort its swap")?;
         let Swap { to, moved, planned, .. } = self.end_swap(id)?;
         if planned > 0 {
-            for one in moved.iter().filter(|one| one.copied) {
-                self.pending.remove(&Place { tier: to, block: one.dst });
-            }
-            let pending = &self.pending;
-            self.order.retain(|dst| pending.contains_key(dst));
+            let copied = moved.iter().filter(|one| one.copied);
+            self.cancel(copied.map(|one| Place { tier: to, block: one.dst }));
         }
         let references = moved.iter().rev().flat_map(|one| vec![one.dst; one.references as usize]);
         Ok(self.pool_mut(to)?.release(&references.collect::<Vec<_>>())?)
