@@ -132,7 +132,8 @@ impl ManagerSubject {
         };
         let ids = self.batch(rows)?;
         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
-        let mut spelled = zeros(*tokens, "tokens")?;
+        // As many tokens as requests, or not: how many more does not matter.
+        let mut spelled = zeros((*tokens).min(ids.len() + 1), "tokens")?;
         for (id, token) in ids.iter().zip(&mut spelled) {
             if let Ok(cursor) = self.manager.cursor(id) {
                 *token = self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0];
@@ -166,7 +167,7 @@ impl ManagerSubject {
                             let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                             self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                         }
-                        Err(_) => zeros(*tokens, "tokens")?,
+                        Err(_) => Vec::new(),
                     };
                     self.manager.plan_append(&mut plan, &id, &spelled)
                 }
@@ -257,7 +258,8 @@ impl Subject for ManagerSubject {
                         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                         self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                     }
-                    Err(_) => zeros(*tokens, "tokens")?,
+                    // Refused whatever the tokens are: a record may claim any number of them.
+                    Err(_) => Vec::new(),
                 };
                 let result = self.manager.append_tokens(&id, &spelled, *lookahead);
                 answered(&result, |changes| changes.iter().map(|change| change.block).collect())
