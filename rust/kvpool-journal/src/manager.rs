@@ -132,8 +132,7 @@ impl ManagerSubject {
         };
         let ids = self.batch(rows)?;
         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
-        // As many tokens as requests, or not: how many more does not matter.
-        let mut spelled = zeros((*tokens).min(ids.len() + 1), "tokens")?;
+        let mut spelled = zeros(*tokens, "tokens")?;
         for (id, token) in ids.iter().zip(&mut spelled) {
             if let Ok(cursor) = self.manager.cursor(id) {
                 *token = self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0];
@@ -167,7 +166,7 @@ impl ManagerSubject {
                             let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                             self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                         }
-                        Err(_) => Vec::new(),
+                        Err(_) => zeros(*tokens, "tokens")?,
                     };
                     self.manager.plan_append(&mut plan, &id, &spelled)
                 }
@@ -258,8 +257,7 @@ impl Subject for ManagerSubject {
                         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                         self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                     }
-                    // Refused whatever the tokens are: a record may claim any number of them.
-                    Err(_) => Vec::new(),
+                    Err(_) => zeros(*tokens, "tokens")?,
                 };
                 let result = self.manager.append_tokens(&id, &spelled, *lookahead);
                 answered(&result, |changes| changes.iter().map(|change| change.block).collect())
