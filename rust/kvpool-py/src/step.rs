@@ -17,7 +17,7 @@ use crate::stats::PyAdmission;
 /// What a step is doing.
 enum State {
     /// It plans; a commit will work on about so many blocks and tokens.
-    Open(StepPlan, usize),
+    Open(Box<StepPlan>, usize),
     /// A call has the plan.
     Busy,
     Over,
@@ -33,11 +33,11 @@ pub(crate) struct PyStep {
 impl PyStep {
     pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
         let plan = manager.get().enter(manager.py(), 0, |manager| manager.plan_step())?;
-        Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(plan, 0)) })
+        Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(Box::new(plan), 0)) })
     }
 
     /// Takes the plan for a call.
-    fn take(&self, py: Python<'_>) -> PyResult<(StepPlan, usize)> {
+    fn take(&self, py: Python<'_>) -> PyResult<(Box<StepPlan>, usize)> {
         let taken = enter(py, &self.state, |state| match std::mem::replace(state, State::Busy) {
             State::Open(plan, work) => Ok((plan, work)),
             other => {

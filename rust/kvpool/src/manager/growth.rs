@@ -36,10 +36,9 @@ impl CacheManager {
         tokens: &[u32],
         commit_first: bool,
     ) -> Result<Vec<NewBlock>, ManagerError> {
-        let journal = self.journal.take();
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.append_rows(requests, tokens, commit_first, &mut rows);
-        if let Some(journal) = journal {
+        if let Some(journal) = self.journal.take() {
             self.note_append(journal, (requests, &rows), tokens.len(), commit_first, &result);
         }
         self.rows = rows;
@@ -131,11 +130,10 @@ impl CacheManager {
         lookahead: usize,
     ) -> Result<Vec<TableChange>, ManagerError> {
         let id = id.into();
-        let Some(journal) = self.journal.take() else {
-            return self.append_tokens_unrecorded(id, tokens, lookahead);
-        };
         let result = self.append_tokens_unrecorded(id, tokens, lookahead);
-        self.note_append_tokens(journal, id, tokens.len(), lookahead, &result);
+        if let Some(journal) = self.journal.take() {
+            self.note_append_tokens(journal, id, tokens.len(), lookahead, &result);
+        }
         result
     }
 
@@ -253,10 +251,9 @@ impl CacheManager {
         requests: &[RequestRef<'_>],
         computed_tokens: &[usize],
     ) -> Result<usize, ManagerError> {
-        let journal = self.journal.take();
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.commit_rows(requests, computed_tokens, &mut rows);
-        if let Some(journal) = journal {
+        if let Some(journal) = self.journal.take() {
             self.note_commit_batch(journal, (requests, &rows), computed_tokens, &result);
         }
         self.rows = rows;

@@ -1,9 +1,8 @@
 //! The journal of a [`CacheManager`]: which calls are written, and how requests and prompts are named in it.
 //!
-//! As in the pool, the journal is taken out for the length of a call, so calls that a call makes are not written again. A
+//! As in the pool, the journal stays where it is while a call runs, so a panic does not lose it. A
 //! request is written by its slot, which a replay gives the same; a prompt by the keys of its blocks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[cfg(feature = "replay")]
 use std::sync::Arc;
 
@@ -121,16 +120,11 @@ impl CacheManager {
     ) -> Result<T, ManagerError> {
         let Some(mut journal) = self.journal.take() else { return run(self) };
         let operation = operation(self, &mut journal);
-        let result = match catch_unwind(AssertUnwindSafe(|| run(self))) {
-            Ok(result) => result,
-            Err(panic) => {
-                // An evictor of the caller's own: what led here is kept, and whatever comes next is refused.
-                journal.flush();
-                self.journal = Some(journal);
-                resume_unwind(panic);
-            }
-        };
-        self.note(journal, &operation, Check::of(&result));
+        self.journal = Some(journal);
+        let result = run(self);
+        if let Some(journal) = self.journal.take() {
+            self.note(journal, &operation, Check::of(&result));
+        }
         result
     }
 

@@ -65,10 +65,14 @@ impl CacheManager {
         hints: &RequestHints,
     ) -> Result<Admission, Refused> {
         let id = id.into();
-        let Some(journal) = self.journal.take() else { return self.admit_unrecorded(id, cursor, hints) };
+        if self.journal.is_none() {
+            return self.admit_unrecorded(id, cursor, hints);
+        }
         let request = id.clone();
         let result = self.admit_unrecorded(id, cursor, hints);
-        self.record_admission(journal, request, hints, &result);
+        if let Some(journal) = self.journal.take() {
+            self.record_admission(journal, request, hints, &result);
+        }
         result
     }
 

@@ -343,8 +343,11 @@ impl CacheManager {
     pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
         let Some(mut journal) = self.journal.take() else { return self.commit_step_unrecorded(plan) };
         let mut record = self.step_record(&mut journal, plan);
+        self.journal = Some(journal);
         let result = self.commit_step_unrecorded(plan);
-        self.note_step(journal, &mut record, &result);
+        if let Some(journal) = self.journal.take() {
+            self.note_step(journal, &mut record, &result);
+        }
         result
     }
 

@@ -1,10 +1,8 @@
 //! The journal of a [`BlockPool`]: which calls are written, and when.
 //!
-//! Every public call that changes anything runs inside [`BlockPool::recorded`]. The journal is taken out of the pool for its
-//! length, so calls that a call makes are not written again. The pools of a manager have none: the manager writes what it was
+//! Every public call that changes anything runs inside [`BlockPool::recorded`]. None of them calls another, and the journal
+//! stays in the pool meanwhile: a panic does not lose it. The pools of a manager have none: the manager writes what it was
 //! asked.
-
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::{BlockPool, PoolConfig};
 use crate::error::PoolError;
@@ -54,16 +52,8 @@ impl BlockPool {
         operation: impl FnOnce(&Self, &mut Journal, &Result<T, PoolError>) -> PoolOperation,
         run: impl FnOnce(&mut Self) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
-        let Some(mut journal) = self.journal.take() else { return run(self) };
-        let result = match catch_unwind(AssertUnwindSafe(|| run(self))) {
-            Ok(result) => result,
-            Err(panic) => {
-                // An evictor of the caller's own: what led here is kept, and whatever comes next is refused.
-                journal.flush();
-                self.journal = Some(journal);
-                resume_unwind(panic);
-            }
-        };
+        let result = run(self);
+        let Some(mut journal) = self.journal.take() else { return result };
         let operation = operation(self, &mut journal, &result);
         self.note(journal, &operation, Check::of(&result));
         result

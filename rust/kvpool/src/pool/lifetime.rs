@@ -29,9 +29,9 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        let (journal, before) = (self.journal.take(), out.len());
+        let before = out.len();
         let result = self.allocate_unrecorded(n, out);
-        if let Some(journal) = journal {
+        if let Some(journal) = self.journal.take() {
             let answer = result.as_ref().map(|()| &out[before..]);
             self.note(journal, &PoolOperation::Allocate { blocks: n }, Check::of(&answer));
         }
@@ -266,7 +266,7 @@ impl BlockPool {
 
     /// What becomes of a released block where pins or duplicates matter. Returns whether its content stays; what was put in
     /// `self.candidates` gets a place in the order.
-    #[cold]
+    #[inline(never)]
     fn settle_rare(&mut self, block: BlockId, unpinned: bool) -> bool {
         let record = *self.records.at(block.get());
         let pinned = record.references > 0;

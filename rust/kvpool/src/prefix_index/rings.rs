@@ -5,6 +5,7 @@
 
 use super::Inserted;
 use super::index::{Index, Visibility};
+use super::table::Home;
 use crate::block::BlockId;
 use crate::block::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, ensure};
@@ -201,11 +202,17 @@ impl Index {
     /// Takes a registered block out of the index: no lookup finds it any more.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
+        let home = self.table.home(&records.at(block.get()).hash);
+        self.remove_from(records, block, home)
+    }
+
+    #[inline]
+    fn remove_from(&mut self, records: &mut Records, block: BlockId, home: Home) -> Visibility {
         let id = block.get();
-        let Record { hash, ring, flags, .. } = *records.at(id);
+        let Record { ring, flags, .. } = *records.at(id);
         let alone = flags & HEAD != 0 && ring == Link { prev: id, next: id };
         if alone && self.mixed == 0 {
-            self.torn |= !self.table.remove(self.table.home(&hash), id);
+            self.torn |= !self.table.remove(home, id);
             forget(records.of_mut(block));
             self.registered = self.registered.wrapping_sub(1); // found by the sums, if it is wrong
             return if flags & COMPUTED != 0 { Visibility::Vanished } else { Visibility::Unchanged };
@@ -220,16 +227,7 @@ impl Index {
             let hashes = blocks.iter().map(|block| &records.at(block.get()).hash);
             let homes = self.table.homes::<LOOKAHEAD>(hashes);
             for (&block, &home) in blocks.iter().zip(&homes) {
-                let id = block.get();
-                let Record { ring, flags, .. } = *records.at(id);
-                let alone = flags & HEAD != 0 && ring == Link { prev: id, next: id };
-                if alone && self.mixed == 0 {
-                    self.torn |= !self.table.remove(home, id);
-                    forget(records.of_mut(block));
-                    self.registered = self.registered.wrapping_sub(1);
-                } else {
-                    self.remove_copy(records, block);
-                }
+                self.remove_from(records, block, home);
             }
         }
     }

@@ -88,6 +88,7 @@ fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
     pool.mark_computed(&table).unwrap();
     pool.release_table(&table).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2))).is_err());
+    assert_eq!(pool.journal().map(kvpool::journal::Journal::operations), Some(4));
     // Looks answer, and make nothing good.
     assert_eq!((pool.num_usable(), pool.stats().registered), (3, 3));
     for _ in 0..2 {
@@ -127,6 +128,7 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
     };
     assert_eq!(admit(&[1, 2, 3, 4, 5, 6]).unwrap(), Ok(()));
     assert!(admit(&[7, 8, 9, 10, 11, 12]).is_err());
+    assert_eq!(manager.journal().map(kvpool::journal::Journal::operations), Some(3));
     let refused = manager.prepare(&[7, 8], ExtraKeys::default()).unwrap_err();
     assert!(refused.to_string().contains("panicked in the middle of an operation"), "{refused}");
     assert!(matches!(sink.operations::<ManagerOperation>()[0], ManagerOperation::Admit { .. }));
