@@ -213,6 +213,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(MAKE) --no-print-directory stubs-check fatbin-check
 	$(BIN)/python tools/make_hash_vectors.py --check
 	$(BIN)/python tools/manifests.py
+	$(BIN)/python tools/cycles.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt

@@ -5,13 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kvpool::{BlockId, BlockPool, HashChain, PoolConfig, PoolError};
-use kvpool_benches::{REQUEST_BLOCKS, fill, store, time};
+use kvpool::{BlockId, BlockPool, HashChain, PoolError};
+use kvpool_benches::{REQUEST_BLOCKS, fill, pool, store, time};
+use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
 
 const SIZES: [usize; 2] = [1 << 16, 1 << 20];
 
 struct State {
     pool: BlockPool,
+    scrubber: Scrubber,
     chains: Vec<HashChain>,
     turn: usize,
     table: Vec<BlockId>,
@@ -19,9 +21,10 @@ struct State {
 
 impl State {
     fn full(num_blocks: usize, digest: bool) -> Self {
-        let mut pool = BlockPool::new(PoolConfig { num_blocks, digest, ..PoolConfig::default() }).unwrap();
+        let watch = WatchConfig { digest, ..WatchConfig::default() };
+        let mut pool = pool(num_blocks).unwrap().watched(&watch).unwrap();
         let chains = fill(&mut pool).unwrap();
-        Self { pool, chains, turn: 0, table: Vec::new() }
+        Self { pool, scrubber: Scrubber::default(), chains, turn: 0, table: Vec::new() }
     }
 
     fn hit(&mut self) -> Result<(), PoolError> {
@@ -66,7 +69,7 @@ fn per_block(criterion: &mut Criterion) {
                 });
             });
             group.bench_function(id("scrub"), |bencher| {
-                let scrub = |s: &mut State| s.pool.scrub(REQUEST_BLOCKS).map(drop);
+                let scrub = |s: &mut State| s.scrubber.scrub(&mut s.pool, REQUEST_BLOCKS).map(drop);
                 bencher.iter_custom(|n| time(n, &mut state, scrub, |_| Ok(())).unwrap());
             });
             if digest {

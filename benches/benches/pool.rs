@@ -7,8 +7,9 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kvpool::{AdvisorConfig, BlockId, BlockPool, HashChain, PoolConfig, PoolError};
+use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, time};
+use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 
 /// 64 k blocks fit the second-level cache partly; 16 M fit no cache.
 const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
@@ -17,7 +18,7 @@ const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
     let advisor =
         Some(AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() });
-    BlockPool::new(PoolConfig { num_blocks, advisor, ..PoolConfig::default() })
+    pool(num_blocks)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
 }
 
 struct State {

@@ -40,6 +40,17 @@ pub(crate) fn settings(verify: Verify, duplicates: DuplicatePolicy, eviction: Ev
     fields
 }
 
+/// What is imported where something is watched.
+pub(crate) const OBSERVE: &str = "use kvpool_observe::*;\n";
+
+/// A pool's events are kept from the start.
+pub(crate) const EVENTS: &str =
+    ".watched(&WatchConfig { event_capacity: 1000, ..Default::default() }).unwrap()";
+
+/// A manager's are.
+pub(crate) const MANAGER_EVENTS: &str =
+    ".watched(&ManagerWatchConfig { event_capacity: 1000, ..Default::default() }).unwrap()";
+
 /// Fails if a block is cached and its parent is not.
 pub(crate) const CLOSED: &str = "
 fn closed(batch: EventBatch) {

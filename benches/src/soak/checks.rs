@@ -1,6 +1,7 @@
 //! What must hold between turns and after calls: sums, books, KV, nothing changed by what was refused, nothing held at the end.
 
 use kvpool::{BlockId, BlockPool, ManagerError, ManagerStats, PoolStats, RequestState};
+use kvpool_observe::ManagerWatch;
 
 use super::books::Entry;
 use super::driver::Driver;

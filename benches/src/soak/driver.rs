@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use kvpool::{BlockId, BlockPool, CacheManager, HashCursor, RequestId, RequestState};
+use kvpool_observe::ManagerWatch;
 
 use super::books::Books;
 use super::content::{Chance, Library, mix, next_tag, root_tag};
@@ -162,7 +163,7 @@ impl Driver {
     pub(crate) fn new(preset: Preset, nth: u64, settings: &Settings) -> Result<Self, Wrong> {
         let config = preset.config(settings);
         let (blocks, host, block_size) = (config.num_blocks, config.host_blocks, config.block_size);
-        let manager = CacheManager::new(config)?;
+        let manager = CacheManager::new(config)?.watched(&preset.watch())?;
         let mut chance = Chance::new(settings.seed, nth);
         let last_blocks = blocks + blocks / 2;
         let wave = (2 * blocks as u64).clamp(4096, 1 << 16);

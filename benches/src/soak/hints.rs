@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{
-    BlockEvent, BlockHash, BlockId, BlockPool, EventBatch, ManagerError, PoolError, RequestHints,
-    RequestState, RetentionRange,
+    BlockHash, BlockId, BlockPool, ManagerError, PoolError, RequestHints, RequestState, RetentionRange,
 };
+use kvpool_observe::{BlockEvent, EventBatch, ManagerWatch, PoolWatch};
 
 use super::content::Drawn;
 use super::driver::Driver;

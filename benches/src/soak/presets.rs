@@ -2,7 +2,8 @@
 //! advisor, events, watermark and tiers.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool::{AdvisorConfig, DuplicatePolicy, EvictionPolicy, HashAlgorithm, ManagerConfig, Verify};
+use kvpool::{DuplicatePolicy, EvictionPolicy, HashAlgorithm, ManagerConfig, Verify};
+use kvpool_observe::{AdvisorConfig, ManagerWatchConfig};
 
 use super::Settings;
 
@@ -144,14 +145,21 @@ impl Preset {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.then_some(retention),
+            watermark: self.watermark,
+            host_blocks,
+            ..ManagerConfig::default()
+        }
+    }
+
+    /// What watches the manager.
+    pub(crate) fn watch(&self) -> ManagerWatchConfig {
+        ManagerWatchConfig {
+            event_capacity: self.events,
             advisor: self.advisor.then(|| AdvisorConfig {
                 policies: kvpool_policies::ADVISED.to_vec(),
                 ..AdvisorConfig::default()
             }),
-            event_capacity: self.events,
-            watermark: self.watermark,
-            host_blocks,
-            ..ManagerConfig::default()
+            ..ManagerWatchConfig::default()
         }
     }
 }

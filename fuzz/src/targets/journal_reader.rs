@@ -32,9 +32,7 @@ fn sealed(file: &[u8]) -> Vec<u8> {
 /// Whether a replay takes little memory.
 fn is_small(reader: &JournalReader<'_>) -> bool {
     let Ok(config) = reader.header().manager_config(kvpool_policies::ALL) else { return false };
-    let small = config.num_blocks.max(config.host_blocks).max(config.event_capacity) <= MOST_BLOCKS
-        && config.block_size <= MOST_BLOCKS
-        && config.advisor.is_none();
+    let small = config.num_blocks.max(config.host_blocks).max(config.block_size) <= MOST_BLOCKS;
     small
         && match reader.header().subject {
             Subject::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {

@@ -1,6 +1,7 @@
 use kvpool_testing::block_ids;
 use kvpool_testing::indices;
 use kvpool::*;
+use kvpool_observe::*;
 
 fn prompt(manager: &CacheManager, tokens: &[u32], salt: &[u8]) -> HashCursor {
     let salt = (!salt.is_empty()).then(|| salt.into());
@@ -29,7 +30,7 @@ fn closed(batch: EventBatch) {
 
 #[test]
 fn written() {
-    let mut manager = CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, verify: Verify::Tokens, host_blocks: 8, event_capacity: 1000, ..Default::default() }).unwrap();
+    let mut manager = CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, verify: Verify::Tokens, host_blocks: 8, ..Default::default() }).unwrap().watched(&ManagerWatchConfig { event_capacity: 1000, ..Default::default() }).unwrap();
     assert!(manager.complete_step(5).is_ok());
     assert_eq!(manager.admit(1, prompt(&manager, &[0, 0, 0, 0, 0, 0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert!(manager.fork(3, 5).is_err());

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use kvpool_testing::block_ids;
 use kvpool_testing::indices;
 use kvpool::*;
+use kvpool_observe::*;
 
 fn extra(salt: &[u8], epoch: u64) -> ExtraKeys {
     let salt = (!salt.is_empty()).then(|| salt.into());
@@ -34,7 +35,7 @@ fn closed(batch: EventBatch) {
 
 #[test]
 fn written() {
-    let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, block_size: 2, verify: Verify::Fingerprint, duplicates: DuplicatePolicy::DropOnRelease, event_capacity: 1000, ..Default::default() }).unwrap();
+    let mut pool = BlockPool::new(PoolConfig { num_blocks: 4, block_size: 2, verify: Verify::Fingerprint, duplicates: DuplicatePolicy::DropOnRelease, ..Default::default() }).unwrap().watched(&WatchConfig { event_capacity: 1000, ..Default::default() }).unwrap();
     pool.complete_step(3).unwrap();
     assert_eq!(pool.allocate(5).ok().map(|blocks| indices(&blocks)), None);
     assert_eq!(pool.allocate(5).ok().map(|blocks| indices(&blocks)), None);

@@ -6,6 +6,7 @@ use kvpool::journal::{Check, Ids, JournalHeader, PoolOperation};
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError, Ticket};
 
+use kvpool_observe::PoolWatch;
 use crate::contents::Contents;
 use crate::error::ReplayError;
 use crate::numbers::Numbers;
@@ -42,7 +43,8 @@ impl PoolSubject {
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(algorithm, config.block_size, verify)?;
-        let pool = make(PoolConfig { verify, digest: true, ..config })?;
+        let mut pool = make(PoolConfig { verify, ..config })?;
+        pool.keep_digest()?;
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
@@ -143,7 +145,7 @@ impl Subject for PoolSubject {
             O::TakeEvents => {
                 let events = pool.take_events();
                 Answer {
-                    check: Check::of(&events),
+                    check: Check::of(&(events.dropped as usize)),
                     told: format!("{} events", events.events.len()),
                     value: Value::Number(events.events.len() as u64),
                     ..Answer::default()

@@ -1,6 +1,6 @@
 //! `AdvisorConfig`, and what an advisor says as dicts.
 
-use kvpool::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
+use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
 use kvpool::{EvictionPolicy, PoolError};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

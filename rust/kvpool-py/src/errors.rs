@@ -6,6 +6,7 @@ use kvpool::journal::JournalError;
 use kvpool::{
     HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
 };
+use kvpool_observe::ExplainError;
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
 use kvpool_transfer::{CudaError, TransferError};
@@ -125,6 +126,16 @@ impl ToPyErr for ManagerError {
             Self::DuplicateRequest { .. } | Self::NamedTwice { .. } => "DuplicateRequestError",
             Self::WrongState { .. } => "RequestStateError",
             Self::StaleStep => "StaleStepError",
+            _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for ExplainError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::UnknownRequest { .. } => "UnknownRequestError",
             _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::explain::{MissCounts, MissSpan, Whom};
-use kvpool::{ExplainConfig, Explanation, RequestId};
+use kvpool::RequestId;
+use kvpool_observe::explain::{MissCounts, MissSpan, Whom};
+use kvpool_observe::{ExplainConfig, Explanation};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -149,16 +150,18 @@ impl PyCacheManager {
             duplicates: named(py, duplicates)?,
             eviction: EvictionPolicy::LRU,
             retention: retention::config(retention)?,
-            advisor: advice::config(advisor)?,
-            explain: explain::config(explain)?,
-            event_capacity: count(py, "event_capacity", event_capacity)?,
-            digest,
-            scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
         };
-        let (manager, health) =
+        let watch = ManagerWatchConfig {
+            event_capacity: count(py, "event_capacity", event_capacity)?,
+            digest,
+            advisor: advice::config(advisor)?,
+            explain: explain::config(explain)?,
+            scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
+        };
+        let (mut manager, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
@@ -175,6 +178,7 @@ impl PyCacheManager {
                     (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
                 }
             };
+        py.detach(|| manager.watch(&watch)).or_raise(py)?;
         Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
@@ -451,14 +455,14 @@ impl PyCacheManager {
 
     /// Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.look(py, LONG, |manager| manager.pool().advice())?;
+        let advice = self.look(py, LONG, |manager| manager.advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
     /// Says why a request had to compute what it did when it was admitted or resumed last.
     fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
         let id = request_ref(request_id)?;
-        Ok(PyExplanation(self.run(py, 0, |manager| manager.explain(id))?))
+        Ok(PyExplanation(self.look(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
     }
 
     /// Raises ``PolicyError`` if the manager's policy is written in Python and has failed.
@@ -551,7 +555,8 @@ impl PyCacheManager {
 
     /// Returns the manager's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
-        Ok(self.look(py, 0, |manager| manager.stats())?.into())
+        let (stats, misses) = self.look(py, 0, |manager| (manager.stats(), manager.misses()))?;
+        Ok(PyManagerStats::new(stats, misses))
     }
 
     /// Returns how far the journal has come, or None without one.

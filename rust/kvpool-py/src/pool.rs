@@ -1,11 +1,13 @@
 //! `BlockPool`.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kvpool::{
     BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers,
 };
+use kvpool_observe::{PoolWatch, Scrubber, TierWatch, WatchConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -20,18 +22,22 @@ use crate::parts::unknown_block;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
+/// Where the scrubber of each tier's pool is: its lock is taken within the tiers'.
+pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
+
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     tiers: Arc<Door<Tiers>>,
+    scrubbers: Scrubbers,
     tier: usize,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
 }
 
 impl PyBlockPool {
-    pub(crate) fn new(tiers: Arc<Door<Tiers>>, tier: usize) -> Self {
-        Self { tiers, tier, health: None }
+    pub(crate) fn new(tiers: Arc<Door<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
+        Self { tiers, scrubbers, tier, health: None }
     }
 
     /// Runs an operation on `size` blocks.
@@ -136,11 +142,13 @@ impl PyBlockPool {
             duplicates: named(py, duplicates)?,
             eviction: EvictionPolicy::LRU,
             retention: retention::config(retention)?,
-            advisor: advice::config(advisor)?,
+        };
+        let watch = WatchConfig {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
+            advisor: advice::config(advisor)?,
         };
-        let (tiers, health) =
+        let (mut tiers, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
@@ -157,7 +165,8 @@ impl PyBlockPool {
                     (Tiers::with_evictor(vec![config], evictor).or_raise(py)?, Some(health))
                 }
             };
-        Ok(Self { tiers: Arc::new(Door::new(tiers)), tier: 0, health })
+        py.detach(|| tiers.watch_tier(0, &watch)).or_raise(py)?;
+        Ok(Self { health, ..Self::new(Arc::new(Door::new(tiers)), Arc::default(), 0) })
     }
 
     /// Blocks, null block included.
@@ -497,7 +506,11 @@ impl PyBlockPool {
     /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
-        Ok(self.run(py, blocks, |pool| pool.scrub(blocks))?.into())
+        let scrub = |pool: &mut BlockPool| {
+            let mut scrubbers = self.scrubbers.lock().unwrap_or_else(PoisonError::into_inner);
+            scrubbers.entry(self.tier).or_default().scrub(pool, blocks)
+        };
+        Ok(self.run(py, blocks, scrub)?.into())
     }
 
     /// Why the pool refuses all work, if it does.

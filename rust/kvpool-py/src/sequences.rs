@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvpool::{
     BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange,
 };
+use kvpool_observe::TierWatch;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -97,10 +98,9 @@ impl PySequences {
             verify: hasher.verify(),
             duplicates: named(py, duplicates)?,
             eviction: eviction_named(py, eviction)?,
-            event_capacity: count(py, "event_capacity", event_capacity)?,
             ..PoolConfig::default()
         };
-        let tiers = tiers(py, num_blocks, &each)?;
+        let tiers = tiers(py, num_blocks, &each, event_capacity)?;
         let inner = Door::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
         Ok(Self { inner, hasher })
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvpool::{
-    Admission, BlockEvent, EventBatch, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
-    ScrubReport,
+    Admission, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
 };
+use kvpool_observe::{BlockEvent, EventBatch, MissStats, ScrubReport};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -145,8 +145,8 @@ pub(crate) struct PyManagerStats {
     pool: PyPoolStats,
 }
 
-impl From<ManagerStats> for PyManagerStats {
-    fn from(stats: ManagerStats) -> Self {
+impl PyManagerStats {
+    pub(crate) fn new(stats: ManagerStats, misses: Option<MissStats>) -> Self {
         Self {
             running: stats.running,
             preempted: stats.preempted,
@@ -170,8 +170,8 @@ impl From<ManagerStats> for PyManagerStats {
             block_bytes: stats.block_bytes,
             hints: stats.hints.into(),
             retention: stats.retention.map(Into::into),
-            misses: stats.misses.map(|misses| explain::counts(&misses.admitted)),
-            resumed_misses: stats.misses.map(|misses| explain::counts(&misses.resumed)),
+            misses: misses.map(|misses| explain::counts(&misses.admitted)),
+            resumed_misses: misses.map(|misses| explain::counts(&misses.resumed)),
             pool: stats.pool.into(),
         }
     }

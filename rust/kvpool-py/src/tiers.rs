@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvpool::{
     BlockId, BlockPool, Place, PoolConfig, PoolError, SwapId, TierError, Tiers, Transfer, TransferPlan, runs,
 };
+use kvpool_observe::{TierWatch, WatchConfig};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -14,7 +15,7 @@ use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
-use crate::pool::PyBlockPool;
+use crate::pool::{PyBlockPool, Scrubbers};
 use crate::retention::eviction_named;
 
 /// Tier and block, as Python has them.
@@ -44,17 +45,29 @@ fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
 }
 
 /// Tiers with so many blocks each, and alike in everything else.
-pub(crate) fn tiers(py: Python<'_>, num_blocks: &Bound<'_, PyAny>, each: &PoolConfig) -> PyResult<Tiers> {
+pub(crate) fn tiers(
+    py: Python<'_>,
+    num_blocks: &Bound<'_, PyAny>,
+    each: &PoolConfig,
+    event_capacity: i128,
+) -> PyResult<Tiers> {
+    let event_capacity = count(py, "event_capacity", event_capacity)?;
+    let watch = WatchConfig { event_capacity, ..WatchConfig::default() };
     let configs = gather("num_blocks", num_blocks, |position, item| {
         let blocks: Int = extract("num_blocks", position, &item, "an int")?;
         Ok(PoolConfig { num_blocks: count(py, "num_blocks", blocks)?, ..each.clone() })
     })?;
-    py.detach(|| Tiers::new(configs)).or_raise(py)
+    py.detach(|| {
+        let mut tiers = Tiers::new(configs)?;
+        (0..tiers.len()).try_for_each(|tier| tiers.watch_tier(tier, &watch))?;
+        Ok::<_, TierError>(tiers)
+    })
+    .or_raise(py)
 }
 
 /// Several pools, one per tier, and the copies between their blocks.
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
-pub(crate) struct PyTieredPool(Arc<Door<Tiers>>);
+pub(crate) struct PyTieredPool(Arc<Door<Tiers>>, Scrubbers);
 
 #[pymethods]
 impl PyTieredPool {
@@ -75,17 +88,16 @@ impl PyTieredPool {
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
             eviction: eviction_named(py, eviction)?,
-            event_capacity: count(py, "event_capacity", event_capacity)?,
             ..PoolConfig::default()
         };
-        Ok(Self(Arc::new(Door::new(tiers(py, num_blocks, &each)?))))
+        Ok(Self(Arc::new(Door::new(tiers(py, num_blocks, &each, event_capacity)?)), Arc::default()))
     }
 
     /// The tiers' pools, over the same state and lock.
     #[getter]
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let tiers = enter(py, &self.0, |tiers| tiers.len());
-        let pools: Vec<_> = (0..tiers).map(|tier| PyBlockPool::new(self.0.clone(), tier)).collect();
+        let pools: Vec<_> = (0..tiers).map(|tier| PyBlockPool::new(self.0.clone(), self.1.clone(), tier)).collect();
         PyTuple::new(py, pools)
     }
 

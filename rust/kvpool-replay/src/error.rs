@@ -14,7 +14,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-use crate::formats::TraceFormat;
+use crate::format::TraceFormat;
 
 /// Why a trace could not be read, or is not a valid trace.
 ///

@@ -17,6 +17,7 @@
 mod blocks;
 pub mod error;
 pub mod expand;
+mod format;
 pub mod formats;
 pub mod generate;
 pub mod labels;

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use kvpool::retention::TenantId;
 use kvpool::{
-    Advice, AdvisorConfig, BlockHasher, BlockPool, EvictionPolicy, ExtraKeys, HashChain, HashCursor,
-    HasherConfig, PoolConfig,
+    BlockHasher, BlockPool, EvictionPolicy, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig,
 };
+use kvpool_observe::{Advice, AdvisorConfig, PoolWatch, WatchConfig};
 use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::reader::ReadOptions;
 use kvpool_replay::sizing::{Blocks, HitCurve, References, lru_distances, stream};
@@ -47,8 +47,9 @@ fn chains(references: &References, salt: &str) -> Vec<HashChain> {
 
 fn pool(capacity: usize, eviction: EvictionPolicy, advisor: Option<AdvisorConfig>) -> BlockPool {
     let num_blocks = capacity + 1;
-    BlockPool::new(PoolConfig { num_blocks, block_size: 1, eviction, advisor, ..PoolConfig::default() })
-        .unwrap()
+    let config = PoolConfig { num_blocks, block_size: 1, eviction, ..PoolConfig::default() };
+    let watch = WatchConfig { advisor, ..WatchConfig::default() };
+    BlockPool::new(config).unwrap().watched(&watch).unwrap()
 }
 
 /// One request after the other, stored and released at once: the definition of `sizing`.
@@ -69,7 +70,7 @@ fn hit_rate(pool: &BlockPool) -> f64 {
 
 /// Differences of an advice's curve from the exact one, in points.
 fn off(advice: &Advice, exact: &HitCurve) -> Vec<f64> {
-    let point = |point: &kvpool::advisor::CurvePoint| {
+    let point = |point: &kvpool_observe::advisor::CurvePoint| {
         (point.block_hit_rate - exact.block_rate(exact.at(point.blocks))) * 100.0
     };
     advice.curve.iter().map(point).collect()

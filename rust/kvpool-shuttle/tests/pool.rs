@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicUsize as Counter, Ordering};
 
 use common::{check, together};
 use kvpool::{
-    BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashCursor,
-    HasherConfig, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolStats,
+    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashCursor, HasherConfig,
+    ManagerConfig, ManagerError, PoolConfig, PoolError, PoolStats,
 };
+use kvpool_observe::{BlockEvent, ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 use shuttle::sync::{Mutex, MutexGuard};
 use shuttle::thread::yield_now;
 
@@ -35,14 +36,16 @@ impl<T> Locked<T> {
 }
 
 fn manager(num_blocks: usize) -> Arc<Locked<CacheManager>> {
-    let config =
-        ManagerConfig { num_blocks, block_size: BLOCK, event_capacity: 1000, ..ManagerConfig::default() };
-    Locked::new(CacheManager::new(config).expect("a configuration"))
+    let config = ManagerConfig { num_blocks, block_size: BLOCK, ..ManagerConfig::default() };
+    let watch = ManagerWatchConfig { event_capacity: 1000, ..ManagerWatchConfig::default() };
+    let manager = CacheManager::new(config).and_then(|manager| manager.watched(&watch));
+    Locked::new(manager.expect("a configuration"))
 }
 
 fn pool(num_blocks: usize) -> Arc<Locked<BlockPool>> {
-    let config = PoolConfig { num_blocks, block_size: BLOCK, event_capacity: 1000, ..PoolConfig::default() };
-    Locked::new(BlockPool::new(config).expect("a configuration"))
+    let config = PoolConfig { num_blocks, block_size: BLOCK, ..PoolConfig::default() };
+    let watch = WatchConfig { event_capacity: 1000, ..WatchConfig::default() };
+    Locked::new(BlockPool::new(config).and_then(|pool| pool.watched(&watch)).expect("a configuration"))
 }
 
 fn hasher() -> Arc<BlockHasher> {

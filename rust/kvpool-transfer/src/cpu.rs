@@ -7,10 +7,10 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::thread;
 
-use crate::mapping::Pair;
 use crate::memory::{Span, copy_spans};
 use crate::runs::spans;
 use crate::store::Store;
+use crate::words::Pair;
 
 /// Bytes per thread that are worth starting it.
 const BYTES_PER_THREAD: u64 = 4 << 20;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::planner::Method;
-use crate::store::Device;
+use crate::words::Device;
+use crate::words::Method;
 
 /// A call of the CUDA driver that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ mod region;
 mod runs;
 mod store;
 mod sync;
+mod words;
 
 pub use driver::{StreamHandle, driver_version};
 pub use engine::{
@@ -48,9 +49,9 @@ pub use engine::{
     TransferEngine,
 };
 pub use error::{CudaError, End, TransferError, Unavailable};
-pub use mapping::Pair;
 pub use memory::{PageKind, RawPairs};
-pub use planner::{Direction, Method, Question, Threshold, Thresholds};
+pub use planner::{Direction, Question, Threshold, Thresholds};
 pub use region::{Array, Region};
 pub use runs::{Run, cut, runs, singles};
-pub use store::{Device, HostOptions, NumaNode, Store};
+pub use store::{HostOptions, NumaNode, Store};
+pub use words::{Device, Method, Pair};

@@ -13,15 +13,7 @@ use hashbrown::HashSet;
 
 use crate::error::{End, TransferError};
 use crate::store::{Relation, Store};
-
-/// One block's copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// Block of the source store.
-    pub src: u32,
-    /// Block of the destination store.
-    pub dst: u32,
-}
+use crate::words::Pair;
 
 /// Blocks that are members of a mapping: a bit each where the pool is small beside the mapping, else a hash set.
 enum BlockSet {

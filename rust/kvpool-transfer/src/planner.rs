@@ -10,53 +10,12 @@
 //!
 //! Pure functions of what is known before a copy; no driver call, no memory.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::TransferError;
-
-/// How bytes are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// The planner's choice.
-    Auto,
-    /// A kernel on the device, which reaches page-locked host memory, too.
-    Kernel,
-    /// The copy engine, one call for many descriptors.
-    Batch,
-    /// Through whole blocks in a buffer on the device, and page-locked memory if the host's is pageable.
-    Staged,
-    /// The copy engine, one call per piece.
-    Memcpy,
-    /// The processor.
-    Cpu,
-}
-
-impl Method {
-    /// All of them.
-    pub const ALL: [Self; 6] = [Self::Auto, Self::Kernel, Self::Batch, Self::Staged, Self::Memcpy, Self::Cpu];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::Batch => "batch",
-            Self::Staged => "staged",
-            Self::Memcpy => "memcpy",
-            Self::Cpu => "cpu",
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::words::Method;
 
 impl FromStr for Method {
     type Err = TransferError;

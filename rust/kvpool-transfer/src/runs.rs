@@ -3,9 +3,9 @@
 //! The driver never merges descriptors, and each costs about half a microsecond (vLLM PR 48434): of 8 KiB pages in runs of
 //! 16, merged copies reached 54 GB/s where single ones reached 15.
 
-use crate::mapping::Pair;
 use crate::memory::Span;
 use crate::region::Region;
+use crate::words::Pair;
 
 /// Consecutive source blocks that go to consecutive destination blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

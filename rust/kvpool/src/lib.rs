@@ -28,18 +28,17 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod advisor;
 mod allocator;
 mod block;
 mod block_lists;
 mod error;
-mod events;
 pub mod evictor;
 mod fence;
 mod free_list;
 pub mod journal;
 mod list;
 mod manager;
+pub mod observe;
 mod pool;
 mod prefix_index;
 pub mod retention;
@@ -48,11 +47,9 @@ mod shorten;
 mod stats;
 mod tiers;
 
-pub use advisor::{Advice, AdvisorConfig};
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{InvariantViolation, PoolError, Refusal};
-pub use events::{BlockEvent, EventBatch};
 pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
 pub use fence::Ticket;
 pub use free_list::FreeBlockList;
@@ -62,13 +59,12 @@ pub use kvpool_hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ExplainConfig, Explanation, ManagerConfig, ManagerError, ManagerStats,
-    MissReason, MissStats, NewBlock, Refused, RequestHints, RequestId, RequestInfo, RequestRef, RequestState,
-    RetentionRange, StepOutcome, StepPlan, explain,
+    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
+    RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;
-pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered, ScrubReport};
+pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use shorten::shorten;

@@ -16,7 +16,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// Behind the last block, and before the first.
-const END: u32 = 0;
+pub(crate) const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
 
 /// The neighbours of a block on a list.
@@ -98,6 +98,10 @@ impl List {
 
     pub(crate) const fn front(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.front)) } else { None }
+    }
+
+    pub(crate) const fn back(&self) -> Option<BlockId> {
+        if self.len > 0 { Some(BlockId::new(self.back)) } else { None }
     }
 
     /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.

@@ -9,6 +9,7 @@ use kvpool::{
     HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
     RetentionRange, Verify,
 };
+use kvpool_observe::{PoolWatch, WatchConfig};
 
 const BLOCK_SIZE: usize = 4;
 
@@ -22,11 +23,17 @@ fn chain(algorithm: HashAlgorithm) -> HashChain {
 }
 
 fn config() -> PoolConfig {
-    PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, event_capacity: 100, ..PoolConfig::default() }
+    PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..PoolConfig::default() }
+}
+
+/// A pool whose events are kept.
+fn pool_of(config: PoolConfig) -> BlockPool {
+    let events = WatchConfig { event_capacity: 100, ..WatchConfig::default() };
+    BlockPool::new(config).unwrap().watched(&events).unwrap()
 }
 
 fn pool() -> BlockPool {
-    BlockPool::new(config()).unwrap()
+    pool_of(config())
 }
 
 /// The algorithm of a chain that was refused was the pool's from then on.
@@ -163,7 +170,7 @@ fn a_commit_counts_each_block_once() {
 #[test]
 fn events_know_the_algorithm_of_their_digests() {
     let config = PoolConfig { verify: Verify::Fingerprint, ..config() };
-    let mut pool = BlockPool::new(config).unwrap();
+    let mut pool = pool_of(config);
     for algorithm in [HashAlgorithm::Sha256, HashAlgorithm::Xxh3] {
         let table = pool.allocate(2).unwrap();
         pool.register(&table, &chain(algorithm), 0).unwrap();

@@ -14,6 +14,7 @@ use kvpool::{
     LruEvictor, MAX_BLOCKS, ManagerConfig, ManagerError, NULL_BLOCK, PoolConfig, PoolError, PrefixIndex,
     RequestRef, Verify,
 };
+use kvpool_observe::{PoolWatch, WatchConfig};
 
 const B: usize = 4;
 
@@ -342,8 +343,9 @@ fn collisions_are_counted_misses() {
         (Verify::Tokens, &other_fingerprint),
         (Verify::Tokens, &other_tokens),
     ] {
-        let config = PoolConfig { verify, event_capacity: 50, ..pool_config(10) };
-        let mut pool = BlockPool::new(config).unwrap();
+        let config = PoolConfig { verify, ..pool_config(10) };
+        let events = WatchConfig { event_capacity: 50, ..WatchConfig::default() };
+        let mut pool = BlockPool::new(config).unwrap().watched(&events).unwrap();
         let table = pool.allocate(3).unwrap();
         pool.register(&table, &mine, 0).unwrap();
         pool.mark_computed(&table).unwrap();

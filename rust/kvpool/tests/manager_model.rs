@@ -12,6 +12,7 @@
 )]
 
 use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, StepOutcome, Verify};
+use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -90,21 +91,18 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 struct Pair {
     manager: CacheManager,
+    scrubber: ManagerScrubber,
     model: ReferenceManager,
 }
 
 impl Pair {
     fn new(num_blocks: usize, watermark: f64, verify: Verify) -> Self {
-        let config = ManagerConfig {
-            num_blocks,
-            block_size: BLOCK_SIZE,
-            watermark,
-            verify,
-            digest: true,
-            ..Default::default()
-        };
+        let config =
+            ManagerConfig { num_blocks, block_size: BLOCK_SIZE, watermark, verify, ..Default::default() };
         let model = ReferenceManager::new(ReferencePool::new(num_blocks, BLOCK_SIZE, false), None, watermark);
-        Self { manager: CacheManager::new(config).unwrap(), model }
+        let digest = ManagerWatchConfig { digest: true, ..Default::default() };
+        let manager = CacheManager::new(config).unwrap().watched(&digest).unwrap();
+        Self { manager, scrubber: ManagerScrubber::default(), model }
     }
 
     fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
@@ -198,7 +196,7 @@ impl Pair {
             }
             Operation::Reset => (manager.reset().is_ok(), self.model.reset()),
             Operation::Digest => {
-                manager.scrub(3).unwrap();
+                self.scrubber.scrub(manager, 3).unwrap();
                 assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));
                 (true, true)
             }

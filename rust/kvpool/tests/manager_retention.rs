@@ -14,6 +14,7 @@ use kvpool::{
     BlockHash, BlockId, BlockState, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError,
     PoolError, RequestHints, RequestRef, RetentionRange,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -123,9 +124,10 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
             block_size: B,
             retention: Some(RetentionConfig::default()),
             host_blocks: 5,
-            event_capacity,
             ..ManagerConfig::default()
         })
+        .unwrap()
+        .watched(&ManagerWatchConfig { event_capacity, ..ManagerWatchConfig::default() })
         .unwrap();
         let swap = |manager: &mut CacheManager, out: bool| {
             let ids = [RequestRef::Int(1)];

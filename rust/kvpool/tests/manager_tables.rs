@@ -18,6 +18,7 @@ use kvpool::{
     BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef, RequestState,
     SwapId, TransferPlan, Verify, runs,
 };
+use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::Kv;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -124,6 +125,7 @@ struct Known {
 
 struct Rig {
     manager: CacheManager,
+    scrubber: ManagerScrubber,
     /// Cells by tier, block and slot.
     store: Vec<Vec<[Option<Kv>; BLOCK_SIZE]>>,
     known: BTreeMap<i64, Known>,
@@ -140,12 +142,14 @@ impl Rig {
             host_blocks,
             block_size: BLOCK_SIZE,
             verify,
-            digest: true,
             ..ManagerConfig::default()
         });
+        let digest = ManagerWatchConfig { digest: true, ..ManagerWatchConfig::default() };
+        let manager = manager.unwrap().watched(&digest).unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
         let (known, swaps) = (BTreeMap::new(), Vec::new());
-        Self { manager: manager.unwrap(), store, known, swaps, weights: 0, resets: 0 }
+        let scrubber = ManagerScrubber::default();
+        Self { manager, scrubber, store, known, swaps, weights: 0, resets: 0 }
     }
 
     /// Everything that a refused call must not change.
@@ -325,7 +329,7 @@ impl Rig {
             }
             Operation::Reset { drained } => self.reset(drained),
             Operation::Digest => {
-                self.manager.scrub(3).unwrap();
+                self.scrubber.scrub(&mut self.manager, 3).unwrap();
                 let digest = self.manager.state_digest();
                 assert_eq!(digest, Some(self.manager.state_digest_from_scratch()));
             }

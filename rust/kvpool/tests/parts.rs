@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use kvpool::hash::HashChain;
 use kvpool::{
-    BlockAllocator, BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, Candidate, ChainLink, Content,
-    Evictor, ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, Inserted,
-    LruEvictor, PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
+    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockPool, Candidate, ChainLink, Content, Evictor,
+    ExtraKeys, Fingerprint, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, Inserted, LruEvictor,
+    PoolConfig, PoolError, PrefixIndex, Refusal, Verify,
 };
+use kvpool_observe::{BlockEvent, PoolWatch, WatchConfig};
 
 const B: usize = 2;
 
@@ -368,9 +369,10 @@ fn a_parent_that_is_not_known_is_none() {
         let (algorithm, hash) = (HashAlgorithm::Sha256, second.hashes()[1]);
         ChainLink::forged(algorithm, 0, hash, None, parent, 1, vec![7, 8].into())
     };
-    let config = PoolConfig { num_blocks: 4, block_size: B, event_capacity: 9, ..Default::default() };
+    let config = PoolConfig { num_blocks: 4, block_size: B, ..Default::default() };
+    let events = WatchConfig { event_capacity: 9, ..Default::default() };
     for parent in [None, Some(second.hashes()[0])] {
-        let mut pool = BlockPool::new(config.clone()).unwrap();
+        let mut pool = BlockPool::new(config.clone()).unwrap().watched(&events).unwrap();
         let block = pool.allocate(1).unwrap();
         pool.register(&block, &first, 1).unwrap();
         pool.mark_computed(&block).unwrap();

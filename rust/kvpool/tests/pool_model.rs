@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockEvent, BlockHash, BlockHasher, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
-    PoolConfig, Ticket, Verify,
+    BlockHash, BlockHasher, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig, PoolConfig,
+    Ticket, Verify,
 };
+use kvpool_observe::{BlockEvent, PoolWatch, Scrubber, WatchConfig};
 use kvpool_testing::{ReferencePool, block_ids, indices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -95,6 +96,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// The core, the model, and the tables that the test holds in both.
 struct Pair {
     pool: BlockPool,
+    scrubber: Scrubber,
     model: ReferencePool,
     hasher: Arc<BlockHasher>,
     tables: Vec<Vec<usize>>,
@@ -105,17 +107,12 @@ impl Pair {
     fn new(num_blocks: usize, verify: Verify, duplicates: DuplicatePolicy) -> Self {
         let hasher =
             BlockHasher::new(HasherConfig { block_size: BLOCK_SIZE, verify, ..Default::default() }).unwrap();
-        let config = PoolConfig {
-            num_blocks,
-            block_size: BLOCK_SIZE,
-            verify,
-            duplicates,
-            event_capacity: 1000,
-            digest: true,
-            ..Default::default()
-        };
+        let config =
+            PoolConfig { num_blocks, block_size: BLOCK_SIZE, verify, duplicates, ..Default::default() };
+        let watch = WatchConfig { event_capacity: 1000, digest: true, advisor: None };
         Self {
-            pool: BlockPool::new(config).unwrap(),
+            pool: BlockPool::new(config).unwrap().watched(&watch).unwrap(),
+            scrubber: Scrubber::default(),
             model: ReferencePool::new(num_blocks, BLOCK_SIZE, duplicates == DuplicatePolicy::DropOnRelease),
             hasher: Arc::new(hasher),
             tables: Vec::new(),
@@ -256,7 +253,7 @@ impl Pair {
                 true
             }
             Operation::Digest => {
-                self.pool.scrub(3).unwrap();
+                self.scrubber.scrub(&mut self.pool, 3).unwrap();
                 let digest = self.pool.state_digest();
                 assert_eq!(digest, Some(self.pool.state_digest_from_scratch()));
                 true

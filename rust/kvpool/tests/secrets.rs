@@ -8,6 +8,7 @@ use kvpool::hash::{Adapter, HashAlgorithm, HashChain, MultimodalItem, Verify};
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, PoolConfig,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 const KEY: [u8; 32] = [0xa7; 32];
 const SEED: &str = "seed-of-them-all";
@@ -40,9 +41,14 @@ fn config() -> ManagerConfig {
         key: Some(KEY),
         seed: Some(SEED.to_owned()),
         host_blocks: 10,
-        event_capacity: 10,
         ..ManagerConfig::default()
     }
+}
+
+/// A manager that keeps events: they are printed with it.
+fn manager() -> CacheManager {
+    let events = ManagerWatchConfig { event_capacity: 10, ..ManagerWatchConfig::default() };
+    CacheManager::new(config()).unwrap().watched(&events).unwrap()
 }
 
 /// The forms in which `Debug` and `Display` may show bytes: as text, as numbers, as hexadecimal digits.
@@ -107,7 +113,7 @@ fn hashing_prints_no_secret() {
 
 #[test]
 fn managers_and_pools_print_no_secret() {
-    let mut manager = CacheManager::new(config()).unwrap();
+    let mut manager = manager();
     assert_tells_nothing("config", &config());
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     manager.admit("request-1", cursor).unwrap();
@@ -131,7 +137,7 @@ fn managers_and_pools_print_no_secret() {
 
 #[test]
 fn refusals_print_no_secret() {
-    let mut manager = CacheManager::new(config()).unwrap();
+    let mut manager = manager();
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     manager.admit("request-1", cursor).unwrap();
     // A name that is taken: the refusal hands the prompt back.

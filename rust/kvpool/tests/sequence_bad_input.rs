@@ -12,6 +12,7 @@ use kvpool::{
     PoolError, SequenceError, SequenceId, Sequences, SwapId, TierError, Tiers, Transfer, TransferPlan,
     Verify,
 };
+use kvpool_observe::TierWatch;
 
 const B: usize = 4;
 

@@ -10,9 +10,10 @@ mod operation;
 use std::collections::BTreeMap;
 
 use kvpool::{
-    Admission, BlockEvent, BlockHash, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError,
-    Place, RequestRef, RequestState, StepOutcome, SwapId, TableChange,
+    Admission, BlockHash, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, Place,
+    RequestRef, RequestState, StepOutcome, SwapId, TableChange,
 };
+use kvpool_observe::{BlockEvent, ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use operation::LAST_ID;
 pub use operation::{Operation, Planned, Setting};
@@ -27,6 +28,7 @@ const MOST_BLOCKS: usize = 20;
 #[derive(Debug)]
 pub struct Manager {
     manager: CacheManager,
+    scrubber: ManagerScrubber,
     model: Option<ReferenceManager>,
     /// Swaps under way, oldest first.
     swaps: Vec<u64>,
@@ -416,7 +418,7 @@ impl Manager {
         self.manager.check_invariants()?;
         let digest = self.manager.state_digest();
         same("digest of the state", &digest, &Some(self.manager.state_digest_from_scratch()))?;
-        same("scrub", &self.manager.scrub(2).map(|_| ()), &Ok(()))?;
+        same("scrub", &self.scrubber.scrub(&mut self.manager, 2).map(|_| ()), &Ok(()))?;
         if let Some(model) = &self.model {
             for (tier, expected) in model.pools.iter().enumerate() {
                 let Ok(pool) = self.manager.tiers().pool(tier) else { continue };
@@ -510,17 +512,17 @@ impl Machine for Manager {
             verify,
             duplicates,
             eviction,
-            event_capacity: 1000,
-            digest: true,
             ..Default::default()
         };
-        let manager =
-            CacheManager::new(config).map_err(|error| Failure::new("setting", error.to_string()))?;
+        let watch = ManagerWatchConfig { event_capacity: 1000, digest: true, ..Default::default() };
+        let manager = CacheManager::new(config).and_then(|manager| manager.watched(&watch));
+        let manager = manager.map_err(|error| Failure::new("setting", error.to_string()))?;
+        let scrubber = ManagerScrubber::default();
         let pool =
             |blocks| ReferencePool::new(blocks, BLOCK_SIZE, duplicates == DuplicatePolicy::DropOnRelease);
         let host = (host_blocks > 0).then(|| pool(host_blocks));
         let model = setting.is_lru().then(|| ReferenceManager::new(pool(num_blocks), host, watermark));
-        Ok(Self { manager, model, swaps: Vec::new(), matchable: BTreeMap::new(), whole: true })
+        Ok(Self { manager, scrubber, model, swaps: Vec::new(), matchable: BTreeMap::new(), whole: true })
     }
 
     fn apply(&mut self, operation: &Operation, script: &mut Script) -> Result<(), Failure> {
@@ -561,6 +563,7 @@ impl Machine for Manager {
         ("block_ids", "use kvpool_testing::block_ids;\n"),
         ("indices", "use kvpool_testing::indices;\n"),
         ("manager", "use kvpool::*;\n"),
+        ("watched(", text::OBSERVE),
         ("prompt(&", PROMPT),
         ("&refs(", REFS),
         ("(table)", TABLE),
@@ -576,9 +579,9 @@ impl Machine for Manager {
         if watermark {
             fields.push_str("watermark: 0.2, ");
         }
-        fields.push_str("event_capacity: 1000, ");
+        let watched = text::MANAGER_EVENTS;
         vec![format!(
-            "let mut manager = CacheManager::new(ManagerConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap();"
+            "let mut manager = CacheManager::new(ManagerConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap(){watched};"
         )]
     }
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockEvent, BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
-    HasherConfig, PoolConfig, PoolStats, Ticket,
+    BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
+    PoolConfig, PoolStats, Ticket,
 };
+use kvpool_observe::{BlockEvent, PoolWatch, Scrubber, WatchConfig};
 use kvpool_testing::{ReferencePool, block_ids, indices};
 pub use operation::{Operation, Prompt, Setting};
 
@@ -30,6 +31,7 @@ const TICKETS: u64 = 10;
 pub struct Pool {
     setting: Setting,
     pool: BlockPool,
+    scrubber: Scrubber,
     model: ReferencePool,
     hasher: Arc<BlockHasher>,
     tables: Vec<Vec<usize>>,
@@ -416,7 +418,7 @@ impl Pool {
         self.pool.check_invariants()?;
         let digest = self.pool.state_digest();
         same("digest of the state", &digest, &Some(self.pool.state_digest_from_scratch()))?;
-        same("scrub", &self.pool.scrub(2).map(|_| ()), &Ok(()))?;
+        same("scrub", &self.scrubber.scrub(&mut self.pool, 2).map(|_| ()), &Ok(()))?;
         same("free order", &indices(&self.pool.free_order()), &self.model.free)?;
         if self.setting.is_lru() {
             same("eviction order", &indices(&self.pool.eviction_order()), &self.model.evictable)?;
@@ -480,14 +482,15 @@ impl Machine for Pool {
             duplicates,
             eviction,
             retention,
-            event_capacity: 1000,
-            digest: true,
             ..Default::default()
         };
+        let watch = WatchConfig { event_capacity: 1000, digest: true, advisor: None };
+        let pool = BlockPool::new(config).and_then(|pool| pool.watched(&watch));
         let drop = duplicates == DuplicatePolicy::DropOnRelease;
         Ok(Self {
             setting: setting.clone(),
-            pool: BlockPool::new(config).map_err(|error| wrong(&error))?,
+            pool: pool.map_err(|error| wrong(&error))?,
+            scrubber: Scrubber::default(),
             model: ReferencePool::new(num_blocks, BLOCK_SIZE, drop),
             hasher: Arc::new(hasher),
             tables: Vec::new(),
@@ -530,6 +533,7 @@ impl Machine for Pool {
         ("block_ids", "use kvpool_testing::block_ids;\n"),
         ("indices", "use kvpool_testing::indices;\n"),
         ("pool", "use kvpool::*;\n"),
+        ("watched(", text::OBSERVE),
         ("hasher()", EXTRA),
         ("&chain(", CHAIN),
         ("&link(", LINK),
@@ -539,15 +543,13 @@ impl Machine for Pool {
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify, duplicates, eviction, .. } = *setting;
         let mut fields = text::settings(verify, duplicates, eviction);
-        if setting.whole {
-            fields.push_str("event_capacity: 1000, ");
-        }
         if setting.retention {
             let third = (num_blocks - 1) / 3;
             fields.push_str(&format!("retention: Some(RetentionConfig {{ pin_budget: {third}, tenants: vec![TenantLimits {{ tenant: TenantId(1), floor: {}, ceiling: Some({third}) }}] }}), ", third / 2));
         }
+        let watched = if setting.whole { text::EVENTS } else { "" };
         vec![format!(
-            "let mut pool = BlockPool::new(PoolConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap();"
+            "let mut pool = BlockPool::new(PoolConfig {{ num_blocks: {num_blocks}, block_size: {BLOCK_SIZE}, {fields}..Default::default() }}).unwrap(){watched};"
         )]
     }
 

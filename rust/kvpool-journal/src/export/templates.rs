@@ -32,7 +32,7 @@ pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) ->
         format!("duplicates: {:?}.parse().unwrap()", config.duplicates.name()),
         format!("eviction: kvpool_policies::by_name({:?}).unwrap()", config.eviction.name()),
         format!("verify: {:?}.parse().unwrap()", config.verify.name()),
-        format!("event_capacity: {}", config.event_capacity),
+        format!("event_capacity: {}", 0),
     ];
     if let Some(retention) = &config.retention {
         let tenants: Vec<String> = retention
@@ -72,7 +72,7 @@ pub(super) fn python_pool(config: &ManagerConfig, kind: Subject, caching: bool) 
         format!("duplicates={:?}", config.duplicates.name()),
         format!("eviction={:?}", config.eviction.name()),
         format!("verify={:?}", config.verify.name()),
-        format!("event_capacity={}", config.event_capacity),
+        format!("event_capacity={}", 0),
     ];
     if let Some(retention) = &config.retention {
         let tenants: Vec<String> = retention

@@ -38,49 +38,9 @@ use scan::Scanner;
 pub(crate) use sized::MOST_REFERENCES;
 pub use write::write_trace;
 
-/// How a trace is written down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum TraceFormat {
-    /// Mooncake JSONL: one request a line.
-    #[default]
-    Mooncake,
-    /// Mooncake JSONL with sessions and delays, as `AIPerf` and Dynamo use it.
-    MooncakeSessions,
-    /// Qwen-Bailian usage traces.
-    Bailian,
-    /// kv-cache-tester: one JSON document per coding session, with nested sub-agents.
-    KvCacheTester,
-    /// One request a line, each with its block size, as kvcache-simulator reads them.
-    BlockRows,
-    /// Recorded KV events of an engine's cache.
-    KvEvents,
-}
+pub use crate::format::TraceFormat;
 
 impl TraceFormat {
-    /// Every format.
-    pub const ALL: &'static [Self] = &[
-        Self::Mooncake,
-        Self::MooncakeSessions,
-        Self::Bailian,
-        Self::KvCacheTester,
-        Self::BlockRows,
-        Self::KvEvents,
-    ];
-
-    /// The name, as users write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mooncake => "mooncake",
-            Self::MooncakeSessions => "mooncake-sessions",
-            Self::Bailian => "bailian",
-            Self::KvCacheTester => "kv-cache-tester",
-            Self::BlockRows => "block-rows",
-            Self::KvEvents => "kv-events",
-        }
-    }
-
     /// Tokens that an id stands for, where neither the trace nor the caller says; `None` where the trace must say.
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {

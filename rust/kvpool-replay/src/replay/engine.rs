@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
+use kvpool_observe::ManagerWatch;
 
 use super::prefetch::Prefetch;
 use super::report::{EngineReport, HitCounts};
@@ -329,7 +330,7 @@ impl Engine {
 
     /// Tokens that were computed at first admissions, by reason.
     pub(super) fn misses(&self) -> Option<BTreeMap<&'static str, u64>> {
-        let misses = self.manager.stats().misses?;
+        let misses = self.manager.misses()?;
         Some(misses.admitted.iter().filter(|&(_, tokens)| tokens > 0).collect())
     }
 

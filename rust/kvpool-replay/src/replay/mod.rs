@@ -24,9 +24,10 @@ use std::sync::Arc;
 
 use kvpool::journal::Journal;
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, EvictionPolicy, ExplainConfig, HashAlgorithm, HasherConfig,
-    ManagerConfig, ManagerError, PoolConfig, Verify,
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
+    ManagerError, PoolConfig, Verify,
 };
+use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};
@@ -344,13 +345,13 @@ impl Replay {
             seed: config.seed.clone(),
             eviction: config.eviction,
             watermark: config.watermark,
-            explain,
             ..ManagerConfig::default()
         };
-        let manager = match journal {
+        let mut manager = match journal {
             None => CacheManager::new(settings)?,
             Some(journal) => CacheManager::with_journal(settings, journal)?,
         };
+        manager.watch(&ManagerWatchConfig { explain, ..ManagerWatchConfig::default() })?;
         Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }
 

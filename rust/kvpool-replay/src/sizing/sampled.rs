@@ -37,7 +37,7 @@
 //! Costs: a hash per reference (1 to 3 ns) and 100 to 400 ns per sampled one; 54 to 110 bytes per block followed, and
 //! 0.25 MB for the buckets. Sampling saves memory, not time: what fits is faster exactly.
 
-use kvpool::advisor::{Bound, DistanceHistogram, SampledStack};
+use kvpool_observe::advisor::{Bound, DistanceHistogram, SampledStack};
 
 use super::curve::{CurvePoint, HitCurve};
 use super::error::{SizingError, setting};

@@ -18,7 +18,7 @@
 //! Costs, once [`References`] are made: O(runs * log(requests) + unique blocks). 8 bytes per unique block while it works;
 //! 24 bytes held per distance that occurs.
 
-use kvpool::advisor::Fenwick;
+use kvpool_observe::advisor::Fenwick;
 
 use super::curve::{CurvePoint, HitCurve};
 use super::references::References;

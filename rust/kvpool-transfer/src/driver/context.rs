@@ -13,7 +13,7 @@ use super::api::{Api, Code, Handle, api};
 use super::objects::{DeviceMemory, PinnedMemory, Registration, Table};
 use crate::error::{CudaError, TransferError, Unavailable};
 use crate::region::Region;
-use crate::store::Device;
+use crate::words::Device;
 
 /// The kernels for every device since Turing, and PTX for those to come; built by `cuda/build_fatbin.py`.
 static FATBIN: &[u8] = include_bytes!("../../../../cuda/block_copy.fatbin");

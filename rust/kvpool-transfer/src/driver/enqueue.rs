@@ -8,8 +8,8 @@ use super::api::BatchAttributes;
 use super::context::{Context, StreamHandle};
 use super::objects::Table;
 use crate::error::CudaError;
-use crate::mapping::Pair;
 use crate::memory::Span;
+use crate::words::Pair;
 
 /// Pairs that travel in the parameters of one launch.
 pub(crate) const MAX_PAIRS: usize = 480;

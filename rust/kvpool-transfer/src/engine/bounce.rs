@@ -8,8 +8,8 @@ use super::job::Shape;
 use crate::cpu;
 use crate::driver::{Context, PinnedMemory};
 use crate::error::CudaError;
-use crate::mapping::Pair;
 use crate::store::Store;
+use crate::words::Pair;
 
 /// Page-locked buffers between pageable memory and the device.
 pub(super) struct Bounce {

@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::{Options, TransferEngine};
 use crate::driver::DeviceMemory;
 use crate::error::TransferError;
-use crate::planner::{Direction, Method, Threshold, Thresholds};
+use crate::planner::{Direction, Threshold, Thresholds};
 use crate::region::Region;
 use crate::store::{HostOptions, Store};
+use crate::words::Method;
 
 /// One way to move so many pieces of so many bytes, and what it reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

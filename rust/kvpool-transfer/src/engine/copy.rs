@@ -11,8 +11,10 @@ use super::transfer::{Held, Transfer};
 use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
-use crate::planner::{Direction, Method};
-use crate::store::{Device, Store};
+use crate::planner::Direction;
+use crate::store::Store;
+use crate::words::Device;
+use crate::words::Method;
 
 /// A mapping in the memory of a device: rows of two 64-bit ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,11 +13,12 @@ use super::copy::DeviceMapping;
 use super::job::{Job, Shape};
 use crate::driver::{Blocks, Context, DeviceMemory, Event, Grid, Side, Stream, StreamHandle, Table};
 use crate::error::{CudaError, TransferError};
-use crate::mapping::Pair;
 use crate::memory::Span;
-use crate::planner::{Direction, Method, Question};
+use crate::planner::{Direction, Question};
 use crate::runs::{cut, runs, singles};
 use crate::store::{Pinning, Store};
+use crate::words::Method;
+use crate::words::Pair;
 
 /// A buffer on the device, and its last use.
 struct Slot {

@@ -172,9 +172,10 @@ mod tests {
 
     use super::super::{After, EngineConfig, Options, TransferEngine};
     use super::{KEPT, SWEEP, Transfer, UNTOLD};
-    use crate::planner::Method;
     use crate::region::Region;
-    use crate::store::{Device, Store};
+    use crate::store::Store;
+    use crate::words::Device;
+    use crate::words::Method;
 
     /// A store of two blocks, and its memory.
     fn store() -> (Arc<Store>, Box<[u8; 8]>) {

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::mapping::Pair;
 use crate::memory::Span;
 use crate::region::Region;
 use crate::runs::{cut, runs, spans};
-use crate::store::{Device, Packed, Pinning, Store};
+use crate::store::{Packed, Pinning, Store};
+use crate::words::Device;
+use crate::words::Pair;
 
 /// A checked copy.
 #[derive(Clone, Debug)]

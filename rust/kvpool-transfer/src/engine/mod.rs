@@ -41,10 +41,12 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::mapping;
-use crate::planner::{Direction, Method, Question, Thresholds};
-use crate::store::{Device, Store};
+use crate::planner::{Direction, Question, Thresholds};
+use crate::store::Store;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::words::Device;
+use crate::words::Method;
 
 /// What a submitted copy waits for.
 #[derive(Clone, Debug)]

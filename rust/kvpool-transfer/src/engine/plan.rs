@@ -15,8 +15,10 @@ use super::transfer::Transfer;
 use super::{After, Options, TransferEngine};
 use crate::driver::StreamHandle;
 use crate::error::TransferError;
-use crate::planner::{Direction, Method};
-use crate::store::{Device, Store};
+use crate::planner::Direction;
+use crate::store::Store;
+use crate::words::Device;
+use crate::words::Method;
 
 /// A block's copy between tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

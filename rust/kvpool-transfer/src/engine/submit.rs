@@ -12,9 +12,10 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::memory::Span;
-use crate::planner::{Direction, Method};
+use crate::planner::Direction;
 use crate::store::Store;
 use crate::sync::atomic::Ordering;
+use crate::words::Method;
 
 /// What a job on the worker thread waits for.
 enum Gate {

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Event, StreamHandle};
 use crate::error::TransferError;
-use crate::planner::Method;
-use crate::store::{Device, Store};
+use crate::store::Store;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::words::Device;
+use crate::words::Method;
 
 /// The stores of a copy under way.
 #[derive(Debug)]

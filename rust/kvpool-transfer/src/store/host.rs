@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::packed::packed;
-use super::{Device, Pinning, Store};
+use super::{Pinning, Store};
 use crate::driver::{Context, Registration};
 use crate::error::TransferError;
 use crate::memory::HostMemory;
 use crate::region::Region;
+use crate::words::Device;
 
 /// Which NUMA node a host pool is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,28 +23,11 @@ use crate::error::TransferError;
 use crate::memory::{self, HostMemory, PageKind};
 use crate::region::{self, Region};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::words::Device;
 pub(crate) use compare::Relation;
 pub use host::{HostOptions, NumaNode};
 pub(crate) use packed::Packed;
 use packed::packed;
-
-/// Where memory lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Device {
-    /// In this process.
-    Cpu,
-    /// On a CUDA device, by its number.
-    Cuda(u32),
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
 
 impl std::str::FromStr for Device {
     type Err = TransferError;

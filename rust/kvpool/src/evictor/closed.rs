@@ -33,13 +33,12 @@
 use std::cmp::Reverse;
 
 use super::policy::{Content, Policy};
+use super::ranks::Ranks;
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
-use crate::retention::{
-    EvictionCause, Hint, Ranks, Retain, Retention, RetentionConfig, RetentionStats, TenantId,
-};
+use crate::retention::{EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, TenantId};
 
 /// What is known of a block's content.
 #[derive(Clone, Copy, Debug, Default)]

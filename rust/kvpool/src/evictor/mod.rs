@@ -14,6 +14,7 @@ pub mod lru;
 mod names;
 pub mod policies;
 pub mod policy;
+mod ranks;
 pub(crate) mod slots;
 
 use std::fmt;
@@ -30,6 +31,7 @@ pub use policy::{Content, Policy};
 /// invariants fail. The core's own orders need all of it, so a second copy elsewhere would be the only other way.
 pub mod parts {
     pub use super::ghosts::Ghosts;
+    pub use super::slots::Slots;
     pub use crate::block_lists::BlockLists;
     pub use crate::error::ensure;
     pub use crate::list::try_reserve;

@@ -18,8 +18,9 @@ use crate::list::try_reserve;
 /// An empty slot.
 const EMPTY: u32 = 0;
 
+/// Finds numbers by their keys, where the keys are an array of the caller's.
 #[derive(Clone)]
-pub(crate) struct Slots {
+pub struct Slots {
     slots: Vec<u32>,
     secret: [u64; 2],
 }
@@ -33,7 +34,7 @@ impl fmt::Debug for Slots {
 
 impl Slots {
     /// An empty table without room.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let state = RandomState::new();
         Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
     }
@@ -44,12 +45,12 @@ impl Slots {
     }
 
     /// Takes the memory for `numbers` numbers, and changes nothing.
-    pub(crate) fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
+    pub fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
     /// Makes room for `numbers` numbers, and has these alone. Allocates nothing after [`Self::reserve`]. O(numbers).
-    pub(crate) fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
+    pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
         // No more than there is room for, whatever the caller's lists say: a table that is full has no end to its probes.
@@ -57,22 +58,22 @@ impl Slots {
     }
 
     /// Forgets all numbers.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.slots.fill(EMPTY);
     }
 
     /// Numbers in the table. O(capacity).
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
     /// The number of `key`.
-    pub(crate) fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
+    pub fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
     }
 
     /// Puts `number`, which has room and whose key no other number in the table has.
-    pub(crate) fn insert(&mut self, keys: &[u64], number: u32) {
+    pub fn insert(&mut self, keys: &[u64], number: u32) {
         let mut slot = self.home(keys[number as usize]);
         while self.slots[slot] != EMPTY {
             slot = self.after(slot);
@@ -81,7 +82,7 @@ impl Slots {
     }
 
     /// Takes the number of `key` out.
-    pub(crate) fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
+    pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
         // What had to pass the slot moves up.
@@ -100,7 +101,7 @@ impl Slots {
     }
 
     /// Bytes held.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         4 * self.slots.capacity()
     }
 

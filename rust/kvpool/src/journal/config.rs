@@ -57,8 +57,6 @@ impl JournalHeader {
             duplicates: config.duplicates,
             eviction: config.eviction,
             retention: config.retention.clone(),
-            advisor: config.advisor.clone(),
-            event_capacity: config.event_capacity,
             ..ManagerConfig::default()
         };
         Self { subject: Subject::Pool, ..Self::of_manager(&manager, journal) }
@@ -75,8 +73,8 @@ impl JournalHeader {
             duplicates: config.duplicates.name().into(),
             eviction: config.eviction.name().into(),
             retention: config.retention.as_ref().map(RetentionSettings::from),
-            advisor: config.advisor.as_ref().map(AdvisorSettings::from),
-            event_capacity: config.event_capacity,
+            advisor: None,
+            event_capacity: 0,
             algorithm: config.algorithm.name().into(),
             watermark: config.watermark,
             host_blocks: config.host_blocks,
@@ -123,8 +121,6 @@ impl JournalHeader {
             duplicates: known("duplicates", &self.duplicates)?,
             eviction: named("eviction", &self.eviction, policies)?,
             retention: self.retention.as_ref().map(RetentionSettings::config),
-            advisor: self.advisor.as_ref().map(|advisor| advisor.config(policies)).transpose()?,
-            event_capacity: self.event_capacity,
             watermark: self.watermark,
             host_blocks: self.host_blocks,
             block_bytes: self.block_bytes,

@@ -1,11 +1,10 @@
 //! Checks of results: a number that two runs have in common if they answered the same.
 
 use super::super::{
-    Admission, BlockId, EventBatch, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId,
-    TableChange, Ticket, TierError, TransferPlan,
+    Admission, BlockId, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId, TableChange,
+    Ticket, TierError, TransferPlan,
 };
 use crate::error::Refusal;
-use crate::events::BlockEvent;
 use crate::hash::HashError;
 use crate::retention::HintReport;
 use crate::tiers::Transfer;
@@ -187,28 +186,6 @@ impl Outcome for TransferPlan {
     }
 }
 
-impl Outcome for EventBatch {
-    fn add_to(&self, check: &mut Check) {
-        self.events.add_to(check);
-    }
-}
-
-impl Outcome for BlockEvent {
-    fn add_to(&self, check: &mut Check) {
-        match self {
-            Self::Stored { hash, block, .. } => {
-                check.add(hash.key());
-                block.add_to(check);
-            }
-            Self::Removed { hash, block } => {
-                check.add(!hash.key());
-                block.add_to(check);
-            }
-            Self::Cleared { epoch } => check.add(*epoch),
-        }
-    }
-}
-
 impl Outcome for Refusal {
     fn add_to(&self, check: &mut Check) {
         [self.needed, self.available, self.fenced].as_slice().add_to(check);
@@ -282,7 +259,6 @@ impl Outcome for ManagerError {
             Self::BadComputedCount { .. } => 410,
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
-            Self::NotExplaining => 413,
         });
     }
 }

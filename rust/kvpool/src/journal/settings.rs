@@ -5,7 +5,6 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::JournalError;
-use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::manager::RequestId;
 use crate::retention::{RetentionConfig, TenantId, TenantLimits};
@@ -77,36 +76,6 @@ pub(super) struct AdvisorSettings {
     seed: u64,
 }
 
-impl From<&AdvisorConfig> for AdvisorSettings {
-    fn from(config: &AdvisorConfig) -> Self {
-        Self {
-            max_sampled_blocks: config.max_sampled_blocks,
-            sample_every: config.sample_every,
-            policies: config.policies.iter().map(|policy| policy.name().to_owned()).collect(),
-            max_tenants: config.max_tenants,
-            window: config.window,
-            seed: config.seed,
-        }
-    }
-}
-
-impl AdvisorSettings {
-    pub(super) fn config(&self, policies: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
-        Ok(AdvisorConfig {
-            max_sampled_blocks: self.max_sampled_blocks,
-            sample_every: self.sample_every,
-            policies: self
-                .policies
-                .iter()
-                .map(|name| named("advisor", name, policies))
-                .collect::<Result<_, _>>()?,
-            max_tenants: self.max_tenants,
-            window: self.window,
-            seed: self.seed,
-        })
-    }
-}
-
 /// The setting of a name.
 pub(super) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
@@ -120,48 +89,4 @@ pub(super) fn named(
 ) -> Result<EvictionPolicy, JournalError> {
     let found = policies.iter().copied().find(|policy| policy.name() == name);
     found.ok_or_else(|| JournalError::UnknownSetting { field, value: name.into() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Name, Rows};
-    use super::*;
-
-    fn assert_written<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
-        value: &T,
-        bytes: &[u8],
-    ) {
-        assert_eq!(postcard::to_stdvec(value).unwrap(), bytes);
-        assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
-    }
-
-    /// Bytes that never change: journals of older versions hold them.
-    #[test]
-    fn the_format_is_what_it_was() {
-        assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);
-        assert_written(
-            &Rows::Ids(vec![RequestId::Str("a".into()), RequestId::Int(2)]),
-            &[2, 2, 1, 1, b'a', 0, 4],
-        );
-        let limits = TenantLimits { tenant: TenantId(7), floor: 3, ceiling: Some(9) };
-        let config = RetentionConfig { pin_budget: 5, tenants: vec![limits] };
-        let settings = RetentionSettings::from(&config);
-        assert_written(&settings, &[5, 1, 7, 3, 1, 9]);
-        assert_eq!(settings.config(), config);
-        let config = AdvisorConfig {
-            max_sampled_blocks: 64,
-            sample_every: 1,
-            policies: vec![EvictionPolicy::LRU],
-            max_tenants: 8,
-            window: None,
-            seed: 2,
-        };
-        let settings = AdvisorSettings::from(&config);
-        assert_written(&settings, &[64, 1, 1, 3, b'l', b'r', b'u', 8, 0, 2]);
-        let policies = [EvictionPolicy::LRU];
-        assert_eq!(settings.config(&policies), Ok(config));
-        let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };
-        let refused = JournalError::UnknownSetting { field: "advisor", value: "clock".into() };
-        assert_eq!(unknown.config(&policies), Err(refused));
-    }
 }

@@ -59,7 +59,9 @@ impl CacheManager {
             Ok(mut staged) => {
                 staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
                 let refused = |error| Refused { error, cursor: Box::new(cursor.clone()) };
-                let blocks = self.take(&staged).map_err(refused)?;
+                let found = self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes());
+                found.map_err(|error| refused(error.into()))?;
+                let blocks = self.fill(&staged).map_err(refused)?;
                 Ok(self.install(id, cursor, &staged, blocks, hints))
             }
             Err(error) => {
@@ -88,7 +90,7 @@ impl CacheManager {
         available: usize,
         others_run: bool,
     ) -> Result<Staged, ManagerError> {
-        let found = self.tiers.device().match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let found = self.tiers.device().find_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
         let idle = found.idle;
         self.check_fit(cursor, found, idle, available, others_run)
     }
@@ -114,13 +116,19 @@ impl CacheManager {
         Ok(Staged { found, new_blocks })
     }
 
-    /// Acquires the match before anything is allocated, so that an allocation cannot evict it (vLLM #10507).
-    fn take(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
-        self.tiers.device_mut().acquire_match(&staged.found)?;
-        self.fill(staged)
+    /// Acquires the match of a request that resumes, with its tokens hashed again if they were.
+    pub(super) fn acquire_resumed(
+        &mut self,
+        slot: usize,
+        rebased: Option<&HashCursor>,
+        staged: &Staged,
+    ) -> Result<(), ManagerError> {
+        let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let cursor = rebased.unwrap_or(&request.sequence.cursor);
+        Ok(self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes())?)
     }
 
-    /// Allocates the blocks behind an acquired match.
+    /// Allocates the blocks behind a match, which was acquired before, so that this cannot evict it (vLLM #10507).
     pub(super) fn fill(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
         let mut blocks = Vec::with_capacity(staged.found.blocks.len() + staged.new_blocks);
         blocks.extend_from_slice(&staged.found.blocks);
@@ -158,7 +166,7 @@ impl CacheManager {
             hints,
             own_from: cached_blocks,
         });
-        self.note_admission(slot, &staged.found, false);
+        self.tell_admitted(slot, &staged.found, false);
         if hinted {
             // Fails only if the pool is poisoned, which the next call says, too.
             let _poisoned = self.apply_hints(slot, 0..cached_blocks);
@@ -222,7 +230,7 @@ impl CacheManager {
         self.apply_ends(slot)?;
         self.give_up_blocks(slot, after_step)?;
         *self.gauge(state) -= 1;
-        self.note_release(slot);
+        self.tell_released(slot);
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
@@ -313,7 +321,8 @@ impl CacheManager {
         let staged = self.stage(cursor, available, self.stats.running > 0);
         let mut staged = staged.inspect_err(|error| self.count_refusal(error))?;
         staged.found.tenant = self.at(slot)?.hints.as_deref().and_then(Hints::tenant);
-        let blocks = self.take(&staged)?;
+        self.acquire_resumed(slot, rebased.as_deref(), &staged)?;
+        let blocks = self.fill(&staged)?;
         self.reinstall(slot, rebased, &staged, blocks)
     }
 
@@ -353,7 +362,7 @@ impl CacheManager {
         *resumed_tokens += tokens;
         *resumed_hit_tokens += cached_tokens as u64;
         self.version += 1;
-        self.note_admission(slot, &staged.found, true);
+        self.tell_admitted(slot, &staged.found, true);
         self.apply_hints(slot, 0..cached_blocks)?;
         Ok(admission)
     }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::explain::{ExplainConfig, MissStats};
-use crate::advisor::AdvisorConfig;
 use crate::evictor::EvictionPolicy;
 use crate::hash::{HashAlgorithm, HasherConfig, Verify};
 use crate::pool::{DuplicatePolicy, PoolConfig};
@@ -31,18 +29,6 @@ pub struct ManagerConfig {
     pub eviction: EvictionPolicy,
     /// Priorities, times to live, pins and tenants' limits of the device's blocks; `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
-    /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none, and costs nothing.
-    pub advisor: Option<AdvisorConfig>,
-    /// What is remembered to explain misses: see [`CacheManager::explain`](super::CacheManager::explain). `None` explains
-    /// nothing, and costs nothing.
-    pub explain: Option<ExplainConfig>,
-    /// Events kept until they are taken; 0 records none.
-    pub event_capacity: usize,
-    /// Whether the manager keeps a digest of its state: see [`CacheManager::state_digest`](super::CacheManager::state_digest).
-    pub digest: bool,
-    /// Blocks of each tier, and entries of block tables, that every [`complete_step`](super::CacheManager::complete_step) scrubs:
-    /// see [`CacheManager::scrub`](super::CacheManager::scrub). 0 for none.
-    pub scrub_blocks: usize,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
     /// that these can go on appending.
     pub watermark: f64,
@@ -54,17 +40,8 @@ pub struct ManagerConfig {
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        let PoolConfig {
-            num_blocks,
-            block_size,
-            verify,
-            duplicates,
-            eviction,
-            retention,
-            advisor,
-            event_capacity,
-            digest,
-        } = PoolConfig::default();
+        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, retention } =
+            PoolConfig::default();
         Self {
             num_blocks,
             block_size,
@@ -75,11 +52,6 @@ impl Default for ManagerConfig {
             duplicates,
             eviction,
             retention,
-            advisor,
-            explain: None,
-            event_capacity,
-            digest,
-            scrub_blocks: 0,
             watermark: 0.0,
             host_blocks: 0,
             block_bytes: 0,
@@ -96,9 +68,6 @@ impl ManagerConfig {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.clone(),
-            advisor: self.advisor.clone(),
-            event_capacity: self.event_capacity,
-            digest: self.digest,
         }
     }
 
@@ -119,8 +88,6 @@ impl fmt::Debug for ManagerConfig {
         f.debug_struct("ManagerConfig")
             .field("pool", &self.pool())
             .field("hasher", &self.hasher())
-            .field("scrub_blocks", &self.scrub_blocks)
-            .field("explain", &self.explain)
             .field("watermark", &self.watermark)
             .field("host_blocks", &self.host_blocks)
             .field("block_bytes", &self.block_bytes)
@@ -178,8 +145,6 @@ pub struct ManagerStats {
     pub hints: HintReport,
     /// How many blocks are retained how; `None` without retention.
     pub retention: Option<RetentionStats>,
-    /// Tokens that were computed, by reason; `None` for a manager that does not explain.
-    pub misses: Option<MissStats>,
     /// The pool's own figures.
     pub pool: PoolStats,
 }

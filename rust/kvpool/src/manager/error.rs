@@ -30,9 +30,6 @@ pub enum ManagerError {
     /// The manager was made without a host tier.
     #[error("there is no host tier: give the manager host_blocks")]
     NoHostTier,
-    /// The manager was made to explain nothing.
-    #[error("this manager explains no misses: give it an explain configuration")]
-    NotExplaining,
     /// Not enough blocks.
     #[error("{0}")]
     OutOfBlocks(Refusal),

@@ -201,7 +201,7 @@ impl CacheManager {
         self.stats.appended_tokens += tokens.len() as u64;
         self.version += 1;
         if !self.changes.is_empty() {
-            self.note_changes(Some(slot));
+            self.tell_changed(Some(slot));
         }
         Ok(&self.changes)
     }
@@ -293,7 +293,7 @@ impl CacheManager {
         let published = before..request.sequence.published;
         if !published.is_empty() {
             let hinted = request.hints.is_some();
-            self.note_published(slot, published.clone());
+            self.tell_published(slot, published.clone());
             if hinted {
                 self.apply_hints(slot, published)?;
             }

@@ -51,8 +51,7 @@ impl CacheManager {
     /// As [`Self::new`].
     pub fn with_journal(config: ManagerConfig, mut journal: Journal) -> Result<Self, ManagerError> {
         let header = JournalHeader::of_manager(&config, journal.config());
-        let digest = config.digest || journal.config().digest_every > 0;
-        let mut manager = Self::new(ManagerConfig { digest, ..config })?;
+        let mut manager = Self::new(config)?;
         journal.begin(&header);
         manager.journal = Some(Box::new(journal));
         Ok(manager)
@@ -130,11 +129,7 @@ impl CacheManager {
 
     /// Writes an operation that has run, and takes the journal back.
     pub(super) fn note(&mut self, mut journal: Box<Journal>, operation: &ManagerOperation, check: u32) {
-        if journal.record(operation, check)
-            && let Some(digest) = self.state_digest()
-        {
-            journal.digest(digest);
-        }
+        journal.record(operation, check);
         if self.tiers.is_poisoned() {
             journal.flush();
         }

@@ -50,16 +50,15 @@
 //! ```
 
 mod admission;
+mod checks;
 mod config;
-mod digest;
 mod error;
-pub mod explain;
 mod growth;
 mod hints;
 mod journal;
+pub(crate) mod observe;
 mod request;
 mod retention;
-mod scrub;
 mod step;
 mod tables;
 
@@ -71,7 +70,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::journal::{Check, Ids, Journal, ManagerOperation};
+use crate::journal::{Ids, Journal, ManagerOperation};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
 use crate::tiers::{Place, SwapId, TierError, Tiers};
@@ -79,10 +78,9 @@ use crate::tiers::{Place, SwapId, TierError, Tiers};
 pub use admission::Admission;
 pub use config::{ManagerConfig, ManagerStats};
 pub use error::{ManagerError, Refused};
-use explain::Explainer;
-pub use explain::{ExplainConfig, Explanation, MissReason, MissStats};
 pub use growth::NewBlock;
 pub use hints::{RequestHints, RetentionRange};
+use observe::ManagerObserver;
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
 pub use step::{StepOutcome, StepPlan};
@@ -111,11 +109,7 @@ pub struct CacheManager {
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
     journal: Option<Box<Journal>>,
-    scrubber: scrub::TableScrubber,
-    /// Blocks scrubbed when a step completes.
-    scrub_blocks: usize,
-    /// What explains misses, if that was asked for.
-    explainer: Option<Box<Explainer>>,
+    observer: Option<Box<dyn ManagerObserver>>,
 }
 
 impl CacheManager {
@@ -150,20 +144,14 @@ impl CacheManager {
             }));
         }
         // What is said of blocks is said of the device's: the host tier keeps what was swapped out.
-        let host_pool =
-            || PoolConfig { num_blocks: config.host_blocks, retention: None, advisor: None, ..config.pool() };
+        let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
-        let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
+        let tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(ManagerError::Pool(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }));
         }
         let watermark_blocks = (config.watermark * tiers.device().num_usable() as f64) as usize;
-        let explainer = config.explain.as_ref().map(|explain| {
-            let device = tiers.device_mut();
-            device.log_departures();
-            Explainer::new(explain, device.num_usable(), device.block_size(), device.policy_name())
-        });
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
@@ -179,9 +167,7 @@ impl CacheManager {
             changes: Vec::new(),
             swaps: HashMap::new(),
             journal: None,
-            scrubber: scrub::TableScrubber::default(),
-            scrub_blocks: config.scrub_blocks,
-            explainer: explainer.transpose()?.map(Box::new),
+            observer: None,
         })
     }
 
@@ -251,12 +237,10 @@ impl CacheManager {
     #[must_use]
     pub fn stats(&self) -> ManagerStats {
         let pool = self.tiers.device();
-        let misses = self.explainer.as_ref().map(|explainer| explainer.misses);
-        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), misses, ..self.stats }
+        ManagerStats { pool: pool.stats(), retention: pool.retention_stats(), ..self.stats }
     }
 
-    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`]; and scrubs, if
-    /// [`ManagerConfig::scrub_blocks`] says so.
+    /// Ends the fences of `step` and of all earlier steps: see [`BlockPool::complete_step`].
     ///
     /// # Errors
     /// Only if a pool is poisoned.
@@ -274,9 +258,8 @@ impl CacheManager {
         for tier in 0..self.tiers.len() {
             ended += self.tiers.pool_mut(tier)?.complete_step(step)?;
         }
-        if self.scrub_blocks > 0 {
-            self.scrub(self.scrub_blocks)?;
-        }
+        self.tell_step_completed();
+        self.check_poison()?;
         Ok(ended)
     }
 
@@ -292,7 +275,7 @@ impl CacheManager {
     fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
         let epoch = self.tiers.bump_epoch()?;
-        self.note_changes(None);
+        self.tell_changed(None);
         Ok(epoch)
     }
 
@@ -309,7 +292,7 @@ impl CacheManager {
     fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let forgotten = self.tiers.reset()?;
-        self.note_changes(None);
+        self.tell_changed(None);
         self.version += 1;
         Ok(forgotten)
     }
@@ -328,7 +311,7 @@ impl CacheManager {
     fn drop_cached_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let dropped = self.tiers.device_mut().drop_cached(blocks)?;
-        self.note_changes(None);
+        self.tell_changed(None);
         self.version += 1;
         Ok(dropped)
     }
@@ -350,15 +333,6 @@ impl CacheManager {
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
         self.version += 1;
         Ok(())
-    }
-
-    /// Events since the last call: see [`BlockPool::take_events`].
-    pub fn take_events(&mut self) -> crate::events::EventBatch {
-        let events = self.tiers.device_mut().take_events();
-        if let Some(journal) = self.journal.take() {
-            self.note(journal, &ManagerOperation::TakeEvents, Check::of(&events));
-        }
-        events
     }
 
     /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
@@ -404,7 +378,7 @@ impl CacheManager {
             "M4 (hits + computed == prompt tokens)",
             || format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}"),
         )?;
-        self.check_explainer()
+        self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
 
     fn check_request(&self, request: &Request) -> Result<(), InvariantViolation> {

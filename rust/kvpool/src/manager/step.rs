@@ -316,7 +316,7 @@ impl CacheManager {
 
     /// Matches a prompt against the pool as it is, and checks that the rest fits what the plan leaves.
     fn stage_in(&self, plan: &StepPlan, cursor: &HashCursor) -> Result<Staged, ManagerError> {
-        let found = self.tiers.device().match_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
+        let found = self.tiers.device().find_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
         let planned = |block: &BlockId| {
             i64::from(self.references(*block)) + plan.added.get(block).copied().unwrap_or(0)
         };
@@ -357,8 +357,14 @@ impl CacheManager {
         // From here on nothing can fail, short of a broken invariant.
         self.version += 1;
         for operation in &operations {
-            if let Planned::Admit { staged, .. } | Planned::Resume { staged, .. } = operation {
-                self.tiers.device_mut().acquire_match(&staged.found)?;
+            match operation {
+                Planned::Admit { cursor, staged, .. } => {
+                    self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes())?;
+                }
+                Planned::Resume { slot, rebased, staged } => {
+                    self.acquire_resumed(*slot, rebased.as_deref(), staged)?;
+                }
+                _ => {}
             }
         }
         for operation in &operations {

@@ -60,7 +60,7 @@ impl CacheManager {
         let own_from = sequence.published;
         let state = RequestState::Running;
         let fork = self.enter(Request { id, state, sequence, cached_tokens, batch: 0, hints, own_from });
-        self.note_fork(slot, fork);
+        self.tell_forked(slot, fork);
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl CacheManager {
     fn begin_swap_in_unrecorded(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId, ManagerError> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let swap = self.tiers.begin_swap_leaving(&references, HOST, DEVICE, self.reserve())?;
-        self.note_changes(slots.first().copied());
+        self.tell_changed(slots.first().copied());
         self.depart(swap, Move { slots, to: DEVICE })
     }
 
@@ -266,7 +266,7 @@ impl CacheManager {
 
     fn complete_swap_unrecorded(&mut self, swap: SwapId) -> Result<Vec<(BlockId, BlockId)>, ManagerError> {
         let pairs = self.tiers.complete_swap(swap)?;
-        self.note_changes(None);
+        self.tell_changed(None);
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         let Some(Move { slots, to }) = self.swaps.remove(&swap) else { return Ok(pairs) };
         for &slot in &slots {

@@ -16,8 +16,7 @@ impl BlockPool {
     /// As [`Self::new`].
     pub fn with_journal(config: PoolConfig, mut journal: Journal) -> Result<Self, PoolError> {
         let header = JournalHeader::of_pool(&config, journal.config());
-        let digest = config.digest || journal.config().digest_every > 0;
-        let mut pool = Self::new(PoolConfig { digest, ..config })?;
+        let mut pool = Self::new(config)?;
         journal.begin(&header);
         pool.journal = Some(Box::new(journal));
         Ok(pool)
@@ -61,11 +60,7 @@ impl BlockPool {
 
     /// Writes an operation that has run, and takes the journal back.
     pub(super) fn note(&mut self, mut journal: Box<Journal>, operation: &PoolOperation, check: u32) {
-        if journal.record(operation, check)
-            && let Some(digest) = self.state_digest()
-        {
-            journal.digest(digest);
-        }
+        journal.record(operation, check);
         if self.poison.get().is_some() {
             journal.flush();
         }

@@ -1,11 +1,11 @@
 //! Allocation, references, fences, eviction, reset, epochs and growth: the lifetime half of [`BlockPool`].
 
+use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
-use super::{BlockPool, Cause, DuplicatePolicy};
+use super::{BlockPool, DuplicatePolicy};
 use crate::block::record::{ByBlock, grow};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
-use crate::events::BlockEvent;
 use crate::evictor::Candidate;
 use crate::fence::Ticket;
 use crate::free_list::check_id;
@@ -58,7 +58,7 @@ impl BlockPool {
         }
         self.counters.evicted += (n - free) as u64;
         self.counters.allocated += n as u64;
-        self.note_changed(&out[first..]);
+        self.tell_changed(&out[first..]);
         Ok(())
     }
 
@@ -83,8 +83,7 @@ impl BlockPool {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
-                self.note_evicted(self.order.cause());
-                self.unregister(victim);
+                self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
                 out.push(victim);
             }
         }
@@ -125,7 +124,7 @@ impl BlockPool {
     pub(super) fn add_references(&mut self, blocks: &[BlockId], for_holders: bool) -> Result<(), PoolError> {
         self.check_poison()?;
         self.allocator.acquire(&mut self.records, blocks)?;
-        self.note_changed(blocks);
+        self.tell_changed(blocks);
         if self.fences.num_references() == 0 {
             return Ok(());
         }
@@ -161,7 +160,7 @@ impl BlockPool {
 
     pub(super) fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.give_up(&blocks.iter())?;
-        self.note_changed(blocks);
+        self.tell_changed(blocks);
         Ok(())
     }
 
@@ -206,7 +205,7 @@ impl BlockPool {
 
     fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
         self.give_up(&table.iter().rev())?;
-        self.note_changed(table);
+        self.tell_changed(table);
         Ok(())
     }
 
@@ -243,7 +242,9 @@ impl BlockPool {
                 continue;
             }
             if registered {
-                self.unregister(block);
+                // Whose pins end loses what it was kept for to the policy: its turn had come.
+                let evicted = RemovalCause::Evicted(EvictionCause::Policy);
+                self.unregister(block, if unpinned { evicted } else { RemovalCause::Dropped });
             }
             if self.history {
                 self.order.remove(&mut self.records, block);
@@ -275,11 +276,7 @@ impl BlockPool {
                 self.pinned_in_order = self.pinned_in_order.saturating_sub(1);
                 return true;
             }
-            // Its turn has come, or it has nothing to be kept for.
-            if record.is_registered() {
-                self.note_evicted(EvictionCause::Policy);
-            }
-            return false;
+            return false; // its turn has come, or it has nothing to be kept for
         }
         if pinned && self.candidates.iter().any(|candidate| candidate.block == block) {
             return true; // placed with a copy that was dropped
@@ -363,7 +360,7 @@ impl BlockPool {
         self.check_poison()?;
         self.check_releasable(blocks)?;
         self.fences.add_after(&mut self.records, step, blocks);
-        self.note_changed(blocks);
+        self.tell_changed(blocks);
         Ok(())
     }
 
@@ -407,7 +404,7 @@ impl BlockPool {
                 inner.check_ticket(ticket)?;
                 inner.check_releasable(blocks)?;
                 inner.fences.add_until(&mut inner.records, ticket, blocks);
-                inner.note_changed(blocks);
+                inner.tell_changed(blocks);
                 Ok(())
             },
         )
@@ -467,7 +464,7 @@ impl BlockPool {
                 self.idle.push(block);
             }
         }
-        self.note_changed(&ended);
+        self.tell_changed(&ended);
         self.settle_idle(pins)?;
         let count = ended.len();
         self.fences.recycle(ended, pins);
@@ -539,13 +536,13 @@ impl BlockPool {
                 return Err(self.broken(reason));
             }
             self.pinned_in_order = self.pinned_in_order.saturating_sub(usize::from(in_order));
-            self.unregister(block);
+            self.unregister(block, RemovalCause::Dropped);
             dropped += 1;
             if idle {
                 self.free_parked(block)?;
             }
         }
-        self.note_changed(blocks);
+        self.tell_changed(blocks);
         Ok(dropped)
     }
 
@@ -561,8 +558,7 @@ impl BlockPool {
     fn reset_unrecorded(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.check_idle()?;
-        self.note_cleared(Cause::Reset);
-        self.forget()
+        self.forget(ClearCause::Reset)
     }
 
     /// Refuses while blocks are held.
@@ -586,13 +582,13 @@ impl BlockPool {
 
     fn bump_epoch_unrecorded(&mut self) -> Result<u64, PoolError> {
         self.check_poison()?;
-        self.note_cleared(Cause::Epoch(self.epoch));
+        let ended = ClearCause::Epoch(self.epoch);
         self.epoch += 1;
-        self.forget()?;
+        self.forget(ended)?;
         Ok(self.epoch)
     }
 
-    fn forget(&mut self) -> Result<usize, PoolError> {
+    fn forget(&mut self, cause: ClearCause) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
             let pinned = self.check_victim(block)?;
@@ -606,11 +602,7 @@ impl BlockPool {
         }
         self.order.clear();
         self.index.clear(&mut self.records);
-        self.note_all_changed();
-        if let Some(advisor) = &mut self.advisor {
-            advisor.forget();
-        }
-        self.events.push(BlockEvent::Cleared { epoch: self.epoch }, None);
+        self.tell_cleared(cause);
         Ok(registered)
     }
 
@@ -633,17 +625,12 @@ impl BlockPool {
             return Err(PoolError::Shrink { from, to: num_blocks, max: MAX_BLOCKS });
         }
         // Memory for everything first: the blocks, which are handed out then, come last.
-        let advisor =
-            self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1)).transpose()?;
         try_reserve(&mut self.records, num_blocks)?;
         self.order.grow(num_blocks)?;
-        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.index.grow(&self.records, num_blocks)?;
+        self.observer.as_mut().map_or(Ok(()), |observer| observer.grow(num_blocks))?;
         grow(&mut self.records, num_blocks)?;
         self.allocator.grow(&mut self.records, from);
-        if let (Some(advisor), Some(resized)) = (&mut self.advisor, advisor) {
-            advisor.resize(resized);
-        }
         Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! Lookups, registration and the computed bit: the prefix-cache half of [`BlockPool`].
 
 use super::BlockPool;
-use crate::advisor::Sample;
+use super::observe::Lookup;
 use crate::block::BlockId;
 use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
-use crate::hash::{HashChain, Verify};
+use crate::hash::{BlockHash, HashChain, Verify};
 use crate::journal::{Ids, PoolOperation};
-use crate::prefix_index::{Index, Inserted, LOOKAHEAD, Visibility};
+use crate::prefix_index::{Index, Inserted, LOOKAHEAD};
 use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
@@ -40,10 +40,8 @@ pub(crate) struct PrefixMatch {
     /// Blocks asked for.
     pub(crate) asked: usize,
     pub(crate) collided: bool,
-    /// Whose lookup it is, for the advisor; the caller fills it in.
+    /// Whose lookup it is, for the observer; the caller fills it in.
     pub(crate) tenant: Option<TenantId>,
-    /// What the advisor wants to know of the blocks asked for.
-    pub(super) sample: Sample,
 }
 
 impl BlockPool {
@@ -55,20 +53,7 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// The longest computed prefix of `chain`, at most `max_blocks` long, without touching anything: to be acquired.
-    pub(crate) fn match_prefix(
-        &self,
-        chain: &HashChain,
-        max_blocks: usize,
-    ) -> Result<PrefixMatch, PoolError> {
-        let mut found = self.find_prefix(chain, max_blocks)?;
-        if let Some(advisor) = &self.advisor {
-            advisor.sample(chain.hashes().get(..found.asked).unwrap_or(&[]), 0, &mut found.sample);
-        }
-        Ok(found)
-    }
-
-    /// The same for a look, which is no reference to anything: the advisor has nothing to know of it.
+    /// The longest computed prefix of `chain`, at most `max_blocks` long. Changes nothing.
     pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
@@ -102,8 +87,12 @@ impl BlockPool {
         Ok(found)
     }
 
-    /// Acquires a match made since the pool last changed. Cannot fail, short of a broken invariant.
-    pub(crate) fn acquire_match(&mut self, found: &PrefixMatch) -> Result<(), PoolError> {
+    /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
+    pub(crate) fn acquire_match(
+        &mut self,
+        found: &PrefixMatch,
+        hashes: &[BlockHash],
+    ) -> Result<(), PoolError> {
         let mut at = 0;
         while at < found.blocks.len() {
             let Self { records, order, allocator, .. } = self;
@@ -132,8 +121,10 @@ impl BlockPool {
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;
         self.counters.collisions += u64::from(found.collided);
-        self.note_changed(&found.blocks);
-        self.advise(found);
+        self.tell_changed(&found.blocks);
+        let hashes = hashes.get(..found.asked).unwrap_or(&[]);
+        let PrefixMatch { tenant, .. } = *found;
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: found.blocks.len(), tenant });
         Ok(())
     }
 
@@ -151,7 +142,20 @@ impl BlockPool {
         self.look_up(chain, max_blocks, None)
     }
 
-    pub(super) fn look_up(
+    /// [`Self::match_and_acquire`] on behalf of a tenant, whom an observer may count it for. Without one it is the same.
+    ///
+    /// # Errors
+    /// As [`Self::match_and_acquire`].
+    pub fn match_and_acquire_for(
+        &mut self,
+        chain: &HashChain,
+        max_blocks: usize,
+        tenant: TenantId,
+    ) -> Result<Vec<BlockId>, PoolError> {
+        self.look_up(chain, max_blocks, Some(tenant))
+    }
+
+    fn look_up(
         &mut self,
         chain: &HashChain,
         max_blocks: usize,
@@ -164,8 +168,8 @@ impl BlockPool {
                 tenant: tenant.map(|tenant| tenant.0),
             },
             |pool| {
-                let found = PrefixMatch { tenant, ..pool.match_prefix(chain, max_blocks)? };
-                pool.acquire_match(&found)?;
+                let found = PrefixMatch { tenant, ..pool.find_prefix(chain, max_blocks)? };
+                pool.acquire_match(&found, chain.hashes())?;
                 Ok(found.blocks)
             },
         )
@@ -249,10 +253,9 @@ impl BlockPool {
             return Err(PoolError::AlreadyRegistered { block });
         }
         self.counters.collisions += u64::from(registered < blocks.len());
-        self.note_changed(&blocks[..registered]);
-        self.note_contents(&blocks[..registered]);
+        self.tell_changed(&blocks[..registered]);
         self.note_all_registered(&blocks[..registered], chain, start);
-        self.advise_registered(chain, start, start + registered);
+        self.tell_registered(&blocks[..registered], Some((chain, start)));
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
@@ -290,25 +293,14 @@ impl BlockPool {
             }
         }
         if self.is_watched() {
-            self.mark_computed_watched(blocks);
+            blocks.iter().for_each(|&block| self.mark_computed_watched(block));
         } else {
             let Self { index, records, .. } = self;
             for &block in blocks {
                 index.mark_computed(records, block);
             }
         }
-        self.note_changed(blocks);
+        self.tell_changed(blocks);
         Ok(())
-    }
-
-    fn mark_computed_watched(&mut self, blocks: &[BlockId]) {
-        for &block in blocks {
-            self.note_content_ends(block);
-            let appeared = self.index.mark_computed(&mut self.records, block) == Visibility::Appeared;
-            self.note_contents(&[block]);
-            if appeared {
-                self.note_appeared(block);
-            }
-        }
     }
 }

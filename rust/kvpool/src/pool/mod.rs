@@ -35,45 +35,40 @@
 //! # Ok::<(), kvpool::PoolError>(())
 //! ```
 
-mod advice;
-mod departures;
-pub(crate) mod digest;
+mod checks;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod journal;
 mod lifetime;
 mod lookup;
+pub(crate) mod observe;
 mod order;
 mod pins;
 mod promote;
 mod retention;
-mod scrub;
 
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::Allocator;
 use crate::block::record::{ByBlock, Record, blank};
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::evictor::lru::Lru;
 use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::Fences;
 use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
-use crate::journal::{Check, Journal, PoolOperation};
-use crate::prefix_index::{Index, Visibility};
+use crate::journal::Journal;
+use crate::prefix_index::Index;
 use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
 
-pub(crate) use departures::{Cause, Change};
 #[cfg(feature = "fault-injection")]
 pub use faults::Fault;
 pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
-pub use scrub::ScrubReport;
+use observe::{PoolObserver, RemovalCause};
 
 /// What happens to a released block whose content another cached block holds too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -130,15 +125,6 @@ pub struct PoolConfig {
     pub eviction: EvictionPolicy,
     /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
-    /// What an advisor samples: see [`crate::advisor`]. `None` has none, and costs nothing.
-    pub advisor: Option<AdvisorConfig>,
-    /// Events kept until [`BlockPool::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per
-    /// block more, in every tier, as do policies that know what hangs on what: all but plain LRU and
-    /// access times of the caller's.
-    pub event_capacity: usize,
-    /// Whether the pool keeps a digest of its state: see [`BlockPool::state_digest`], and [`BlockPool::scrub`] for what it finds
-    /// with one. Off costs nothing; on, 24 bytes per block.
-    pub digest: bool,
 }
 
 impl Default for PoolConfig {
@@ -150,9 +136,6 @@ impl Default for PoolConfig {
             duplicates: DuplicatePolicy::Keep,
             eviction: EvictionPolicy::LRU,
             retention: None,
-            advisor: None,
-            event_capacity: 0,
-            digest: false,
         }
     }
 }
@@ -181,15 +164,10 @@ pub struct BlockPool {
     fences: Fences,
     /// Blocks that the evictor holds and pins hold, too.
     pinned_in_order: usize,
-    events: EventLog,
-    advisor: Option<Box<Advisor>>,
-    /// What the manager wants to know of contents that come and go.
-    departures: Option<Box<departures::Departures>>,
+    observer: Option<Box<dyn PoolObserver>>,
     duplicates: DuplicatePolicy,
     epoch: u64,
     counters: Counters,
-    digest: Option<digest::StateDigest>,
-    scrubber: scrub::Scrubber,
     /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
     poison: OnceLock<Box<str>>,
     journal: Option<Box<Journal>>,
@@ -241,27 +219,20 @@ impl BlockPool {
     }
 
     fn assemble(config: &PoolConfig, order: order::Order) -> Result<Self, PoolError> {
-        let events = EventLog::new(config.event_capacity)?;
-        let advisor = config.advisor.as_ref().map(|config_of| Advisor::new(config_of, config.num_blocks - 1));
         let history = order.wants_history();
-        let keep_parents = events.is_enabled() || history;
         let mut records = blank(config.num_blocks)?;
         Ok(Self {
             allocator: Allocator::new(&mut records),
-            index: Index::new(config.num_blocks, config.block_size, config.verify, keep_parents)?,
+            index: Index::new(config.num_blocks, config.block_size, config.verify, history)?,
             records,
             order,
             history,
             fences: Fences::default(),
             pinned_in_order: 0,
-            events,
-            advisor: advisor.transpose()?.map(Box::new),
-            departures: None,
+            observer: None,
             duplicates: config.duplicates,
             epoch: 0,
             counters: Counters::default(),
-            digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
-            scrubber: scrub::Scrubber::default(),
             poison: OnceLock::new(),
             journal: None,
             idle: Vec::new(),
@@ -335,6 +306,30 @@ impl BlockPool {
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
         self.index.copies(&self.records, hash)
+    }
+
+    /// Blocks with a reference, fenced ones included.
+    #[must_use]
+    pub const fn num_held(&self) -> usize {
+        self.allocator.num_held()
+    }
+
+    /// The free block that is handed out next, if one is free.
+    #[must_use]
+    pub const fn next_free(&self) -> Option<BlockId> {
+        self.allocator.free_list().front()
+    }
+
+    /// Hashes that blocks are registered under: copies count once.
+    #[must_use]
+    pub fn num_hashes(&self) -> usize {
+        self.index.num_hashes()
+    }
+
+    /// The last step for which `complete_step` has been called, if it has.
+    #[must_use]
+    pub const fn completed_step(&self) -> Option<u64> {
+        self.fences.completed()
     }
 
     /// Whether `complete_step` has been called for `step` or a later one.
@@ -420,15 +415,6 @@ impl BlockPool {
         order
     }
 
-    /// Events since the last call; empty unless the pool was made with an event capacity.
-    pub fn take_events(&mut self) -> EventBatch {
-        let events = self.events.take();
-        if let Some(journal) = self.journal.take() {
-            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
-        }
-        events
-    }
-
     /// Gauges and counters. O(1).
     #[must_use]
     pub fn stats(&self) -> PoolStats {
@@ -462,9 +448,8 @@ impl BlockPool {
         self.allocator.check_invariants(&self.records)?;
         self.index.check_invariants(&self.records)?;
         self.order.check_invariants(&self.records)?;
-        self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.fences.check_invariants(&self.records)?;
-        self.check_digest()?;
+        self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))?;
         self.check_block(BlockId::new(0))?;
         let (mut free, mut cached_free, mut active, mut fenced) = (0, 0, 0, 0);
         for block in (1..self.num_blocks() as u32).map(BlockId::new) {
@@ -483,17 +468,10 @@ impl BlockPool {
         })
     }
 
-    /// Whether blocks remember the hash of what is before them, for the evictor or for events.
-    pub(crate) const fn keeps_parents(&self) -> bool {
-        self.index.keeps_parents()
-    }
-
-    /// From now on they do: contents may come from, or go to, a pool that needs it.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory.
-    pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
-        self.index.keep_parents(&self.records)
+    /// The name of the policy that chooses victims.
+    #[must_use]
+    pub fn policy_name(&self) -> &'static str {
+        self.order.name()
     }
 
     /// Tells the evictor what `block`, just registered, holds. `before` is the block before it in its holder's table.
@@ -513,11 +491,11 @@ impl BlockPool {
         }
     }
 
-    /// Takes a registered block out of the index, with its event.
+    /// Takes a registered block out of the index.
     #[inline]
-    fn unregister(&mut self, block: BlockId) {
+    fn unregister(&mut self, block: BlockId, cause: RemovalCause) {
         if self.is_watched() {
-            return self.unregister_watched(block);
+            return self.unregister_watched(block, cause);
         }
         self.index.remove(&mut self.records, block);
     }
@@ -529,26 +507,7 @@ impl BlockPool {
             return self.index.remove_run(&mut self.records, blocks);
         }
         for &block in blocks {
-            self.note_evicted(EvictionCause::Policy);
-            self.unregister_watched(block);
+            self.unregister_watched(block, RemovalCause::Evicted(EvictionCause::Policy));
         }
-    }
-
-    /// Whether somebody wants to know of contents that come and go.
-    #[inline]
-    fn is_watched(&self) -> bool {
-        self.events.is_enabled() || self.departures.is_some() || self.digest.is_some()
-    }
-
-    #[inline(never)]
-    fn unregister_watched(&mut self, block: BlockId) {
-        let Some(hash) = Index::hash_of(&self.records, block) else { return };
-        self.note_content_ends(block);
-        let algorithm = self.index.algorithm(); // it may be the last one
-        let vanished = self.index.remove(&mut self.records, block) == Visibility::Vanished;
-        if vanished {
-            self.events.push(BlockEvent::Removed { hash, block }, algorithm);
-        }
-        self.note_unregistered(vanished.then_some(hash));
     }
 }

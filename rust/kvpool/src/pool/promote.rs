@@ -2,6 +2,7 @@
 //! another's.
 
 use super::BlockPool;
+use super::observe::Lookup;
 use crate::block::BlockId;
 use crate::block::record::ByBlock;
 use crate::error::PoolError;
@@ -57,11 +58,11 @@ impl BlockPool {
         match self.index.insert(&mut self.records, block, &link.as_ref()) {
             Inserted::Collision => self.counters.collisions += 1,
             Inserted::Registered => {
-                self.note_contents(&[block]);
                 self.note_registered(block, &link.as_ref(), None);
+                self.tell_registered(&[block], None);
             }
         }
-        self.note_changed(&[block]);
+        self.tell_changed(&[block]);
         Ok(block)
     }
 
@@ -88,13 +89,19 @@ impl BlockPool {
     fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
         let Some(shared) = self.index.find_link(&self.records, link).ok().flatten() else {
             self.counters.misses += 1;
-            self.advise_link(link, false);
+            self.tell_link(link, false);
             return Ok(None);
         };
         self.hold(shared)?;
         self.counters.hits += 1;
-        self.advise_link(link, true);
+        self.tell_link(link, true);
         Ok(Some(shared))
+    }
+
+    fn tell_link(&mut self, link: &LinkRef<'_>, hit: bool) {
+        let LinkRef { hash, depth, parent, .. } = *link;
+        let hits = usize::from(hit);
+        self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, tenant: None });
     }
 
     /// One more reference to a block that is held or cached-free.
@@ -113,7 +120,7 @@ impl BlockPool {
             return Err(self.broken(reason));
         }
         self.allocator.hold_parked(&mut self.records, &[block]);
-        self.note_changed(&[block]);
+        self.tell_changed(&[block]);
         Ok(())
     }
 
@@ -140,8 +147,8 @@ impl BlockPool {
             self.counters.collisions += 1;
             return Ok(());
         }
-        self.note_contents(&[block]);
         self.note_registered(block, content, None);
+        self.tell_registered(&[block], None);
         self.mark_computed_unrecorded(&[block])
     }
 }

@@ -200,7 +200,7 @@ impl Sequences {
         }
         let pool = self.tiers.pool_mut(tier)?;
         let reusable = (prompt.num_tokens() - 1) / pool.block_size();
-        let found = pool.match_prefix(prompt.chain(), reusable)?;
+        let found = pool.find_prefix(prompt.chain(), reusable)?;
         let total = prompt.num_tokens().div_ceil(pool.block_size());
         let (needed, available) = (total - found.blocks.len(), pool.num_available() - found.idle);
         if needed > available {
@@ -208,7 +208,7 @@ impl Sequences {
             let refusal = Refusal::new(needed, available, pool.num_fenced(), can_ever_fit);
             return Err(SequenceError::OutOfBlocks(refusal));
         }
-        pool.acquire_match(&found)?;
+        pool.acquire_match(&found, prompt.chain().hashes())?;
         let cached = found.blocks.len();
         let mut blocks = found.blocks;
         pool.allocate_into(needed, &mut blocks)?;
@@ -406,12 +406,24 @@ impl Sequences {
         Ok(self.tiers.reset()?)
     }
 
-    /// The events of a tier since the last call: see [`crate::BlockPool::take_events`].
+    /// Tells `observer` of what the pool of a tier does: see [`Tiers::observe`].
     ///
     /// # Errors
-    /// [`crate::TierError::UnknownTier`].
-    pub fn take_events(&mut self, tier: usize) -> Result<crate::EventBatch, SequenceError> {
-        Ok(self.tiers.pool_mut(tier)?.take_events())
+    /// As [`Tiers::observe`].
+    pub fn observe_tier(
+        &mut self,
+        tier: usize,
+        observer: Box<dyn crate::pool::observe::PoolObserver>,
+    ) -> Result<(), SequenceError> {
+        Ok(self.tiers.observe(tier, observer)?)
+    }
+
+    /// The observer of a tier's pool, if it is of this type, and the tier's blocks.
+    pub fn tier_observer_mut<T: crate::pool::observe::PoolObserver>(
+        &mut self,
+        tier: usize,
+    ) -> Option<(&mut T, crate::pool::observe::Blocks<'_>)> {
+        self.tiers.pool_mut(tier).ok()?.observer_mut()
     }
 
     /// Ends the fences of a step in every tier: see [`crate::BlockPool::complete_step`].

@@ -37,6 +37,7 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::journal::Journal;
+use crate::pool::observe::PoolObserver;
 use crate::pool::{BlockPool, PoolConfig};
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;
@@ -180,6 +181,20 @@ impl Tiers {
             leaving: HashMap::new(),
             next_swap: 0,
         })
+    }
+
+    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants parents, every tier remembers them: a
+    /// content takes its parent along.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`]; [`PoolError::InvalidConfig`] if there is no memory.
+    pub fn observe(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<(), TierError> {
+        self.pool(tier)?;
+        if observer.wants_parents() {
+            self.pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
+        }
+        self.pool_mut(tier)?.observe(observer)?;
+        Ok(())
     }
 
     /// Number of tiers.

@@ -7,6 +7,7 @@ use kvpool::{
     BlockHasher, BlockPool, CacheManager, ExtraKeys, HashChain, HashCursor, HasherConfig, ManagerConfig,
     PoolConfig,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 
 fn chain(tokens: &[u32]) -> HashChain {
     let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..HasherConfig::default() }).unwrap();
@@ -16,7 +17,8 @@ fn chain(tokens: &[u32]) -> HashChain {
 }
 
 fn pool(digest: bool) -> BlockPool {
-    BlockPool::new(PoolConfig { num_blocks: 16, block_size: 2, digest, ..PoolConfig::default() }).unwrap()
+    let config = PoolConfig { num_blocks: 16, block_size: 2, ..PoolConfig::default() };
+    BlockPool::new(config).unwrap().watched(&WatchConfig { digest, ..WatchConfig::default() }).unwrap()
 }
 
 /// The digests after each operation of a fixed history.
@@ -101,9 +103,9 @@ fn it_does_not_matter_how_often_it_is_asked() {
 /// A manager's digest has all its tiers and its own counters in it.
 #[test]
 fn a_manager_has_one() {
-    let config =
-        ManagerConfig { num_blocks: 16, block_size: 2, host_blocks: 8, digest: true, ..Default::default() };
-    let mut manager = CacheManager::new(config).unwrap();
+    let config = ManagerConfig { num_blocks: 16, block_size: 2, host_blocks: 8, ..Default::default() };
+    let digest = ManagerWatchConfig { digest: true, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap().watched(&digest).unwrap();
     let mut digests = vec![manager.state_digest().unwrap()];
     let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
     manager.admit("a", prompt).unwrap();

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use kvpool::{BlockId, EvictionPolicy, Fault, PoolError, Verify};
+use kvpool_observe::PoolWatch;
 
 use super::world::{Numbers, Setting, World};
 
@@ -73,7 +74,7 @@ fn one_pass_finds_every_fault() {
         let num_blocks = world.pool.num_blocks();
         let mut found = false;
         for _ in 0..num_blocks.div_ceil(3) {
-            found |= is_poisoned(&world.pool.scrub(3));
+            found |= is_poisoned(&world.scrub(3));
         }
         assert!(found, "{fault:?} after {operations} operations of {seed}, {setting:?}");
         assert!(world.pool.poison_reason().is_some() && is_poisoned(&world.pool.allocate(0)));
@@ -119,7 +120,7 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
             }
         }
         let all = world.pool.num_blocks();
-        if !is_poisoned(&world.pool.scrub(all)) {
+        if !is_poisoned(&world.scrub(all)) {
             let checked = world.pool.check_invariants();
             // A child that left a wrong parent leaves the right one with a child too many: that one is evicted later, or never.
             let spoilt = matches!(fault, Fault::Evictor(_, 15, _))
@@ -141,7 +142,7 @@ fn links_and_places_need_no_digest() {
             return false;
         }
         let all = world.pool.num_blocks();
-        assert!(is_poisoned(&world.pool.scrub(all)), "{fault:?} after {operations} of {seed}, {setting:?}");
+        assert!(is_poisoned(&world.scrub(all)), "{fault:?} after {operations} of {seed}, {setting:?}");
         true
     });
 }
@@ -156,14 +157,14 @@ fn a_healthy_pool_passes() {
             for round in 0..400 {
                 world.step().unwrap();
                 let before = world.pool.stats();
-                let report = world.pool.scrub(round % 5).unwrap();
+                let report = world.scrub(round % 5).unwrap();
                 checked += report.blocks;
                 assert_eq!(before, world.pool.stats(), "the scrubber changes nothing");
                 assert!(report.position < world.pool.num_blocks());
                 world.pool.check_invariants().unwrap();
                 assert!(world.agrees());
             }
-            let report = world.pool.scrub(usize::MAX).unwrap();
+            let report = world.scrub(usize::MAX).unwrap();
             assert_eq!(report.blocks, world.pool.num_blocks(), "no block twice in one call");
             assert!(report.passes >= checked as u64 / 20);
             assert_eq!(world.pool.state_digest().is_some(), digest);
@@ -184,10 +185,10 @@ fn the_reason_names_the_invariant() {
     };
     let mut world = World::after(setting, 3, 30);
     assert!(world.pool.inject(Fault::NumHeld(100)));
-    let error = world.pool.scrub(1).unwrap_err();
+    let error = world.scrub(1).unwrap_err();
     assert!(error.to_string().contains("B1 (the sums hold)"), "{error}");
     assert!(world.pool.inject(Fault::NumFree(100)));
-    assert_eq!(world.pool.scrub(1), Err(error.clone()));
+    assert_eq!(world.scrub(1), Err(error.clone()));
     assert_eq!(world.pool.allocate(1), Err(error));
 }
 

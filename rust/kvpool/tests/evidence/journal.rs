@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use kvpool::journal::{Entry, Journal, JournalConfig, JournalReader, ManagerOperation, PoolOperation, Tail};
 use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError};
+use kvpool_observe::{ManagerScrubber, PoolWatch, Scrubber};
 
 /// A file that can be read while the journal is open.
 #[derive(Clone, Default)]
@@ -40,6 +41,7 @@ impl Write for Shared {
 fn pool(sink: &Shared) -> BlockPool {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
     let mut pool = BlockPool::with_journal(config, sink.journal()).unwrap();
+    pool.keep_digest().unwrap();
     let blocks = pool.allocate(3).unwrap();
     pool.release(&blocks[..1]).unwrap();
     // So few operations are nowhere but in memory.
@@ -53,7 +55,7 @@ fn pool(sink: &Shared) -> BlockPool {
 fn a_scrubber_that_poisons_a_pool_writes_its_journal() {
     let sink = Shared::default();
     let mut pool = pool(&sink);
-    assert!(matches!(pool.scrub(16), Err(PoolError::Poisoned { .. })));
+    assert!(matches!(Scrubber::default().scrub(&mut pool, 16), Err(PoolError::Poisoned { .. })));
     let written = sink.operations();
     assert!(
         matches!(written[..], [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }]),
@@ -95,7 +97,7 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
     for tier in 0..2 {
         let sink = Shared::default();
         let mut manager = manager(&sink, tier);
-        assert!(is_poisoned(&manager.scrub(1)));
+        assert!(is_poisoned(&ManagerScrubber::default().scrub(&mut manager, 1)));
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerOperation::Admit { .. }]), "tier {tier}: {written:?}");
         // What is refused from now on is written, too, at once.

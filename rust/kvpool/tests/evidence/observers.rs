@@ -6,9 +6,10 @@
 use kvpool::journal::{Journal, JournalConfig};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
-    AdvisorConfig, CacheManager, DuplicatePolicy, EvictionPolicy, ExplainConfig, ExtraKeys, ManagerConfig,
-    ManagerError, RequestRef, RequestState, RetentionRange, SwapId,
+    CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef,
+    RequestState, RetentionRange, SwapId,
 };
+use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
 use super::world::Numbers;
 
@@ -38,7 +39,7 @@ const OBSERVERS: [Observer; 6] = [
 fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
     let wants =
         |of: fn(Observer) -> bool| observer.is_some_and(|one| of(one) || matches!(one, Observer::All));
-    let config = ManagerConfig {
+    let watch = ManagerWatchConfig {
         event_capacity: if wants(|one| matches!(one, Observer::Events)) { 16 } else { 0 },
         digest: wants(|one| matches!(one, Observer::Digest)),
         scrub_blocks: if wants(|one| matches!(one, Observer::Digest)) { 3 } else { 0 },
@@ -47,14 +48,14 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
             policies: kvpool_policies::ADVISED.to_vec(),
             ..AdvisorConfig::default()
         }),
-        ..config
     };
-    if wants(|one| matches!(one, Observer::Journal)) {
+    let manager = if wants(|one| matches!(one, Observer::Journal)) {
         let journal = Journal::ring(1 << 20, JournalConfig::default()).unwrap();
         CacheManager::with_journal(config, journal).unwrap()
     } else {
         CacheManager::new(config).unwrap()
-    }
+    };
+    manager.watched(&watch).unwrap()
 }
 
 /// A manager under random operations. Which they are depends on numbers and on its answers alone.

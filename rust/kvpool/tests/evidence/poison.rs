@@ -9,6 +9,9 @@ use kvpool::{
     ManagerConfig, ManagerError, PoolConfig, PoolError, RequestHints, RequestRef, SequenceError, Sequences,
     TierError, Tiers,
 };
+use kvpool_observe::{
+    ManagerScrubber, ManagerWatch, ManagerWatchConfig, PoolWatch, Scrubber, TierWatch, WatchConfig,
+};
 
 const BLOCK_SIZE: usize = 4;
 
@@ -28,7 +31,16 @@ fn cursor(hasher: &Arc<BlockHasher>, tokens: u32) -> HashCursor {
 
 fn config(num_blocks: usize) -> PoolConfig {
     let retention = Some(RetentionConfig::default());
-    PoolConfig { num_blocks, block_size: BLOCK_SIZE, retention, digest: true, ..PoolConfig::default() }
+    PoolConfig { num_blocks, block_size: BLOCK_SIZE, retention, ..PoolConfig::default() }
+}
+
+/// What watches these pools: their digest, and events if any are to be kept.
+fn watch(event_capacity: usize) -> WatchConfig {
+    WatchConfig { event_capacity, digest: true, advisor: None }
+}
+
+fn pool() -> BlockPool {
+    BlockPool::new(config(16)).unwrap().watched(&watch(0)).unwrap()
 }
 
 type PoolCall = (&'static str, fn(&mut BlockPool, &[BlockId], &HashCursor) -> Result<(), PoolError>);
@@ -60,7 +72,7 @@ const POOL_CALLS: &[PoolCall] = &[
     ("assign_tenant", |pool, blocks, _| pool.assign_tenant(blocks, TenantId(1))),
     ("advance_time", |pool, _, _| pool.advance_time(1.0).map(drop)),
     ("tenant_blocks", |pool, _, _| pool.tenant_blocks(TenantId(1)).map(drop)),
-    ("scrub", |pool, _, _| pool.scrub(1).map(drop)),
+    ("scrub", |pool, _, _| Scrubber::default().scrub(pool, 1).map(drop)),
 ];
 
 fn link(cursor: &HashCursor) -> ChainLink {
@@ -71,7 +83,7 @@ fn link(cursor: &HashCursor) -> ChainLink {
 fn a_poisoned_pool_refuses_every_operation() {
     let cursor = cursor(&hasher(), 12);
     for &(name, call) in POOL_CALLS {
-        let mut pool = BlockPool::new(config(16)).unwrap();
+        let mut pool = pool();
         let blocks = pool.allocate(3).unwrap();
         pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
         pool.mark_computed(&blocks[..2]).unwrap();
@@ -82,10 +94,10 @@ fn a_poisoned_pool_refuses_every_operation() {
             "{name} before"
         );
 
-        let mut pool = BlockPool::new(config(16)).unwrap();
+        let mut pool = self::pool();
         let blocks = pool.allocate(3).unwrap();
         assert!(pool.inject(Fault::NumHeld(9)));
-        let error = pool.scrub(1).unwrap_err();
+        let error = Scrubber::default().scrub(&mut pool, 1).unwrap_err();
         for _ in 0..2 {
             assert_eq!(call(&mut pool, &blocks, &cursor), Err(error.clone()), "{name}");
         }
@@ -96,12 +108,12 @@ fn a_poisoned_pool_refuses_every_operation() {
 #[test]
 fn a_poisoned_pool_can_be_looked_at() {
     let cursor = cursor(&hasher(), 12);
-    let mut pool = BlockPool::new(PoolConfig { event_capacity: 9, ..config(16) }).unwrap();
+    let mut pool = BlockPool::new(config(16)).unwrap().watched(&watch(9)).unwrap();
     let blocks = pool.allocate(3).unwrap();
     pool.register(&blocks[..2], cursor.chain(), 0).unwrap();
     pool.mark_computed(&blocks[..2]).unwrap();
     assert!(pool.inject(Fault::References(blocks[2], 5)));
-    assert!(pool.scrub(16).is_err());
+    assert!(Scrubber::default().scrub(&mut pool, 16).is_err());
 
     assert!(pool.poison_reason().unwrap().contains("D"), "{:?}", pool.poison_reason());
     assert!(pool.check_invariants().unwrap_err().to_string().contains("B0"));
@@ -178,7 +190,7 @@ const MANAGER_CALLS: &[ManagerCall] = &[
         let mut plan = manager.plan_step();
         manager.commit_step(&mut plan).map(drop)
     }),
-    ("scrub", |manager, _| manager.scrub(1).map(drop)),
+    ("scrub", |manager, _| ManagerScrubber::default().scrub(manager, 1).map(drop)),
 ];
 
 /// A running request, one that waits, one in the host tier, one on its way out.
@@ -189,10 +201,10 @@ fn manager() -> CacheManager {
         host_blocks: 16,
         block_size: BLOCK_SIZE,
         retention,
-        digest: true,
         ..Default::default()
     };
-    let mut manager = CacheManager::new(config).unwrap();
+    let watch = ManagerWatchConfig { digest: true, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
     for (id, first) in [("a", 0), ("waiting", 100), ("out", 200), ("moving", 300)] {
         let tokens: Vec<u32> = (first..first + 6).collect();
         manager.admit(id, manager.prepare(&tokens, ExtraKeys::default()).unwrap()).unwrap();
@@ -219,7 +231,7 @@ fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
             let mut manager = manager();
             let cursor = manager.prepare(&prompt(9), ExtraKeys::default()).unwrap();
             assert!(manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(31)));
-            let error = manager.scrub(1).unwrap_err();
+            let error = ManagerScrubber::default().scrub(&mut manager, 1).unwrap_err();
             assert!(manager.poison_reason().unwrap().contains("B1"));
             for _ in 0..2 {
                 assert_eq!(call(&mut manager, &cursor), Err(error.clone()), "{name}, tier {tier}");
@@ -253,9 +265,10 @@ fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
     ];
     let poisoned = || {
         let mut tiers = Tiers::new(vec![config(16), config(16)]).unwrap();
+        (0..2).for_each(|tier| tiers.watch_tier(tier, &watch(0)).unwrap());
         let table = tiers.pool_mut(0).unwrap().allocate(1).unwrap();
         assert!(tiers.pool_mut(1).unwrap().inject(Fault::NumHeld(3)));
-        let error = tiers.pool_mut(1).unwrap().scrub(1).unwrap_err();
+        let error = Scrubber::default().scrub(tiers.pool_mut(1).unwrap(), 1).unwrap_err();
         (tiers, table[0], error)
     };
     for &(name, call) in CALLS {

@@ -1,11 +1,12 @@
 //! The scrubber of a manager: block tables, leaks, and the budget of a step.
 
 use kvpool::{BlockId, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolError, RequestRef};
+use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 
 fn manager(scrub_blocks: usize) -> CacheManager {
-    let config =
-        ManagerConfig { num_blocks: 32, host_blocks: 16, block_size: 2, scrub_blocks, ..Default::default() };
-    let mut manager = CacheManager::new(config).unwrap();
+    let config = ManagerConfig { num_blocks: 32, host_blocks: 16, block_size: 2, ..Default::default() };
+    let watch = ManagerWatchConfig { scrub_blocks, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
     for id in 0..3_i64 {
         let tokens: Vec<u32> = (0..9).map(|token| token + 100 * id as u32).collect();
         manager.admit(id, manager.prepare(&tokens, ExtraKeys::default()).unwrap()).unwrap();
@@ -21,10 +22,10 @@ fn is_poisoned<T>(result: &Result<T, ManagerError>) -> bool {
 /// A few entries at a time, tables end in the middle of calls, and everything comes round.
 #[test]
 fn tables_are_checked_a_few_entries_at_a_time() {
-    let mut manager = manager(0);
+    let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
     let (mut requests, mut passes) = (0, 0);
     for _ in 0..60 {
-        let report = manager.scrub(2).unwrap();
+        let report = scrubber.scrub(&mut manager, 2).unwrap();
         assert_eq!(report.blocks, 4, "two of each tier");
         requests += report.requests;
         assert!(report.passes >= passes);
@@ -40,18 +41,18 @@ fn tables_are_checked_a_few_entries_at_a_time() {
         }
     }
     assert!(requests > 6 && passes == 3, "{requests} requests, {passes} passes");
-    manager.scrub(0).unwrap();
+    scrubber.scrub(&mut manager, 0).unwrap();
 }
 
 /// A reference that nobody will give back: the counts of every block are possible, and do not add up.
 #[test]
 fn a_leak_is_found_within_one_pass() {
-    let mut manager = manager(0);
+    let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
     let table = manager.block_table(1).unwrap().to_vec();
-    manager.scrub(32).unwrap();
+    scrubber.scrub(&mut manager, 32).unwrap();
     manager.pools_to_corrupt()[0].acquire(&table[..1]).unwrap();
     assert!(manager.check_invariants().is_err());
-    let refused = manager.scrub(32);
+    let refused = scrubber.scrub(&mut manager, 32);
     assert!(is_poisoned(&refused) && refused.unwrap_err().to_string().contains("M1"));
     assert!(is_poisoned(&manager.append(&[RequestRef::Int(0)], &[1], false)));
 }
@@ -62,9 +63,9 @@ fn a_broken_table_is_found_within_one_pass() {
     let other = manager(0).block_table(2).unwrap()[1];
     for (position, block) in [(1, BlockId::new(0)), (4, BlockId::new(0)), (1, free), (4, free), (2, other)] {
         for block in [block, BlockId::new(u32::MAX), BlockId::new(32)] {
-            let mut manager = manager(0);
+            let (mut manager, mut scrubber) = (manager(0), ManagerScrubber::default());
             assert!(manager.corrupt_table(1, position, block));
-            let found = (0..8).any(|_| is_poisoned(&manager.scrub(4)));
+            let found = (0..8).any(|_| is_poisoned(&scrubber.scrub(&mut manager, 4)));
             assert!(found, "{block:?} at {position}");
             assert!(is_poisoned(&manager.release(1, None)));
         }
@@ -79,7 +80,10 @@ fn steps_scrub_within_their_budget() {
         assert!(manager.pools_to_corrupt()[1].inject(Fault::FreeNext(BlockId::new(9), 3)));
         let found = (0..40).find(|&step| is_poisoned(&manager.complete_step(step)));
         match scrub_blocks {
-            0 => assert!(found.is_none() && is_poisoned(&manager.scrub(usize::MAX))),
+            0 => {
+                let mut scrubber = ManagerScrubber::default();
+                assert!(found.is_none() && is_poisoned(&scrubber.scrub(&mut manager, usize::MAX)));
+            }
             // The two neighbours of the link have it wrong, too.
             _ => assert!(found.is_some_and(|step| step as usize <= 10 / scrub_blocks), "{found:?}"),
         }

@@ -9,6 +9,7 @@ use kvpool::{
     BlockHasher, BlockId, BlockPool, ChainLink, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashCursor,
     HasherConfig, PoolConfig, PoolError, Verify,
 };
+use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 
 const BLOCK_SIZE: usize = 2;
 
@@ -72,6 +73,8 @@ type Content = (u64, Vec<u32>);
 
 pub(crate) struct World {
     pub(crate) pool: BlockPool,
+    /// Goes on where it stopped, whoever calls it.
+    scrubber: Scrubber,
     hasher: Arc<BlockHasher>,
     numbers: Numbers,
     /// Tables that the test holds, with their tokens.
@@ -97,13 +100,13 @@ impl World {
             verify,
             duplicates,
             eviction,
-            digest,
             retention,
-            event_capacity: 8,
             ..PoolConfig::default()
         };
+        let watch = WatchConfig { event_capacity: 8, digest, advisor: None };
         Self {
-            pool: BlockPool::new(config).unwrap(),
+            pool: BlockPool::new(config).unwrap().watched(&watch).unwrap(),
+            scrubber: Scrubber::default(),
             hasher: Arc::new(hasher),
             numbers: Numbers(seed),
             tables: Vec::new(),
@@ -314,7 +317,13 @@ impl World {
     /// Counts what was touched, or scrubs a little: so that faults meet blocks that were counted and others.
     fn count(&mut self) -> Result<(), PoolError> {
         self.pool.state_digest();
-        self.pool.scrub(self.numbers.below(4)).map(|_| ())
+        let blocks = self.numbers.below(4);
+        self.scrub(blocks).map(|_| ())
+    }
+
+    /// Checks the next `blocks` blocks of the pool.
+    pub(crate) fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, PoolError> {
+        self.scrubber.scrub(&mut self.pool, blocks)
     }
 
     fn hint(&mut self) -> Result<(), PoolError> {

@@ -19,10 +19,9 @@ pub(super) struct Sequence {
 
 impl Engine {
     pub(super) fn new(usable: usize) -> Self {
-        let (num_blocks, event_capacity) = (usable + 1, 10_000);
-        let config = ManagerConfig { num_blocks, block_size: B, event_capacity, ..Default::default() };
+        let config = ManagerConfig { num_blocks: usable + 1, block_size: B, ..Default::default() };
         Self {
-            manager: CacheManager::new(config).unwrap(),
+            manager: CacheManager::new(config).unwrap().watched(&manager_events(10_000)).unwrap(),
             memory: vec![(u64::MAX, Vec::new()); usable + 1],
             requests: BTreeMap::new(),
         }

@@ -43,14 +43,9 @@ pub(super) struct World {
 impl World {
     /// Empty, or with two computed copies of one prompt: one held, one cached-free.
     pub(super) fn new(duplicates: DuplicatePolicy, prelude: bool) -> Self {
-        let config = PoolConfig {
-            num_blocks: 5,
-            block_size: B,
-            duplicates,
-            event_capacity: 1000,
-            ..Default::default()
-        };
-        let mut world = Self { pool: BlockPool::new(config).unwrap(), tables: Vec::new(), step: 0 };
+        let config = PoolConfig { num_blocks: 5, block_size: B, duplicates, ..Default::default() };
+        let pool = BlockPool::new(config).unwrap().watched(&events(1000)).unwrap();
+        let mut world = Self { pool, tables: Vec::new(), step: 0 };
         if prelude {
             for act in [Act::Start(true), Act::Start(true), Act::Computed] {
                 world.act(act);

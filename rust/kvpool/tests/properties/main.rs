@@ -40,12 +40,12 @@ use std::sync::{Arc, OnceLock};
 
 use kvpool::hash::{HashChain, MultimodalItem};
 use kvpool::{
-    Adapter, Admission, BlockEvent, BlockHash, BlockHasher, BlockId, BlockPool, BlockState, CacheManager,
-    Candidate, ChainLink, DuplicatePolicy, EvictionPolicy, Evictor, ExtraKeys, HashAlgorithm, HashCursor,
-    HasherConfig, InvariantViolation, LruEvictor, ManagerConfig, ManagerError, PoolConfig, PoolError,
-    PrefixIndex, Refusal, RequestRef, RequestState, SequenceError, SequenceId, Sequences, SwapId, TierError,
-    Tiers, Verify,
+    Adapter, Admission, BlockHash, BlockHasher, BlockId, BlockPool, BlockState, CacheManager, Candidate,
+    ChainLink, DuplicatePolicy, EvictionPolicy, Evictor, ExtraKeys, HashAlgorithm, HashCursor, HasherConfig,
+    InvariantViolation, LruEvictor, ManagerConfig, ManagerError, PoolConfig, PoolError, PrefixIndex, Refusal,
+    RequestRef, RequestState, SequenceError, SequenceId, Sequences, SwapId, TierError, Tiers, Verify,
 };
+use kvpool_observe::{BlockEvent, ManagerWatch, ManagerWatchConfig, PoolWatch, TierWatch, WatchConfig};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -68,6 +68,16 @@ fn raw(blocks: &[BlockId]) -> Vec<u32> {
 
 fn pool(usable: usize) -> BlockPool {
     BlockPool::new(PoolConfig { num_blocks: usable + 1, block_size: B, ..Default::default() }).unwrap()
+}
+
+/// What watches a pool whose events are all that is kept of it.
+fn events(event_capacity: usize) -> WatchConfig {
+    WatchConfig { event_capacity, ..Default::default() }
+}
+
+/// The same of a manager.
+fn manager_events(event_capacity: usize) -> ManagerWatchConfig {
+    ManagerWatchConfig { event_capacity, ..Default::default() }
 }
 
 fn hasher() -> Arc<BlockHasher> {

@@ -39,8 +39,7 @@ fn fails_everywhere(
 /// Blocks in every state: 1, 2 cached; 3, 4 held and registered; 5 held twice; 6 registered and not computed; 7 fenced, or
 /// free, and then no fence is open; 8, 9 held; 10 to 12 free.
 fn crowded_pool(fence: bool) -> BlockPool {
-    let config = PoolConfig { num_blocks: 13, block_size: B, event_capacity: 100, ..Default::default() };
-    let mut pool = BlockPool::new(config).unwrap();
+    let mut pool = pool(12).watched(&events(100)).unwrap();
     cache(&mut pool, &[1, 2, 3, 4]);
     let held = pool.match_and_acquire(&chain(&[1, 2, 3, 4]), 2).unwrap();
     assert_eq!(raw(&fill(&mut pool, &[5, 6, 7, 8])), [3, 4]);

@@ -85,8 +85,9 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
     let tokens: Vec<u32> = (1..=8).collect();
     let known = links(&chain(&tokens));
     for how in ["by id", "window", "swap"] {
-        let tier = || PoolConfig { num_blocks: 5, block_size: B, event_capacity: 100, ..Default::default() };
+        let tier = || PoolConfig { num_blocks: 5, block_size: B, ..Default::default() };
         let mut sequences = Sequences::new(Tiers::new(vec![tier(), tier()]).unwrap(), hasher()).unwrap();
+        (0..2).for_each(|tier| sequences.watch_tier(tier, &events(100)).unwrap());
         let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
         prompt.append(&tokens);
         let id = sequences.admit(prompt, 0).unwrap();
@@ -119,7 +120,7 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
                 assert_eq!(take(&mut sequences, 0), 2);
             }
             _ => {
-                let mut pool = pool_with_events();
+                let mut pool = pool(8).watched(&events(100)).unwrap();
                 let blocks = pool.allocate(4).unwrap();
                 pool.register(&blocks, &chain(&tokens), 0).unwrap();
                 pool.mark_computed(&blocks[..2]).unwrap();
@@ -131,9 +132,4 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
         }
         assert_eq!(absent, 1, "{how}: one parent is absent, and no block is called a root for it");
     }
-}
-
-fn pool_with_events() -> BlockPool {
-    let config = PoolConfig { num_blocks: 9, block_size: B, event_capacity: 100, ..Default::default() };
-    BlockPool::new(config).unwrap()
 }

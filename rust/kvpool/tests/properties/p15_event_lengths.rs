@@ -28,13 +28,8 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
     for extra in &extras {
         for known in 0..=blocks {
             for first in 0..=tokens.len() {
-                let config = ManagerConfig {
-                    num_blocks: 20,
-                    block_size: B,
-                    event_capacity: 100,
-                    ..Default::default()
-                };
-                let mut manager = CacheManager::new(config).unwrap();
+                let config = ManagerConfig { num_blocks: 20, block_size: B, ..Default::default() };
+                let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let cursor = manager.prepare(&tokens, extra.clone()).unwrap();
                 let chain = cursor.chain().clone();
                 // Both are admitted before anything is computed: the second one's blocks are copies.
@@ -76,9 +71,7 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
 fn property_15_lost_and_kept_events_add_up() {
     for capacity in 1..=7usize {
         for blocks in 0..=15usize {
-            let config =
-                PoolConfig { num_blocks: 17, block_size: B, event_capacity: capacity, ..Default::default() };
-            let mut pool = BlockPool::new(config).unwrap();
+            let mut pool = pool(16).watched(&events(capacity)).unwrap();
             fill(&mut pool, &(0..(B * blocks) as u32).collect::<Vec<_>>());
             let batch = pool.take_events();
             assert_eq!(batch.events.len() as u64 + batch.dropped, blocks as u64);

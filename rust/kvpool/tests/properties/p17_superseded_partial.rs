@@ -44,9 +44,7 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
     for order in permutations(3) {
         for computed in [false, true] {
             for dropped in [false, true] {
-                let config =
-                    PoolConfig { num_blocks: 9, block_size: B, event_capacity: 100, ..Default::default() };
-                let mut pool = BlockPool::new(config).unwrap();
+                let mut pool = pool(8).watched(&events(100)).unwrap();
                 let own = pool.allocate(3).unwrap();
                 let first = own[order[0]];
                 assert_eq!(pool.promote(first, &link).unwrap(), first);
@@ -91,9 +89,9 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
 fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
     for keep in 1..=5usize {
         for more in 0..=4u32 {
-            let tier =
-                PoolConfig { num_blocks: 13, block_size: B, event_capacity: 100, ..Default::default() };
+            let tier = PoolConfig { num_blocks: 13, block_size: B, ..Default::default() };
             let mut sequences = Sequences::new(Tiers::new(vec![tier]).unwrap(), hasher()).unwrap();
+            sequences.watch_tier(0, &events(100)).unwrap();
             let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
             prompt.append(&[1, 2, 3, 4, 5]);
             let id = sequences.admit(prompt, 0).unwrap();

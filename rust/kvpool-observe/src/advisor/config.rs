@@ -1,0 +1,106 @@
+//! What an advisor samples, and how much of it.
+
+use kvpool::EvictionPolicy;
+use kvpool::PoolError;
+
+/// Settings of the advisor of a pool.
+///
+/// The share of blocks that is sampled follows from them: such that a stack as deep as eight pools fits into
+/// [`max_sampled_blocks`](Self::max_sampled_blocks), and never more than one in [`sample_every`](Self::sample_every).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdvisorConfig {
+    /// Blocks that are followed at most, 64 to 2^24; a multiple of 8 is used up fully. An eighth of it stands for the pool.
+    /// Default 16,384.
+    pub max_sampled_blocks: usize,
+    /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
+    pub sample_every: u32,
+    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access times. Default: LRU,
+    /// S3-FIFO and the adaptive policy.
+    pub policies: Vec<EvictionPolicy>,
+    /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
+    pub max_tenants: usize,
+    /// Block references after which all that was counted is halved, 1 or more; `None` is 16 times the pool's blocks, and
+    /// 65,536 at least.
+    pub window: Option<u64>,
+    /// Picks the sample; all values are equally good. Default 0.
+    pub seed: u64,
+}
+
+impl Default for AdvisorConfig {
+    fn default() -> Self {
+        Self {
+            max_sampled_blocks: 16_384,
+            sample_every: 1,
+            policies: vec![EvictionPolicy::LRU, EvictionPolicy::S3_FIFO, EvictionPolicy::ADAPTIVE],
+            max_tenants: 8,
+            window: None,
+            seed: 0,
+        }
+    }
+}
+
+impl AdvisorConfig {
+    /// Says whether a pool can be made with these settings; one that is made checks it too.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs access times.
+    pub fn check(&self) -> Result<(), PoolError> {
+        let invalid = |field, value: String, expected: &str| {
+            Err(PoolError::InvalidConfig { field, value, expected: expected.into() })
+        };
+        if !(64..=1 << 24).contains(&self.max_sampled_blocks) {
+            return invalid("max_sampled_blocks", self.max_sampled_blocks.to_string(), "64 to 16777216");
+        }
+        if self.sample_every == 0 {
+            return invalid("sample_every", "0".into(), "1 or more");
+        }
+        if self.max_tenants > 1024 {
+            return invalid("max_tenants", self.max_tenants.to_string(), "at most 1024");
+        }
+        if self.window == Some(0) {
+            return invalid("window", "0".into(), "1 or more references");
+        }
+        for (index, &policy) in self.policies.iter().enumerate() {
+            if !policy.has_order() {
+                return invalid(
+                    "policies",
+                    policy.name().into(),
+                    "policies that need no access times of the caller's",
+                );
+            }
+            if self.policies[..index].contains(&policy) {
+                return invalid("policies", format!("{} twice", policy.name()), "each policy once");
+            }
+        }
+        Ok(())
+    }
+
+    /// What follows from the settings for a pool of so many usable blocks.
+    pub(super) fn scale(&self, usable: usize) -> Scale {
+        let most = self.max_sampled_blocks / DEEPEST;
+        let slots = (usable / self.sample_every as usize).clamp(1, most);
+        let least_window = 16 * (usable as u64).max(1 << 12);
+        Scale {
+            usable: usable as u64,
+            slots,
+            rate: (slots as f64 / usable.max(1) as f64).min(1.0),
+            window: self.window.unwrap_or(least_window),
+        }
+    }
+}
+
+/// The deepest that is looked, in pools.
+pub(super) const DEEPEST: usize = 8;
+
+/// An advisor's share of a pool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scale {
+    /// Blocks of the pool.
+    pub(super) usable: u64,
+    /// Sampled blocks that stand for them.
+    pub(super) slots: usize,
+    /// Slots by blocks.
+    pub(super) rate: f64,
+    /// References between two halvings.
+    pub(super) window: u64,
+}

@@ -1,0 +1,378 @@
+//! The advisor: what the pool's own traffic says about other sizes, other policies, and tenants.
+//!
+//! [`PoolWatch::advice`](crate::PoolWatch::advice) answers, from a sample of the blocks that lookups ask for and in bounded
+//! memory, what otherwise takes a recorded trace and `kvpool size`:
+//!
+//! | question | estimator |
+//! |---|---|
+//! | LRU at an eighth to eight times the pool's size | [`SampledStack`], of everybody |
+//! | other policies at the pool's size | a ghost cache each: the policy's own evictor over sampled keys |
+//! | each tenant, in the pool that it shares and in one of its own | distances in both stacks |
+//!
+//! Owns `Advisor` with its window and its tenants. The parts: [`SampledStack`], [`DistanceHistogram`] and [`Fenwick`], which
+//! `kvpool-replay` uses too, the ghost caches, and a table of keys under both.
+//!
+//! **What is a reference.** Each block that a lookup asked for when its match was acquired: hit or missed, at the moment at
+//! which the pool counts it. Probes, and admissions that were refused, are none, so a request that is retried counts once. A
+//! request that is resumed is looked up, and counts, again. Blocks that were registered without having been asked for, as
+//! those of answers, are no references, but they take their place: the chain up to them counts as used at that moment.
+//! What [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
+//!
+//! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
+//! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but
+//! with the size of the pool, and what is deeper than eight pools is forgotten. What references counted lack to those seen,
+//! in either direction, are hits at distance 1 (the correction of SHARDS-adj): they come from the few very hot blocks, such
+//! as the first block of everybody's system prompt, which happen to be in the sample or not.
+//!
+//! **The window.** Every [`window`](AdvisorConfig::window) references all counts are halved, those of tenants and of the
+//! pool's own hits alike. So what is said is of the last one to two windows mostly, and what was said before a change of load is
+//! down to 1/8 after three. Stack and ghosts forget by themselves: what comes pushes out what was.
+//!
+//! **A new epoch, a reset**: the pool is empty, and so are stack and ghosts from then on. The misses that follow are the pool's
+//! too, and leave with the window.
+//!
+//! **A resize**: the rate sinks with the size and the stack keeps what is still in the sample; ghost caches start empty.
+//!
+//! **Tenants** are counted apart as they come, [`max_tenants`](AdvisorConfig::max_tenants) at most. If more come, then at the
+//! end of a window the tenant with the fewest references gives up its place, unless the others had fewer still.
+//!
+//! **The error** is that of the sample: with the default of 2,048 sampled blocks per pool about one point, see
+//! `tests/advisor.rs` in `kvpool-replay`, which compares with exact curves and with replays of each policy. Not estimated: that
+//! running requests hold blocks, so that less than the pool's size is cached, and retention.
+//!
+//! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block that is registered as many
+//! again. One that is: 480 instructions for the curve (some 100 ns), 450 for its tenant, 190 (LRU) to 570 (LFU-DA) per policy,
+//! and `adaptive` as much as the other four of the default; on average R times that, with R = `max_sampled_blocks` / 8 / blocks
+//! of the pool. On a pool of 65,536 blocks and without `adaptive` that is 80 instructions on top of the 280 of a reference and its
+//! share of storing and releasing. Memory: 54 bytes per sampled block, 34 (LRU) to 133 (LRFU) per slot and policy, and for `adaptive` up to 480, per tenant 38 per slot and 16 kB, all taken at
+//! construction. By default less than 4 MiB, for a pool of any size.
+
+mod advice;
+mod config;
+mod fenwick;
+mod ghost;
+mod histogram;
+mod keys;
+mod stack;
+mod tally;
+
+pub use advice::{Advice, CurvePoint, PolicyAdvice, TenantAdvice};
+pub use config::AdvisorConfig;
+use config::{DEEPEST, Scale};
+pub use fenwick::Fenwick;
+use ghost::{GhostCache, Sampled};
+pub use histogram::DistanceHistogram;
+use kvpool::BlockHash;
+use kvpool::evictor::parts::ensure;
+use kvpool::evictor::parts::try_reserve;
+use kvpool::observe::Lookup;
+use kvpool::retention::TenantId;
+use kvpool::{InvariantViolation, PoolError};
+pub use stack::{Bound, SampledStack, Touch};
+use tally::{Tally, Tenant};
+
+/// Capacities that are estimated, in eighths of the pool's.
+const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
+
+/// The estimators of one pool.
+#[derive(Debug)]
+pub(crate) struct Advisor {
+    config: AdvisorConfig,
+    scale: Scale,
+    stack: SampledStack,
+    all: Tally,
+    ghosts: Vec<GhostCache>,
+    /// References and weight of the sampled ones since the ghost caches were made.
+    ghosts_since: (f64, f64),
+    tenants: Vec<Tenant>,
+    /// Tenants that can come without memory being taken.
+    spare_tenants: Vec<Tenant>,
+    untracked: f64,
+    seen: u64,
+    /// References since the last halving.
+    in_window: u64,
+    /// What lookups and registrations are sampled into.
+    scratch: Sample,
+}
+
+/// The sampled ones of some blocks, neighbours in one chain, root first.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    kept: Vec<Sampled>,
+    /// Sampled ones behind those that are kept: more than can be followed at once. They stand behind all others and so
+    /// farther down than anything that is asked about.
+    beyond: usize,
+}
+
+impl Sample {
+    fn len(&self) -> usize {
+        self.kept.len() + self.beyond
+    }
+}
+
+impl Advisor {
+    /// An advisor of a pool of so many usable blocks, with all its memory taken.
+    pub(crate) fn new(config: &AdvisorConfig, usable: usize) -> Result<Self, PoolError> {
+        config.check()?;
+        let scale = config.scale(usable);
+        let mut tenants = Vec::new();
+        try_reserve(&mut tenants, config.max_tenants)?;
+        let spare = (0..config.max_tenants).map(|_| Tenant::new(config, scale));
+        let mut advisor = Self {
+            stack: SampledStack::new(scale.rate, config.seed, Bound::Depth(config.max_sampled_blocks))?,
+            all: Tally::new()?,
+            ghosts: ghosts_of(config, scale)?,
+            ghosts_since: (0.0, 0.0),
+            tenants,
+            spare_tenants: spare.collect::<Result<_, _>>()?,
+            untracked: 0.0,
+            seen: 0,
+            in_window: 0,
+            scratch: Sample::default(),
+            scale,
+            config: config.clone(),
+        };
+        try_reserve(&mut advisor.scratch.kept, config.max_sampled_blocks)?;
+        Ok(advisor)
+    }
+
+    /// Takes in a lookup whose match was acquired.
+    pub(crate) fn looked_up(&mut self, lookup: &Lookup<'_>) {
+        let mut sample = std::mem::take(&mut self.scratch);
+        self.sample(lookup.hashes, lookup.depth, &mut sample);
+        self.refer(lookup, &sample);
+        self.scratch = sample;
+    }
+
+    fn refer(&mut self, lookup: &Lookup<'_>, sample: &Sample) {
+        let references = lookup.hashes.len() as u64;
+        self.pass(references);
+        self.all.count(references, lookup.hits);
+        self.ghosts_since.0 += references as f64;
+        let tenant = lookup.tenant.and_then(|tenant| self.tenant(tenant, references));
+        if let Some(tenant) = tenant.and_then(|at| self.tenants.get_mut(at)) {
+            tenant.tally.count(references, lookup.hits);
+        }
+        if sample.kept.is_empty() {
+            return;
+        }
+        let weight = 1.0 / self.stack.rate();
+        self.ghosts_since.1 += sample.len() as f64 * weight;
+        let mut tenant = tenant.and_then(|at| self.tenants.get_mut(at));
+        self.all.count_sampled(sample.len(), weight);
+        self.stack.begin();
+        if let Some(tenant) = &mut tenant {
+            tenant.tally.count_sampled(sample.len(), weight);
+            tenant.stack.begin();
+        }
+        for sampled in sample.kept.iter().rev() {
+            let distance = self.stack.touch(sampled.key).and_then(|touch| touch.distance);
+            if let Some(distance) = distance {
+                self.all.distances.add(distance, weight);
+            }
+            let Some(tenant) = &mut tenant else { continue };
+            if let Some(distance) = distance {
+                tenant.tally.distances.add(distance, weight);
+            }
+            if let Some(distance) = tenant.stack.touch(sampled.key).and_then(|touch| touch.distance) {
+                tenant.alone.add(distance, weight);
+            }
+        }
+        let parent = lookup.parent.map(|hash| hash.key());
+        for ghost in &mut self.ghosts {
+            ghost.hits += ghost.refer(&sample.kept, parent) as f64 * weight;
+        }
+    }
+
+    /// Takes in that the chain's blocks `start..end` were registered. Those that were asked for before are known.
+    pub(crate) fn registered(&mut self, hashes: &[BlockHash], start: usize, end: usize) {
+        let new = |hash: &BlockHash| self.stack.is_sampled(hash.key()) && !self.stack.contains(hash.key());
+        if !hashes.get(start..end).unwrap_or(&[]).iter().any(new) {
+            return;
+        }
+        let mut sample = std::mem::take(&mut self.scratch);
+        self.sample(hashes.get(..end).unwrap_or(&[]), 0, &mut sample);
+        self.stack.begin();
+        for sampled in sample.kept.iter().rev() {
+            self.stack.touch(sampled.key);
+        }
+        for ghost in &mut self.ghosts {
+            ghost.refer(&sample.kept, None);
+        }
+        self.scratch = sample;
+    }
+
+    /// Collects the sampled ones of some blocks, the first at position `depth` of its chain.
+    fn sample(&self, hashes: &[BlockHash], depth: u32, into: &mut Sample) {
+        into.kept.clear();
+        into.beyond = 0;
+        for (position, hash) in hashes.iter().enumerate() {
+            let key = hash.key();
+            if !self.stack.is_sampled(key) {
+                continue;
+            }
+            if into.kept.len() == self.config.max_sampled_blocks {
+                into.beyond += 1;
+            } else {
+                into.kept.push(Sampled { key, depth: depth.saturating_add(position as u32) });
+            }
+        }
+    }
+
+    /// Lets references pass: at the end of a window all counts are halved.
+    fn pass(&mut self, references: u64) {
+        self.seen = self.seen.saturating_add(references);
+        if self.in_window >= self.scale.window {
+            self.end_window();
+        }
+        self.in_window = self.in_window.saturating_add(references);
+    }
+
+    fn end_window(&mut self) {
+        self.in_window = 0;
+        let fewest = self.tenants.iter().map(|tenant| tenant.tally.references()).enumerate();
+        let fewest = fewest.min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((at, references)) = fewest
+            && references < self.untracked
+        {
+            let mut tenant = self.tenants.swap_remove(at);
+            tenant.clear();
+            self.spare_tenants.push(tenant);
+        }
+        self.all.halve();
+        self.tenants.iter_mut().for_each(Tenant::halve);
+        self.untracked *= 0.5;
+        self.ghosts_since = (self.ghosts_since.0 * 0.5, self.ghosts_since.1 * 0.5);
+        self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
+    }
+
+    /// Where a tenant is counted; `None` if there is no place for another one.
+    fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
+        if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
+            return Some(at);
+        }
+        let Some(mut spare) = self.spare_tenants.pop() else {
+            self.untracked += references as f64;
+            return None;
+        };
+        spare.id = tenant;
+        self.tenants.push(spare);
+        Some(self.tenants.len() - 1)
+    }
+
+    /// All cached content is gone.
+    pub(crate) fn forget(&mut self) {
+        self.stack.clear();
+        self.ghosts.iter_mut().for_each(GhostCache::clear);
+        for tenant in self.tenants.iter_mut().chain(&mut self.spare_tenants) {
+            tenant.stack.clear();
+        }
+    }
+
+    /// Ghost caches for a pool of another size; nothing has changed yet.
+    pub(crate) fn prepare_resize(&self, usable: usize) -> Result<Resized, PoolError> {
+        let scale = self.config.scale(usable);
+        let ghosts = if scale == self.scale { None } else { Some(ghosts_of(&self.config, scale)?) };
+        Ok(Resized { scale, ghosts })
+    }
+
+    /// The pool has another size.
+    pub(crate) fn resize(&mut self, resized: Resized) {
+        self.scale = resized.scale;
+        let Some(ghosts) = resized.ghosts else { return };
+        self.ghosts = ghosts;
+        self.ghosts_since = (0.0, 0.0);
+        self.stack.lower_rate(self.scale.rate);
+        for tenant in self.tenants.iter_mut().chain(&mut self.spare_tenants) {
+            tenant.stack.lower_rate(self.scale.rate);
+        }
+    }
+
+    /// What there is to say. O(buckets and policies and tenants): some 50 us.
+    pub(crate) fn advice(&self) -> Advice {
+        let eighths = |eighths: &u64| (self.scale.usable * eighths / 8).max(1);
+        let (seen, all) = (self.seen, &self.all);
+        let curve = |tally: &Tally, distances: &DistanceHistogram, most: u64| {
+            let sizes = EIGHTHS.iter().filter(|&&eighths| eighths <= most).map(eighths);
+            let point = |blocks| CurvePoint { blocks, block_hit_rate: tally.rate(distances.at_most(blocks)) };
+            sizes.map(point).collect::<Vec<_>>()
+        };
+        let (references, counted) = self.ghosts_since;
+        let policies = self.ghosts.iter().map(|ghost| PolicyAdvice {
+            policy: ghost.policy,
+            block_hit_rate: tally::rate(ghost.hits, references, counted),
+            capacity_blocks: self.scale.usable,
+            references: references.round() as u64,
+        });
+        let mut tenants: Vec<_> = self.tenants.iter().collect();
+        tenants.sort_unstable_by_key(|tenant| tenant.id);
+        let tenants = tenants.into_iter().map(|tenant| TenantAdvice {
+            tenant: tenant.id,
+            references: tenant.tally.references().round() as u64,
+            sampled_references: tenant.tally.sampled().round() as u64,
+            standing: tenant.tally.standing(),
+            curve: curve(&tenant.tally, &tenant.tally.distances, u64::MAX),
+            alone: curve(&tenant.tally, &tenant.alone, 8),
+        });
+        Advice {
+            capacity_blocks: self.scale.usable,
+            rate: self.stack.rate(),
+            window: self.scale.window,
+            seen,
+            references: all.references().round() as u64,
+            sampled_references: all.sampled().round() as u64,
+            standing: all.standing(),
+            curve: curve(all, &all.distances, u64::MAX),
+            policies: policies.collect(),
+            tenants: tenants.collect(),
+            untracked_references: self.untracked.round() as u64,
+            memory_bytes: self.heap_bytes(),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let tenants = self.tenants.iter().chain(&self.spare_tenants);
+        let places = self.tenants.capacity() + self.spare_tenants.capacity();
+        size_of::<Self>()
+            + self.stack.heap_bytes()
+            + self.all.distances.heap_bytes()
+            + self.ghosts.iter().map(|ghost| size_of::<GhostCache>() + ghost.heap_bytes()).sum::<usize>()
+            + tenants.map(Tenant::heap_bytes).sum::<usize>()
+            + size_of::<Tenant>() * places
+            + size_of::<Sampled>() * self.scratch.kept.capacity()
+    }
+
+    /// Recounts: D1, what is counted is within what was seen; D2, ghost caches hold nothing between lookups; D3, stacks know
+    /// sampled keys only, each once, and no more than they may.
+    pub(crate) fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        ensure(self.all.is_sound(), "D1 (counts are within what was seen)", || format!("{:?}", self.all))?;
+        for tenant in &self.tenants {
+            ensure(tenant.tally.is_sound(), "D1 (counts are within what was seen)", || {
+                format!("{tenant:?}")
+            })?;
+        }
+        self.ghosts.iter().try_for_each(GhostCache::check_invariants)?;
+        let stacks =
+            self.tenants.iter().map(|tenant| (&tenant.stack, self.config.max_sampled_blocks / DEEPEST));
+        for (stack, most) in stacks.chain([(&self.stack, self.config.max_sampled_blocks)]) {
+            let keys = stack.keys().count();
+            let strays = stack.keys().filter(|&key| !stack.contains(key)).count();
+            let sound = strays == 0 && keys == stack.followed() && keys <= most;
+            ensure(sound, "D3 (what is followed is sampled, once, and within the bound)", || {
+                format!("{strays} strays of {keys}, {} counted, at most {most}", stack.followed())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What a resize needs memory for.
+#[derive(Debug)]
+pub(crate) struct Resized {
+    scale: Scale,
+    ghosts: Option<Vec<GhostCache>>,
+}
+
+fn ghosts_of(config: &AdvisorConfig, scale: Scale) -> Result<Vec<GhostCache>, PoolError> {
+    config.policies.iter().map(|&policy| GhostCache::new(policy, scale.slots)).collect()
+}

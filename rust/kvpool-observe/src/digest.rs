@@ -1,0 +1,339 @@
+//! `StateDigest`: one number for the state of a pool, kept up to date by the operations that change it.
+//!
+//! Owns: what every block looked like when it was counted last, and which blocks have changed since. Two pools of one
+//! configuration that ran the same operations have the same digest, on any host and in any version that keeps this
+//! specification; a journal compares digests to find the first operation that went another way.
+//!
+//! The specification:
+//! - `mix(x)` is the first output of `SplitMix64` seeded with `x`: a bijection of 64 bits.
+//! - The *term* of a block is 0 if it has no reference and no content; else
+//!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^ key)`. `content` is 0 without a
+//!   content; else its depth, with bit 31 set, and bit 30 if it is computed. `key` is the first 8 bytes of its hash,
+//!   little endian. A change of one of them always changes the term.
+//! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `scalars`, in their
+//!   order, each by `digest = mix(digest ^ scalar)`.
+//!
+//! Operations only name the blocks that they changed; [`PoolWatch::state_digest`](crate::PoolWatch::state_digest) recounts those, each once, and adds the
+//! difference. What it does not know is in which order blocks are free (but for the next one) and evicted: an order that
+//! went another way shows in the blocks that the next operations get.
+//!
+//! Invariants:
+//! - D1: a block that no operation changed since it was counted looks as it did then. A reference count, hash or computed bit
+//!   that something else changed breaks it, and the scrubber finds it.
+//! - D2: what the blocks add up to is what the parts count.
+//!
+//! Costs: 24 bytes and a bit per block and 4 bytes per changed block; a change is a bit that is
+//! tested and set, a digest O(blocks changed since the last one).
+
+use kvpool::evictor::parts::{ensure, try_reserve};
+use kvpool::observe::{BlockView, Blocks, ContentView};
+use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
+
+/// Mixes 64 bits: `SplitMix64`'s first output for this seed. Part of the specification: never changes.
+#[inline]
+pub(crate) const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Takes scalars into a digest, in their order.
+pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u64 {
+    scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
+}
+
+/// What a block looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    references: u32,
+    fences: u32,
+    /// A check of its content, 0 without one.
+    content: u64,
+}
+
+impl Counts {
+    fn of(block: &BlockView) -> Self {
+        let content = block.content.as_ref().map_or(0, content_check);
+        Self { references: block.references, fences: block.fences, content }
+    }
+
+    /// The term of a block that looks so, with this content.
+    fn term(self, id: BlockId, content: Option<&ContentView>) -> u64 {
+        let (bits, key) = content.map_or((0, 0), |content| (content_bits(content), content.hash.key()));
+        if self.references | self.fences | bits == 0 {
+            return 0;
+        }
+        let term = mix(u64::from(id.get()) << 32 | u64::from(self.references));
+        let term = mix(term ^ (u64::from(self.fences) << 32 | u64::from(bits)));
+        mix(term ^ key)
+    }
+}
+
+const COMPUTED: u32 = 1 << 30;
+
+/// Depth, and what a content is.
+fn content_bits(content: &ContentView) -> u32 {
+    content.depth | 1 << 31 | if content.computed { COMPUTED } else { 0 }
+}
+
+/// A number that another hash, depth or computed bit would change.
+fn content_check(content: &ContentView) -> u64 {
+    let word = |at: usize| {
+        let bytes: [u8; 8] = std::array::from_fn(|i| content.hash.as_bytes()[at + i]);
+        u64::from_le_bytes(bytes)
+    };
+    (word(0) ^ word(8) ^ word(16) ^ word(24)).wrapping_add(u64::from(content_bits(content)))
+}
+
+/// Sums over all blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    references: u64,
+    fences: u64,
+    /// Blocks with a reference.
+    held: usize,
+    /// Blocks with references of fences alone.
+    fenced: usize,
+    /// Blocks with a content.
+    registered: usize,
+    /// The checks of their contents.
+    contents: u64,
+}
+
+impl Totals {
+    fn of(counts: Counts) -> Self {
+        Self {
+            references: u64::from(counts.references),
+            fences: u64::from(counts.fences),
+            held: usize::from(counts.references > 0),
+            fenced: usize::from(counts.references > 0 && counts.references == counts.fences),
+            registered: usize::from(counts.content != 0),
+            contents: counts.content,
+        }
+    }
+
+    /// One block looks otherwise: what was counted of it goes, what is found comes.
+    fn exchange(&mut self, before: Counts, now: Counts) {
+        let (before, now) = (Self::of(before), Self::of(now));
+        self.references = self.references.wrapping_add(now.references).wrapping_sub(before.references);
+        self.fences = self.fences.wrapping_add(now.fences).wrapping_sub(before.fences);
+        self.held = self.held.wrapping_add(now.held).wrapping_sub(before.held);
+        self.fenced = self.fenced.wrapping_add(now.fenced).wrapping_sub(before.fenced);
+        self.registered = self.registered.wrapping_add(now.registered).wrapping_sub(before.registered);
+        self.contents = self.contents.wrapping_add(now.contents).wrapping_sub(before.contents);
+    }
+}
+
+/// A block as it was counted last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    counts: Counts,
+    /// Made of them.
+    term: u64,
+}
+
+/// The terms of all blocks, their sums, and which of them are out of date.
+#[derive(Debug, Default)]
+pub(crate) struct StateDigest {
+    blocks: Vec<Counted>,
+    /// Of all terms, modulo 2^64.
+    sum: u64,
+    totals: Totals,
+    /// The checks of all contents, summed up modulo 2^64 as they came and went.
+    contents: u64,
+    /// Blocks that have changed since they were counted, each once.
+    changed: Vec<BlockId>,
+    /// The same, one bit per block.
+    marks: Vec<u64>,
+    /// Every block has.
+    all: bool,
+}
+
+impl StateDigest {
+    /// That of a pool as it is. O(blocks).
+    pub(crate) fn new(blocks: Blocks<'_>) -> Result<Self, PoolError> {
+        let mut digest = Self { all: true, ..Self::default() };
+        digest.grow(blocks.len())?;
+        let ids = (1..blocks.len() as u32).map(BlockId::new);
+        let contents = ids.filter_map(|block| blocks.get(block).content);
+        digest.contents = contents.map(|content| content_check(&content)).fold(0, u64::wrapping_add);
+        digest.settle(blocks);
+        Ok(digest)
+    }
+
+    /// Adds free blocks.
+    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.blocks, num_blocks)?;
+        try_reserve(&mut self.marks, num_blocks.div_ceil(64))?;
+        self.blocks.resize(num_blocks.max(self.blocks.len()), Counted::default());
+        self.marks.resize(self.blocks.len().div_ceil(64), 0);
+        Ok(())
+    }
+
+    /// Whether a block has changed since it was counted.
+    #[inline]
+    fn has_changed(&self, block: BlockId) -> bool {
+        let word = self.marks.get(block.index() / 64).copied().unwrap_or(0);
+        word >> (block.index() % 64) & 1 != 0
+    }
+
+    /// An operation has changed these blocks: their references, fences or contents.
+    pub(crate) fn note_changed(&mut self, blocks: &[BlockId]) {
+        for &block in blocks {
+            if !self.has_changed(block)
+                && let Some(word) = self.marks.get_mut(block.index() / 64)
+            {
+                *word |= 1 << (block.index() % 64);
+                self.changed.push(block);
+            }
+        }
+    }
+
+    /// These blocks have the contents that they have from now on.
+    pub(crate) fn note_contents(&mut self, of: &[BlockId], blocks: Blocks<'_>) {
+        let contents = of.iter().filter_map(|&block| blocks.get(block).content);
+        let checks = contents.map(|content| content_check(&content));
+        self.contents = checks.fold(self.contents, u64::wrapping_add);
+    }
+
+    /// A content has become computed.
+    pub(crate) fn note_computed(&mut self, content: &ContentView) {
+        let before = content_check(&ContentView { computed: false, ..*content });
+        self.contents = self.contents.wrapping_sub(before).wrapping_add(content_check(content));
+    }
+
+    /// A content is gone.
+    pub(crate) fn note_removed(&mut self, content: &ContentView) {
+        self.contents = self.contents.wrapping_sub(content_check(content));
+    }
+
+    /// Every block may have changed, and none has a content.
+    pub(crate) const fn note_cleared(&mut self) {
+        self.all = true;
+        self.contents = 0;
+    }
+
+    /// What a block looked like when it was counted, unless it has changed since.
+    fn unchanged(&self, block: BlockId) -> Option<Counted> {
+        let changed = self.all || self.has_changed(block);
+        self.blocks.get(block.index()).filter(|_| !changed).copied()
+    }
+
+    /// Recounts what has changed. O(blocks that have).
+    pub(crate) fn settle(&mut self, blocks: Blocks<'_>) {
+        if self.all {
+            self.marks.fill(0);
+            self.changed.clear();
+            self.changed.extend((1..self.blocks.len() as u32).map(BlockId::new));
+            self.all = false;
+        }
+        for &block in &self.changed {
+            if let Some(word) = self.marks.get_mut(block.index() / 64) {
+                *word &= !(1 << (block.index() % 64));
+            }
+            let Some(counted) = self.blocks.get_mut(block.index()) else { continue };
+            let view = blocks.get(block);
+            let now = Counts::of(&view);
+            // Many blocks end up as they were: hit and released.
+            if now == counted.counts {
+                continue;
+            }
+            self.totals.exchange(counted.counts, now);
+            let term = now.term(block, view.content.as_ref());
+            self.sum = self.sum.wrapping_add(term).wrapping_sub(counted.term);
+            *counted = Counted { counts: now, term };
+        }
+        self.changed.clear();
+    }
+
+    /// The digest of a pool, settled.
+    pub(crate) fn value(&self, pool: &BlockPool) -> u64 {
+        take_in(self.sum, scalars(pool))
+    }
+
+    /// D1 for one block. O(1).
+    pub(crate) fn check_block(&self, block: BlockId, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
+        let Some(Counted { counts, term }) = self.unchanged(block) else { return Ok(()) };
+        let view = blocks.get(block);
+        let now = Counts::of(&view);
+        let same = counts == now && term == now.term(block, view.content.as_ref());
+        ensure(same, "D1 (what no operation changed is as it was counted)", || {
+            format!("{block:?} was {counts:?}, is {now:?}")
+        })
+    }
+
+    /// D2, of a digest that is settled. O(1).
+    pub(crate) fn check_sums(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
+        let stats = pool.stats();
+        let counted = Totals {
+            references: pool.num_references(),
+            fences: pool.num_fence_references(),
+            held: pool.num_held(),
+            fenced: stats.fenced,
+            registered: stats.registered,
+            contents: self.contents,
+        };
+        let totals = self.totals;
+        ensure(totals == counted, "D2 (counters are those of the blocks)", || {
+            format!("counted {counted:?}, found {totals:?}")
+        })
+    }
+
+    /// D1 for all blocks, and the sum of what was counted. O(blocks).
+    pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
+        (0..blocks.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block), blocks))?;
+        let sum = self.blocks.iter().map(|counted| counted.term).fold(0, u64::wrapping_add);
+        ensure(sum == self.sum, "D2 (the sum is that of the terms)", || {
+            format!("{:#x} kept, {sum:#x} found", self.sum)
+        })
+    }
+}
+
+/// The digest of a pool, counted anew from every block. O(blocks).
+pub(crate) fn from_scratch(pool: &BlockPool) -> u64 {
+    let ids = (1..pool.num_blocks() as u32).map(BlockId::new);
+    let term = |block| {
+        let view = pool.blocks().get(block);
+        Counts::of(&view).term(block, view.content.as_ref())
+    };
+    take_in(ids.map(term).fold(0, u64::wrapping_add), scalars(pool))
+}
+
+/// What the digest knows beside the blocks. Part of the specification: never changes its order.
+fn scalars(pool: &BlockPool) -> [u64; 16] {
+    let stats = pool.stats();
+    [
+        pool.num_blocks() as u64,
+        stats.epoch,
+        stats.free as u64,
+        u64::from(pool.next_free().map_or(0, BlockId::get)),
+        stats.cached_free as u64,
+        pool.num_held() as u64,
+        stats.fenced as u64,
+        // Steps are numbered from 0: none completed is one less.
+        pool.completed_step().map_or(0, |step| step.wrapping_add(1)),
+        stats.registered as u64,
+        pool.num_hashes() as u64,
+        stats.allocated,
+        stats.evicted,
+        stats.hits,
+        stats.misses,
+        stats.collisions,
+        stats.duplicates_dropped,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{mix, take_in};
+
+    #[test]
+    fn the_mixer_is_splitmix64() {
+        // Known outputs: seed 0, and the successive outputs of seed 1234567.
+        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
+        assert_eq!(mix(1_234_567_u64.wrapping_add(0x9E37_79B9_7F4A_7C15)), 3_203_168_211_198_807_973);
+        assert_eq!(take_in(5, [7, 9]), mix(mix(5 ^ 7) ^ 9));
+    }
+}

@@ -1,0 +1,386 @@
+//! `Record`: contents of blocks that are or were cached, or were asked for: a bounded number of them.
+//!
+//! Owns: which contents are remembered, with their tokens, what came before them, and where they stand: cached, gone, and why,
+//! or never computed. A content is named by the key of its hash, so an entry knows its place in every chain that has it.
+//!
+//! What is forgotten first: contents that are not cached, in the order in which they left or were asked for last; cached ones only where
+//! they are more than half of all. So with twice the pool's blocks everything that is cached is remembered, and as many
+//! contents again that were.
+//!
+//! **Doubt.** An entry is in doubt if contents behind it may have been forgotten; so are the first blocks of prompts as a whole
+//! once one of them was. Behind what is in no doubt, a content without an entry was never here. Claim: if a content that was
+//! here has no entry, then the entry of the content before it, if there is one, is in doubt. Forgetting the content put it in
+//! doubt, and an entry that is made later is in doubt unless its own absence was none.
+//!
+//! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on the list that its
+//! standing says; X2: siblings are linked both ways, and to the parent that they say.
+//!
+//! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and 4 per token, taken at
+//! construction and written as contents come.
+
+use kvpool::evictor::parts::{BlockLists, Slots, ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, PoolError};
+
+use crate::changes::Cause;
+
+/// Contents behind one content that are compared, the latest first.
+pub(super) const SIBLINGS: usize = 8;
+
+/// Lists: not cached, and cached.
+const GONE: usize = 0;
+const CACHED: usize = 1;
+
+/// No entry, no request.
+const NONE: u32 = 0;
+const NOBODY: u32 = u32::MAX;
+
+/// What comes before a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Nothing: it is the first block of prompts.
+    Start,
+    /// The content with this key.
+    Key(u64),
+}
+
+/// Where a content stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Standing {
+    Cached,
+    /// Why it left, in which operation, and how many admissions there had been.
+    Gone(Cause, u64, u64),
+    /// Asked for, and never computed.
+    NotComputed,
+    /// Not computed since it was forgotten, if it was.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Why it left; read only with [`Entry::COMPUTED`] and on the list of those that are not cached.
+    cause: Cause,
+    operation: u64,
+    admission: u64,
+    /// Requests that compute it, by slot: the first that still did when another came, and that other.
+    owners: [u32; 2],
+    /// Contents that this entry's number has had.
+    generation: u32,
+    parent: u32,
+    /// Of the parent, when it was linked.
+    parent_generation: u32,
+    /// The content behind it that came last.
+    child: u32,
+    /// Contents behind the same parent: later, and earlier ones.
+    later: u32,
+    earlier: u32,
+    flags: u8,
+}
+
+impl Entry {
+    /// It has been cached.
+    const COMPUTED: u8 = 1;
+    /// Contents behind it may have been forgotten.
+    const DOUBT: u8 = 2;
+    /// It is the first block of prompts.
+    const START: u8 = 4;
+    /// It is among the siblings of its parent.
+    const LINKED: u8 = 8;
+    /// Its tokens are known.
+    const TOKENS: u8 = 16;
+    /// It had never been here when its entry was made.
+    const NEW: u8 = 32;
+
+    const EMPTY: Self = Self {
+        cause: Cause::ById,
+        operation: 0,
+        admission: 0,
+        owners: [NOBODY; 2],
+        generation: 0,
+        parent: NONE,
+        parent_generation: 0,
+        child: NONE,
+        later: NONE,
+        earlier: NONE,
+        flags: 0,
+    };
+
+    const fn is(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Record {
+    capacity: usize,
+    block_size: usize,
+    /// By number; entry 0 stands for the start of prompts.
+    keys: Vec<u64>,
+    entries: Vec<Entry>,
+    tokens: Vec<u32>,
+    slots: Slots,
+    lists: BlockLists,
+}
+
+impl Record {
+    /// An empty record of so many contents.
+    pub(super) fn new(capacity: usize, block_size: usize) -> Result<Self, PoolError> {
+        let too_many = |_: PoolError| PoolError::InvalidConfig {
+            field: "records",
+            value: capacity.to_string(),
+            expected: format!("few enough to fit in memory with {block_size} tokens each"),
+        };
+        let take = || {
+            let (mut keys, mut entries, mut slots) = (vec![0], vec![Entry::EMPTY], Slots::new());
+            let mut tokens = vec![0; block_size];
+            try_reserve(&mut keys, capacity + 1)?;
+            try_reserve(&mut entries, capacity + 1)?;
+            try_reserve(&mut tokens, (capacity + 1).saturating_mul(block_size))?;
+            slots.reserve(capacity)?;
+            slots.rebuild(capacity, &keys, std::iter::empty());
+            let lists = BlockLists::new(2, capacity + 1)?;
+            Ok(Self { capacity, block_size, keys, entries, tokens, slots, lists })
+        };
+        take().map_err(too_many)
+    }
+
+    pub(super) fn find(&self, key: u64) -> Option<u32> {
+        self.slots.find(&self.keys, key)
+    }
+
+    fn entry(&self, number: u32) -> Entry {
+        self.entries[number as usize]
+    }
+
+    fn entry_mut(&mut self, number: u32) -> &mut Entry {
+        &mut self.entries[number as usize]
+    }
+
+    pub(super) fn standing(&self, number: u32) -> Standing {
+        let entry = self.entry(number);
+        if self.lists.list_of(BlockId::new(number)) == Some(CACHED) {
+            Standing::Cached
+        } else if entry.is(Entry::COMPUTED) {
+            Standing::Gone(entry.cause, entry.operation, entry.admission)
+        } else if entry.is(Entry::NEW) {
+            Standing::NotComputed
+        } else {
+            Standing::Unknown
+        }
+    }
+
+    /// The requests that may be computing it, by slot.
+    pub(super) fn owners(&self, number: u32) -> impl Iterator<Item = usize> {
+        self.entry(number).owners.into_iter().filter(|&owner| owner != NOBODY).map(|owner| owner as usize)
+    }
+
+    /// The request in `slot` computes it, too. `still` says of earlier ones whether they still do.
+    pub(super) fn own(&mut self, number: u32, slot: usize, still: impl Fn(usize) -> bool) {
+        let first = self.owners(number).find(|&owner| owner != slot && still(owner));
+        let slot = u32::try_from(slot).unwrap_or(NOBODY);
+        self.entry_mut(number).owners = first.map_or([slot, NOBODY], |first| [first as u32, slot]);
+    }
+
+    /// The entry before a content; `None` if there is none. The start of prompts is one.
+    pub(super) fn parent(&self, before: Before) -> Option<u32> {
+        match before {
+            Before::Start => Some(NONE),
+            Before::Key(key) => self.find(key),
+        }
+    }
+
+    /// Whether contents behind an entry may have been forgotten.
+    pub(super) fn in_doubt(&self, parent: u32) -> bool {
+        self.entry(parent).is(Entry::DOUBT)
+    }
+
+    /// Tokens of the contents behind an entry that came last.
+    pub(super) fn behind(&self, parent: u32) -> impl Iterator<Item = &[u32]> {
+        let first = self.entry(parent).child;
+        let siblings = std::iter::successors(Some(first), |&at| Some(self.entry(at).earlier));
+        let known = siblings.take(SIBLINGS).take_while(|&at| at != NONE);
+        known.filter_map(|at| {
+            let start = at as usize * self.block_size;
+            let tokens = self.tokens.get(start..start + self.block_size);
+            tokens.filter(|_| self.entry(at).is(Entry::TOKENS))
+        })
+    }
+
+    /// The entry of a content; a new one if there is none. `hint` may be the entry before it.
+    pub(super) fn enter(&mut self, key: u64, before: Before, tokens: Option<&[u32]>, hint: u32) -> u32 {
+        let found = self.find(key);
+        let number = found.unwrap_or_else(|| self.begin(key));
+        if found.is_some() && self.lists.list_of(BlockId::new(number)) == Some(GONE) {
+            self.put(number, GONE);
+        }
+        let parent = match before {
+            Before::Start => Some(NONE),
+            Before::Key(key) if hint != NONE && self.keys.get(hint as usize) == Some(&key) => Some(hint),
+            Before::Key(key) => self.find(key),
+        };
+        if found.is_none() {
+            let doubt = parent.is_none_or(|parent| self.in_doubt(parent));
+            self.entry_mut(number).flags |= if doubt { Entry::DOUBT } else { Entry::NEW };
+        }
+        if let Some(tokens) = tokens.filter(|tokens| tokens.len() == self.block_size)
+            && !self.entry(number).is(Entry::TOKENS)
+        {
+            let start = number as usize * self.block_size;
+            self.tokens[start..start + self.block_size].copy_from_slice(tokens);
+            self.entry_mut(number).flags |= Entry::TOKENS;
+        }
+        if before == Before::Start {
+            self.entry_mut(number).flags |= Entry::START;
+        }
+        if let Some(parent) = parent.filter(|&parent| parent != number) {
+            self.link(number, parent);
+        }
+        number
+    }
+
+    /// The content with this key can be found by lookups from now on.
+    pub(super) fn appeared(&mut self, key: u64) {
+        let number = self.enter_bare(key);
+        self.entry_mut(number).flags |= Entry::COMPUTED;
+        self.put(number, CACHED);
+    }
+
+    /// It no longer can.
+    pub(super) fn departed(&mut self, key: u64, cause: Cause, operation: u64, admission: u64) {
+        let number = self.enter_bare(key);
+        self.put(number, GONE);
+        self.leave(number, cause, operation, admission);
+    }
+
+    /// Nothing can be found any more.
+    pub(super) fn cleared(&mut self, cause: Cause, operation: u64, admission: u64) {
+        while let Some(number) = self.lists.front(CACHED) {
+            self.put(number.get(), GONE);
+            self.leave(number.get(), cause, operation, admission);
+        }
+    }
+
+    fn leave(&mut self, number: u32, cause: Cause, operation: u64, admission: u64) {
+        let entry = self.entry_mut(number);
+        (entry.cause, entry.operation, entry.admission) = (cause, operation, admission);
+        entry.flags |= Entry::COMPUTED;
+    }
+
+    /// The entry of a content of which nothing but its key is known.
+    fn enter_bare(&mut self, key: u64) -> u32 {
+        self.find(key).unwrap_or_else(|| {
+            let number = self.begin(key);
+            self.entry_mut(number).flags |= Entry::DOUBT;
+            number
+        })
+    }
+
+    /// Puts an entry at the back of a list.
+    fn put(&mut self, number: u32, list: usize) {
+        let number = BlockId::new(number);
+        self.lists.remove(number);
+        self.lists.push_back(list, number);
+    }
+
+    /// A number for a new content, that of a forgotten one if all are in use.
+    fn begin(&mut self, key: u64) -> u32 {
+        let number = if self.keys.len() <= self.capacity {
+            self.keys.push(0);
+            self.entries.push(Entry::EMPTY);
+            self.tokens.resize(self.keys.len() * self.block_size, 0);
+            self.keys.len() as u32 - 1
+        } else {
+            self.forget_one()
+        };
+        self.keys[number as usize] = key;
+        self.slots.insert(&self.keys, number);
+        self.put(number, GONE);
+        number
+    }
+
+    fn forget_one(&mut self) -> u32 {
+        let from = if self.lists.len(CACHED) > self.capacity / 2 { CACHED } else { GONE };
+        let front = self.lists.front(from).or_else(|| self.lists.front(1 - from));
+        let number = front.map_or(NONE, BlockId::get); // one of them has an entry: the record is full
+        self.lists.remove(BlockId::new(number));
+        self.unlink(number);
+        let entry = self.entry(number);
+        if entry.is(Entry::START) {
+            self.entry_mut(NONE).flags |= Entry::DOUBT;
+        } else if entry.parent != NONE && self.entry(entry.parent).generation == entry.parent_generation {
+            self.entry_mut(entry.parent).flags |= Entry::DOUBT;
+        }
+        self.slots.remove(&self.keys, self.keys[number as usize]);
+        let generation = entry.generation.wrapping_add(1);
+        *self.entry_mut(number) = Entry { generation, ..Entry::EMPTY };
+        number
+    }
+
+    /// Makes `number` the latest of the contents behind `parent`, unless it is one of them.
+    fn link(&mut self, number: u32, parent: u32) {
+        let generation = self.entry(parent).generation;
+        let entry = self.entry(number);
+        let linked = entry.is(Entry::LINKED);
+        if linked && entry.parent == parent && entry.parent_generation == generation {
+            return;
+        }
+        self.unlink(number);
+        let earlier = self.entry(parent).child;
+        if earlier != NONE {
+            self.entry_mut(earlier).later = number;
+        }
+        self.entry_mut(parent).child = number;
+        let entry = self.entry_mut(number);
+        (entry.parent, entry.parent_generation) = (parent, generation);
+        (entry.later, entry.earlier) = (NONE, earlier);
+        entry.flags |= Entry::LINKED;
+    }
+
+    /// Takes `number` out from among its siblings. Its parent may have been forgotten; they are linked still.
+    fn unlink(&mut self, number: u32) {
+        let Entry { parent, parent_generation, later, earlier, .. } = self.entry(number);
+        if !self.entry(number).is(Entry::LINKED) {
+            return;
+        }
+        if later != NONE {
+            self.entry_mut(later).earlier = earlier;
+        } else if self.entry(parent).generation == parent_generation {
+            self.entry_mut(parent).child = earlier;
+        }
+        if earlier != NONE {
+            self.entry_mut(earlier).later = later;
+        }
+        let entry = self.entry_mut(number);
+        (entry.later, entry.earlier) = (NONE, NONE);
+        entry.flags &= !Entry::LINKED;
+    }
+
+    /// Recounts the record from scratch. `cached` are the keys of all contents that lookups can find, in order.
+    pub(super) fn check_invariants(&self, cached: &[u64]) -> Result<(), InvariantViolation> {
+        const FOUND: &str = "X1 (what is remembered is where its standing says)";
+        const LINKED: &str = "X2 (contents behind one are linked)";
+        self.lists.check_invariants()?;
+        let used = self.keys.len() - 1;
+        let listed = self.lists.len(GONE) + self.lists.len(CACHED);
+        ensure(used == listed && self.slots.count() == used && used <= self.capacity, FOUND, || {
+            format!("{used} of {} used, {listed} listed, {} found", self.capacity, self.slots.count())
+        })?;
+        for number in 1..=used as u32 {
+            let (key, entry) = (self.keys[number as usize], self.entry(number));
+            let is_cached = self.lists.list_of(BlockId::new(number)) == Some(CACHED);
+            // What was forgotten while it was cached, and asked for again, is not known to be.
+            let unknown = !entry.is(Entry::COMPUTED) && !entry.is(Entry::NEW);
+            let is_right = is_cached == cached.binary_search(&key).is_ok() || (unknown && !is_cached);
+            let right = self.find(key) == Some(number) && is_right;
+            ensure(right, FOUND, || format!("entry {number} ({key:x}): cached {is_cached}"))?;
+            let has_parent =
+                entry.is(Entry::LINKED) && self.entry(entry.parent).generation == entry.parent_generation;
+            let (later, earlier) = (self.entry(entry.later), self.entry(entry.earlier));
+            let first = entry.later == NONE && has_parent;
+            let linked = (entry.later == NONE || later.earlier == number)
+                && (entry.earlier == NONE || earlier.later == number)
+                && (!first || self.entry(entry.parent).child == number);
+            ensure(linked, LINKED, || format!("entry {number}: {entry:?}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! What watches kvpool's pools and managers, from outside: they know of none of it.
+//!
+//! | what | asked with |
+//! |---|---|
+//! | events: which contents became findable, and which are no longer | [`PoolWatch::take_events`] |
+//! | a digest of the state: equal histories, equal numbers | [`PoolWatch::state_digest`] |
+//! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
+//! | the advisor: other sizes, other policies, tenants | [`PoolWatch::advice`] |
+//! | why prompts missed the cache | [`ManagerWatch::explain`] |
+//!
+//! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each tells one observer
+//! ([`kvpool::observe`]); this crate's is all of the above that a configuration asks for. An observer of one's own is made of the same
+//! contract. Pools of [`kvpool::Tiers`] and [`kvpool::Sequences`] are watched by tier: [`TierWatch`].
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod advisor;
+mod changes;
+mod digest;
+mod events;
+pub mod explain;
+mod manager;
+mod scrub;
+mod tiers;
+mod watch;
+
+pub use advisor::{Advice, AdvisorConfig};
+pub use events::{BlockEvent, EventBatch};
+pub use explain::{ExplainConfig, ExplainError, Explanation, MissReason, MissStats};
+pub use manager::{ManagerWatch, ManagerWatchConfig};
+pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
+pub use tiers::TierWatch;
+pub use watch::{PoolWatch, Watch, WatchConfig};

@@ -1,0 +1,309 @@
+//! `ManagerWatch`: the observer of a manager that the others are in, and what can be asked of a manager that has one.
+//!
+//! Owns: which of them a manager has: the pools' of each tier ([`Watch`]), what explains misses, and the scrubber.
+//!
+//! The digest of a manager: `take_in` of the pool's `digest` module, from 0, of every tier's digest in order, then of `scalars` in
+//! theirs. Which request holds a block is not in it: a block table that went another way shows in the references that it gives up.
+
+use std::ops::Range;
+
+use kvpool::observe::{Admitted, ManagerObserver};
+use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, RequestRef};
+
+use crate::advisor::{Advice, AdvisorConfig};
+use crate::changes::ChangeLog;
+use crate::digest::{self, take_in};
+use crate::events::EventBatch;
+use crate::explain::{ExplainConfig, ExplainError, Explainer, Explanation, MissStats};
+use crate::scrub::{ManagerScrubber, ScrubReport};
+use crate::watch::{Watch, WatchConfig};
+
+/// What watches a manager.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagerWatchConfig {
+    /// Events of the device kept until they are taken; 0 records none. See [`WatchConfig::event_capacity`].
+    pub event_capacity: usize,
+    /// Whether there is a digest of the manager's state: see [`ManagerWatch::state_digest`]. 24 bytes per block of each tier.
+    pub digest: bool,
+    /// What an advisor samples of the device's lookups: see [`crate::advisor`]. `None` has none.
+    pub advisor: Option<AdvisorConfig>,
+    /// What is remembered to explain misses: see [`ManagerWatch::explain`]. `None` explains nothing.
+    pub explain: Option<ExplainConfig>,
+    /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0
+    /// for none.
+    pub scrub_blocks: usize,
+}
+
+/// The observers of one manager, beside those of its pools.
+#[derive(Debug, Default)]
+struct Requests {
+    explainer: Option<Box<Explainer>>,
+    scrubber: ManagerScrubber,
+    /// Blocks scrubbed when a step completes.
+    scrub_blocks: usize,
+}
+
+impl ManagerObserver for Requests {
+    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {
+        if let Some(explainer) = &mut self.explainer {
+            explainer.admitted(admitted, manager);
+        }
+    }
+
+    fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
+        if let Some(explainer) = &mut self.explainer {
+            explainer.published(slot, positions, manager);
+        }
+    }
+
+    fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {
+        if let Some(explainer) = &mut self.explainer {
+            explainer.take_in(slot, manager);
+        }
+    }
+
+    fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
+        if let Some(explainer) = &mut self.explainer {
+            explainer.forked(parent, slot, manager);
+        }
+    }
+
+    fn released(&mut self, slot: usize, _manager: &CacheManager) {
+        if let Some(explainer) = &mut self.explainer {
+            explainer.released(slot);
+        }
+    }
+
+    fn step_completed(&mut self, manager: &mut CacheManager) {
+        if self.scrub_blocks > 0 {
+            // What it finds, the manager says.
+            let _poisoned = self.scrubber.scrub(manager, self.scrub_blocks);
+        }
+    }
+
+    fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
+        self.explainer.as_ref().map_or(Ok(()), |explainer| explainer.check(manager))
+    }
+}
+
+/// What can be asked of a manager that is watched.
+///
+/// ```
+/// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+/// use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
+/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, ..Default::default() })?
+///     .watched(&ManagerWatchConfig { digest: true, ..Default::default() })?;
+/// let empty = manager.state_digest();
+/// manager.admit("a", manager.prepare(&[1, 2, 3], ExtraKeys::default())?)?;
+/// assert_ne!(manager.state_digest(), empty);
+/// assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
+pub trait ManagerWatch: Sized {
+    /// Watches the manager and its pools from now on; who watched before does no more. Without anything to watch for it stays as it is.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] names the setting and what is allowed, and nothing has changed.
+    fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
+
+    /// [`Self::watch`], of a manager that is being made.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    fn watched(mut self, config: &ManagerWatchConfig) -> Result<Self, ManagerError> {
+        self.watch(config)?;
+        Ok(self)
+    }
+
+    /// Keeps a digest from now on, beside what else watches. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory.
+    fn keep_digest(&mut self) -> Result<(), ManagerError>;
+
+    /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`] keeps some.
+    fn take_events(&mut self) -> EventBatch;
+
+    /// One number for the state of the manager, after any operation; `None` without [`ManagerWatchConfig::digest`]. Equal histories give
+    /// equal digests, on any host. O(blocks that changed since the last call).
+    fn state_digest(&mut self) -> Option<u64>;
+
+    /// What [`Self::state_digest`] gives, counted anew from every block of every tier, whether there is a digest or not. O(blocks).
+    fn state_digest_from_scratch(&self) -> u64;
+
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables, behind those that steps have checked: see
+    /// [`ManagerScrubber`]. O(`blocks`).
+    ///
+    /// # Errors
+    /// As [`ManagerScrubber::scrub`].
+    fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError>;
+
+    /// What the device's traffic says about other sizes, other policies, and tenants; `None` without an advisor. Some 50 us.
+    fn advice(&self) -> Option<Advice>;
+
+    /// Tokens that were computed, by reason; `None` without [`ManagerWatchConfig::explain`].
+    fn misses(&self) -> Option<MissStats>;
+
+    /// Why a request had to compute what it did when it was admitted or resumed last: block by block, what was missed and why.
+    /// Of running and waiting requests, and of the last ones that were released; a fork has its parent's. O(spans), and
+    /// O([`ExplainConfig::requests`]) for a released one.
+    ///
+    /// It says what other requests asked for: see the security notes in `docs/explain.md` before anybody but the operator of the
+    /// engine is shown it.
+    ///
+    /// ```
+    /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+    /// use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
+    /// let explain = Some(ExplainConfig::default());
+    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?
+    ///     .watched(&ManagerWatchConfig { explain, ..Default::default() })?;
+    /// let prompt: Vec<u32> = (0..10).collect();
+    /// manager.admit("a", manager.prepare(&prompt, ExtraKeys::default())?)?;
+    /// manager.commit("a", 10)?;
+    ///
+    /// let mut other = prompt.clone();
+    /// other[6] = 99;
+    /// manager.admit("b", manager.prepare(&other, ExtraKeys::default())?)?;
+    /// assert_eq!(
+    ///     manager.explain("b").unwrap().to_string(),
+    ///     "request \"b\", admitted at 2: 4 of 10 tokens cached\n  \
+    ///      block 1 (tokens 4-7): differs from token 6 on from what was seen before\n  \
+    ///      block 2 (tokens 8-9): too few tokens to fill a block"
+    /// );
+    /// # Ok::<(), kvpool::ManagerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ExplainError::NotExplaining`]; [`ExplainError::UnknownRequest`], also for one that was released too long ago.
+    fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError>;
+}
+
+impl ManagerWatch for CacheManager {
+    fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
+        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks } = config.clone();
+        // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
+        let below = WatchConfig { event_capacity, digest, advisor: None };
+        let device = WatchConfig { advisor, ..below.clone() };
+        let mut watches = Vec::new();
+        for tier in 0..self.tiers().len() {
+            let config = if tier == 0 { &device } else { &below };
+            watches.push(Watch::new(config, self.tiers().pool(tier)?)?);
+        }
+        let explainer = match explain {
+            None => None,
+            Some(explain) => {
+                let log = ChangeLog::default();
+                if let Some(device) = watches.first_mut() {
+                    device.changes = Some(log.clone());
+                }
+                Some(Box::new(Explainer::new(&explain, self.pool(), log)?))
+            }
+        };
+        for (tier, watch) in watches.into_iter().enumerate() {
+            let idle = if tier == 0 { device.is_idle() && explainer.is_none() } else { below.is_idle() };
+            if !idle || self.tier_observer_mut::<Watch>(tier).is_some() {
+                self.observe_tier(tier, Box::new(watch))?;
+            }
+        }
+        if explainer.is_some() || scrub_blocks > 0 || self.observer::<Requests>().is_some() {
+            self.observe(Box::new(Requests {
+                explainer,
+                scrubber: ManagerScrubber::default(),
+                scrub_blocks,
+            }));
+        }
+        Ok(())
+    }
+
+    fn keep_digest(&mut self) -> Result<(), ManagerError> {
+        for tier in 0..self.tiers().len() {
+            if let Some((watch, blocks)) = self.tier_observer_mut::<Watch>(tier) {
+                watch.keep_digest(blocks)?;
+            } else {
+                let config = WatchConfig { digest: true, ..WatchConfig::default() };
+                let watch = Watch::new(&config, self.tiers().pool(tier)?)?;
+                self.observe_tier(tier, Box::new(watch))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self) -> EventBatch {
+        self.tier_observer_mut::<Watch>(0).map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn state_digest(&mut self) -> Option<u64> {
+        let mut sum = 0;
+        for tier in 0..self.tiers().len() {
+            let (watch, blocks) = self.tier_observer_mut::<Watch>(tier)?;
+            watch.settle(blocks);
+            let pool = self.tiers().pool(tier).ok()?;
+            sum = take_in(sum, [pool.observer::<Watch>()?.digest()?.value(pool)]);
+        }
+        Some(take_in(sum, scalars(self)))
+    }
+
+    fn state_digest_from_scratch(&self) -> u64 {
+        let pools = (0..self.tiers().len()).filter_map(|tier| self.tiers().pool(tier).ok());
+        take_in(take_in(0, pools.map(digest::from_scratch)), scalars(self))
+    }
+
+    fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError> {
+        if self.observer::<Requests>().is_none() {
+            self.observe(Box::new(Requests::default()));
+        }
+        let requests = self.observer_mut::<Requests>();
+        let mut scrubber = requests.map(|requests| std::mem::take(&mut requests.scrubber)).unwrap_or_default();
+        let report = scrubber.scrub(self, blocks);
+        if let Some(requests) = self.observer_mut::<Requests>() {
+            requests.scrubber = scrubber;
+        }
+        report
+    }
+
+    fn advice(&self) -> Option<Advice> {
+        self.pool().observer::<Watch>()?.advice()
+    }
+
+    fn misses(&self) -> Option<MissStats> {
+        Some(self.observer::<Requests>()?.explainer.as_ref()?.misses())
+    }
+
+    fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError> {
+        let explainer = self.observer::<Requests>().and_then(|requests| requests.explainer.as_ref());
+        explainer.ok_or(ExplainError::NotExplaining)?.explanation(id.into(), self)
+    }
+}
+
+/// What the digest knows beside the pools. Part of the specification: never changes its order.
+fn scalars(manager: &CacheManager) -> [u64; 25] {
+    let stats = manager.stats();
+    let ManagerStats { running, preempted, swapped, moving, hints, .. } = stats;
+    [
+        running as u64,
+        preempted as u64,
+        swapped as u64,
+        moving as u64,
+        stats.admissions,
+        stats.prompt_tokens,
+        stats.hit_tokens,
+        stats.computed_tokens,
+        stats.refusals,
+        stats.appended_tokens,
+        stats.preemptions,
+        stats.preempted_tokens,
+        stats.resumptions,
+        stats.resumed_tokens,
+        stats.resumed_hit_tokens,
+        stats.forks,
+        stats.swapped_out,
+        stats.swapped_in,
+        stats.copied_blocks,
+        hints.accepted as u64,
+        hints.clipped as u64,
+        hints.ignored as u64,
+        manager.num_requests() as u64,
+        manager.num_swaps() as u64,
+        manager.tiers().num_planned() as u64,
+    ]
+}

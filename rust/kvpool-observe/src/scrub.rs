@@ -1,0 +1,162 @@
+//! The scrubber: checks a few blocks per call against everything that is known of them, all the time, while the pool works.
+//!
+//! Owns: which block, and which request, is checked next. What can be said of a block is the pool's to know
+//! ([`BlockPool::check_block`], [`BlockPool::check_sums`]), of requests and their tables the manager's
+//! ([`CacheManager::check_request_at`], [`CacheManager::check_entry`]); when the scrubber has been through all requests it asks whether
+//! tables, fences, pins and swaps account for every reference ([`CacheManager::check_references`]). With a digest
+//! ([`WatchConfig::digest`](crate::WatchConfig::digest)) it checks, too, that references, fences and contents are what the last
+//! operation left (D1), and that the counters are those of the blocks (D2). Without one it does not notice a reference count that
+//! was changed from one possible number to another.
+//!
+//! Whatever is broken *poisons* the pool, or the manager: from then on it refuses all work and says why, instead of serving wrong KV.
+//!
+//! Costs: O(1) per block checked (O(log blocks) with access times), O(blocks touched since the last digest) per call; O(requests) when
+//! it has been through all of them.
+
+use kvpool::{BlockId, BlockPool, CacheManager, InvariantViolation, ManagerError, PoolError};
+
+use crate::watch::Watch;
+
+/// What a call of a scrubber did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// The block that the next call begins with; of a manager, on the device.
+    pub position: usize,
+    /// Blocks checked by this call, the null block included, in all tiers.
+    pub blocks: usize,
+    /// Requests whose tables this call has finished checking; 0 for a pool.
+    pub requests: usize,
+    /// How often everything has been checked so far.
+    pub passes: u64,
+}
+
+/// Where the scrubber of a pool is.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::Scrubber;
+/// let mut pool = BlockPool::new(PoolConfig { num_blocks: 100, ..PoolConfig::default() })?;
+/// let mut scrubber = Scrubber::default();
+/// pool.allocate(3)?;
+/// assert_eq!(scrubber.scrub(&mut pool, 64)?.position, 64);
+/// let report = scrubber.scrub(&mut pool, 64)?;
+/// assert_eq!((report.position, report.passes), (28, 1));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrubber {
+    at: u32,
+    passes: u64,
+}
+
+impl Scrubber {
+    /// Checks the next `blocks` blocks, each at most once, and the sums. Begins where the last call stopped and goes round.
+    ///
+    /// # Errors
+    /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
+    pub fn scrub(&mut self, pool: &mut BlockPool, blocks: usize) -> Result<ScrubReport, PoolError> {
+        pool.check_poison()?;
+        if let Some((watch, blocks)) = pool.observer_mut::<Watch>() {
+            watch.settle(blocks);
+        }
+        self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
+    }
+
+    /// The same of a pool whose digest is settled.
+    fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
+        let blocks = blocks.min(pool.num_blocks());
+        let digest = pool.observer::<Watch>().and_then(Watch::digest);
+        pool.check_sums()?;
+        digest.map_or(Ok(()), |digest| digest.check_sums(pool))?;
+        for _ in 0..blocks {
+            let block = BlockId::new(self.at);
+            pool.check_block(block)?;
+            digest.map_or(Ok(()), |digest| digest.check_block(block, pool.blocks()))?;
+            self.at += 1;
+            if self.at as usize >= pool.num_blocks() {
+                *self = Self { at: 0, passes: self.passes + 1 };
+            }
+        }
+        Ok(ScrubReport { position: self.at as usize, blocks, requests: 0, passes: self.passes })
+    }
+}
+
+/// Where the scrubber of a manager is: in each tier, and in the block tables.
+///
+/// ```
+/// use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+/// use kvpool_observe::ManagerScrubber;
+/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, ..Default::default() })?;
+/// manager.admit("a", manager.prepare(&[1, 2, 3], ExtraKeys::default())?)?;
+/// let report = ManagerScrubber::default().scrub(&mut manager, 64)?;
+/// assert_eq!((report.blocks, report.requests, report.passes), (64, 1, 1));
+/// # Ok::<(), kvpool::ManagerError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManagerScrubber {
+    tiers: Vec<Scrubber>,
+    slot: usize,
+    position: usize,
+    passes: u64,
+}
+
+impl ManagerScrubber {
+    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Call it once a step with what a step can spare,
+    /// or let [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks) do it. O(`blocks`).
+    ///
+    /// # Errors
+    /// [`PoolError::Poisoned`] with the invariant and what was found, now and from now on.
+    pub fn scrub(&mut self, manager: &mut CacheManager, blocks: usize) -> Result<ScrubReport, ManagerError> {
+        manager.check_poison()?;
+        self.tiers.resize(manager.tiers().len(), Scrubber::default());
+        let mut report = ScrubReport { passes: u64::MAX, ..ScrubReport::default() };
+        for (tier, scrubber) in self.tiers.iter_mut().enumerate() {
+            if let Some((watch, blocks)) = manager.tier_observer_mut::<Watch>(tier) {
+                watch.settle(blocks);
+            }
+            let pool = manager.tiers().pool(tier)?;
+            let scrubbed = scrubber.check(pool, blocks).map_err(|violation| pool.poison(&violation))?;
+            report.blocks += scrubbed.blocks;
+            report.passes = report.passes.min(scrubbed.passes);
+            if tier == 0 {
+                report.position = scrubbed.position;
+            }
+        }
+        report.requests =
+            self.check_tables(manager, blocks).map_err(|violation| manager.poison(&violation))?;
+        report.passes = report.passes.min(self.passes);
+        Ok(report)
+    }
+
+    /// Checks `entries` entries of block tables, each at most once. Returns how many tables it came to the end of.
+    fn check_tables(&mut self, manager: &CacheManager, entries: usize) -> Result<usize, InvariantViolation> {
+        let (mut left, mut finished) = (entries, 0);
+        // One more than the slots: a table that was begun in the middle is looked at once more from its start.
+        for _ in 0..=manager.num_slots() {
+            if self.slot >= manager.num_slots() {
+                manager.check_references()?;
+                (self.slot, self.position, self.passes) = (0, 0, self.passes + 1);
+                break;
+            }
+            if left == 0 {
+                break;
+            }
+            let Some(request) = manager.request_at(self.slot) else {
+                (self.slot, self.position) = (self.slot + 1, 0);
+                continue;
+            };
+            manager.check_request_at(self.slot)?;
+            let until = request.num_blocks().min(self.position.saturating_add(left));
+            (self.position..until).try_for_each(|at| manager.check_entry(self.slot, at))?;
+            left -= until.saturating_sub(self.position).max(1).min(left);
+            if until == request.num_blocks() {
+                finished += 1;
+                (self.slot, self.position) = (self.slot + 1, 0);
+            } else {
+                self.position = until;
+            }
+        }
+        Ok(finished)
+    }
+}

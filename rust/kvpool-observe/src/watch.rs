@@ -1,0 +1,282 @@
+//! `Watch`: the observer that the others are in, and what can be asked of a pool that has one.
+//!
+//! Owns: which of them a pool has. Each is told of what it wants to know; what it makes of it is its own module's.
+//!
+//! Costs: a call and a branch per observer for each thing that the pool tells.
+
+use kvpool::observe::{Blocks, ClearCause, Computed, Lookup, NewContents, PoolObserver, Removed};
+use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
+
+use crate::advisor::{Advice, Advisor, AdvisorConfig};
+use crate::changes::ChangeLog;
+use crate::digest::{self, StateDigest};
+use crate::events::{BlockEvent, EventBatch, EventLog};
+
+/// What watches a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchConfig {
+    /// Events kept until [`PoolWatch::take_events`] is called, at most 2^32; 0 records none. Events cost 32 bytes per block more, in
+    /// every tier, unless the policy knows what hangs on what anyway.
+    pub event_capacity: usize,
+    /// Whether there is a digest of the pool's state: see [`PoolWatch::state_digest`], and [`crate::Scrubber`] for what it finds with
+    /// one. 24 bytes per block.
+    pub digest: bool,
+    /// What an advisor samples: see [`crate::advisor`]. `None` has none.
+    pub advisor: Option<AdvisorConfig>,
+}
+
+impl WatchConfig {
+    /// Whether nothing is asked for: then nothing need watch.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.event_capacity == 0 && !self.digest && self.advisor.is_none()
+    }
+}
+
+/// The observers of one pool.
+#[derive(Debug)]
+pub struct Watch {
+    events: EventLog,
+    digest: Option<StateDigest>,
+    advisor: Option<Box<Advisor>>,
+    /// What explains misses wants to know of contents that come and go.
+    pub(crate) changes: Option<ChangeLog>,
+}
+
+impl Watch {
+    /// Observers of `pool` from now on: for [`BlockPool::observe`]. O(blocks) with a digest.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] names the setting and what is allowed.
+    pub fn new(config: &WatchConfig, pool: &BlockPool) -> Result<Self, PoolError> {
+        let advisor = config.advisor.as_ref().map(|advisor| Advisor::new(advisor, pool.num_usable()));
+        Ok(Self {
+            events: EventLog::new(config.event_capacity)?,
+            digest: config.digest.then(|| StateDigest::new(pool.blocks())).transpose()?,
+            advisor: advisor.transpose()?.map(Box::new),
+            changes: None,
+        })
+    }
+
+    pub(crate) const fn digest(&self) -> Option<&StateDigest> {
+        self.digest.as_ref()
+    }
+
+    pub(crate) fn settle(&mut self, blocks: Blocks<'_>) {
+        if let Some(digest) = &mut self.digest {
+            digest.settle(blocks);
+        }
+    }
+
+    pub(crate) fn take_events(&mut self) -> EventBatch {
+        self.events.take()
+    }
+
+    pub(crate) fn advice(&self) -> Option<Advice> {
+        self.advisor.as_ref().map(|advisor| advisor.advice())
+    }
+
+    /// Keeps a digest from now on, if there is none. O(blocks).
+    pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
+        if self.digest.is_none() {
+            self.digest = Some(StateDigest::new(blocks)?);
+        }
+        Ok(())
+    }
+}
+
+impl PoolObserver for Watch {
+    fn wants_parents(&self) -> bool {
+        self.events.is_enabled()
+    }
+
+    fn changed(&mut self, blocks: &[BlockId]) {
+        if let Some(digest) = &mut self.digest {
+            digest.note_changed(blocks);
+        }
+    }
+
+    fn looked_up(&mut self, lookup: &Lookup<'_>) {
+        if let Some(advisor) = &mut self.advisor {
+            advisor.looked_up(lookup);
+        }
+    }
+
+    fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {
+        if let Some(digest) = &mut self.digest {
+            digest.note_contents(new.blocks, blocks);
+        }
+        if let (Some(advisor), Some((chain, start))) = (&mut self.advisor, new.chain) {
+            advisor.registered(chain.hashes(), start, start + new.blocks.len());
+        }
+    }
+
+    fn computed(&mut self, computed: &Computed) {
+        let &Computed { block, content, parent, algorithm, first, .. } = computed;
+        if let Some(digest) = &mut self.digest {
+            digest.note_computed(&content);
+        }
+        if !first {
+            return;
+        }
+        if let Some(changes) = &self.changes {
+            changes.appeared(content.hash.key());
+        }
+        let event = BlockEvent::Stored { hash: content.hash, parent, depth: content.depth, block };
+        self.events.push(event, algorithm);
+    }
+
+    fn removed(&mut self, removed: &Removed) {
+        let &Removed { block, content, algorithm, last, cause, .. } = removed;
+        if let Some(digest) = &mut self.digest {
+            digest.note_removed(&content);
+        }
+        if !last {
+            return;
+        }
+        if let Some(changes) = &self.changes {
+            changes.departed(content.hash.key(), cause);
+        }
+        self.events.push(BlockEvent::Removed { hash: content.hash, block }, algorithm);
+    }
+
+    fn cleared(&mut self, cause: ClearCause, epoch: u64) {
+        if let Some(digest) = &mut self.digest {
+            digest.note_cleared();
+        }
+        if let Some(advisor) = &mut self.advisor {
+            advisor.forget();
+        }
+        if let Some(changes) = &self.changes {
+            changes.cleared(cause);
+        }
+        self.events.push(BlockEvent::Cleared { epoch }, None);
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
+        let resized = advisor.transpose()?;
+        self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
+        if let (Some(advisor), Some(resized)) = (&mut self.advisor, resized) {
+            advisor.resize(resized);
+        }
+        Ok(())
+    }
+
+    fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
+        self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
+        self.digest.as_ref().map_or(Ok(()), |digest| digest.check(pool.blocks()))
+    }
+}
+
+/// What can be asked of a pool that a [`Watch`] watches.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::{PoolWatch, WatchConfig};
+/// let config = PoolConfig { num_blocks: 100, ..PoolConfig::default() };
+/// let digest = WatchConfig { digest: true, ..WatchConfig::default() };
+/// let mut one = BlockPool::new(config.clone())?.watched(&digest)?;
+/// let mut other = BlockPool::new(config)?.watched(&digest)?;
+/// let table = one.allocate(3)?;
+/// assert_ne!(one.state_digest(), other.state_digest());
+/// other.allocate(3)?;
+/// assert_eq!(one.state_digest(), other.state_digest());
+/// assert_eq!(one.state_digest(), Some(one.state_digest_from_scratch()));
+/// # Ok::<(), kvpool::PoolError>(())
+/// ```
+pub trait PoolWatch: Sized {
+    /// Watches the pool from now on; who watched it before does no more. Without anything to watch for it stays as it is.
+    ///
+    /// # Errors
+    /// As [`Watch::new`].
+    fn watch(&mut self, config: &WatchConfig) -> Result<(), PoolError>;
+
+    /// [`Self::watch`], of a pool that is being made.
+    ///
+    /// # Errors
+    /// As [`Watch::new`].
+    fn watched(mut self, config: &WatchConfig) -> Result<Self, PoolError> {
+        self.watch(config)?;
+        Ok(self)
+    }
+
+    /// Keeps a digest from now on, beside what else watches. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory.
+    fn keep_digest(&mut self) -> Result<(), PoolError>;
+
+    /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
+    fn take_events(&mut self) -> EventBatch;
+
+    /// One number for the state of the pool, after any operation: see [`WatchConfig::digest`]. `None` without it. Equal histories give
+    /// equal digests, on any host. O(blocks that changed since the last call).
+    fn state_digest(&mut self) -> Option<u64>;
+
+    /// What [`Self::state_digest`] gives, counted anew from every block, whether there is a digest or not. O(blocks).
+    fn state_digest_from_scratch(&self) -> u64;
+
+    /// What the pool's own traffic says about other sizes, other policies, and tenants; `None` without an advisor. Some 50 us.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
+    /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..Default::default() })?);
+    /// let advisor = Some(AdvisorConfig::default());
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 1, ..Default::default() })?
+    ///     .watched(&WatchConfig { advisor, ..Default::default() })?;
+    /// // Three prompts of four blocks in turn: too many for eight blocks, and a loop never hits in LRU.
+    /// for turn in [0, 100, 200].repeat(50) {
+    ///     let mut prompt = HashCursor::new(hasher.clone(), ExtraKeys::default())?;
+    ///     prompt.append(&[turn, turn + 1, turn + 2, turn + 3]);
+    ///     let mut table = pool.match_and_acquire(prompt.chain(), usize::MAX)?;
+    ///     let hits = table.len();
+    ///     pool.allocate_into(4 - hits, &mut table)?;
+    ///     pool.register(&table[hits..], prompt.chain(), hits)?;
+    ///     pool.mark_computed(&table[hits..])?;
+    ///     pool.release_table(&table)?;
+    /// }
+    /// let advice = pool.advice().unwrap();
+    /// assert!(advice.standing == 0.0);
+    /// let twelve = advice.curve.iter().find(|point| point.blocks == 12).unwrap();
+    /// assert!(twelve.block_hit_rate == 0.98); // all but the first 12 of 600
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    fn advice(&self) -> Option<Advice>;
+}
+
+impl PoolWatch for BlockPool {
+    fn watch(&mut self, config: &WatchConfig) -> Result<(), PoolError> {
+        if config.is_idle() && self.observer::<Watch>().is_none() {
+            return Ok(());
+        }
+        self.observe(Box::new(Watch::new(config, self)?)).map(|_before| ())
+    }
+
+    fn keep_digest(&mut self) -> Result<(), PoolError> {
+        if let Some((watch, blocks)) = self.observer_mut::<Watch>() {
+            return watch.keep_digest(blocks);
+        }
+        self.watch(&WatchConfig { digest: true, ..WatchConfig::default() })
+    }
+
+    fn take_events(&mut self) -> EventBatch {
+        self.observer_mut::<Watch>().map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn state_digest(&mut self) -> Option<u64> {
+        let (watch, blocks) = self.observer_mut::<Watch>()?;
+        watch.settle(blocks);
+        self.observer::<Watch>()?.digest().map(|digest| digest.value(self))
+    }
+
+    fn state_digest_from_scratch(&self) -> u64 {
+        digest::from_scratch(self)
+    }
+
+    fn advice(&self) -> Option<Advice> {
+        self.observer::<Watch>()?.advice()
+    }
+}

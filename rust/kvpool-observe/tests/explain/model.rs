@@ -1,0 +1,369 @@
+//! A model that remembers everything: every content by its whole hash, with its tokens, what made it leave, and for whom; and
+//! of every block what retention was told of it. Nothing in it is bounded, and nothing is asked of the record.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvpool::{BlockHash, BlockId, CacheManager, ExtraKeys, RequestId, RequestState};
+use kvpool_observe::explain::{MissSpan, When, Whom};
+use kvpool_observe::{Explanation, MissReason};
+
+use super::BLOCK;
+
+/// Why a content left, as the model knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Departure {
+    /// Names of reasons, with the policy's for an eviction: one of them, if several copies left at once.
+    pub(super) causes: BTreeSet<(&'static str, Option<String>)>,
+    admission: u64,
+    time: Option<f64>,
+    whom: Option<(RequestId, ExtraKeys)>,
+    epoch: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Content {
+    parent: Option<BlockHash>,
+    tokens: Vec<u32>,
+    /// When it was asked for first: of several behind one parent the latest are compared.
+    order: usize,
+    cached: bool,
+    departure: Option<Departure>,
+    /// Requests that asked for it and did not get it.
+    asked: usize,
+}
+
+/// What retention was told of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Said {
+    pub(super) demoted: bool,
+    pub(super) priority: bool,
+    /// When its time to live runs out, and whether it is demoted then.
+    pub(super) deadline: Option<(f64, bool)>,
+    pub(super) expired: bool,
+}
+
+impl Said {
+    fn cause(self, policy: &str) -> (&'static str, Option<String>) {
+        match self {
+            Self { expired: true, .. } => ("expired", None),
+            Self { demoted: true, .. } => ("end-of-life", None),
+            Self { priority: true, .. } => ("evicted", Some("priority".into())),
+            _ => ("evicted", Some(policy.into())),
+        }
+    }
+}
+
+/// Everything that ever happened.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    contents: BTreeMap<BlockHash, Content>,
+    /// First blocks: under which keys they were seen, the last four.
+    contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
+    /// All of those.
+    all_contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
+    /// Contents of blocks that lookups could find when the last operation had ended.
+    cached: BTreeMap<BlockId, BlockHash>,
+    pub(super) said: BTreeMap<BlockId, Said>,
+    policy: String,
+    strict: bool,
+    pub(super) time: Option<f64>,
+    pub(super) admissions: u64,
+    /// Tokens by reason, of first admissions and of resumptions.
+    pub(super) misses: [BTreeMap<&'static str, u64>; 2],
+}
+
+fn adapter(extra: &ExtraKeys) -> Option<Box<[u8]>> {
+    extra.adapter.as_ref().map(|adapter| adapter.id.clone())
+}
+
+fn same_principal(a: &ExtraKeys, b: &ExtraKeys) -> bool {
+    a.salt == b.salt && a.tenant == b.tenant && a.user == b.user
+}
+
+/// Why the same tokens under other keys are another content, and in how many respects they differ.
+fn difference(own: &ExtraKeys, other: &ExtraKeys) -> (usize, MissReason) {
+    let mut reasons = Vec::new();
+    if own.epoch != other.epoch {
+        reasons.push(MissReason::OtherEpoch { epoch: other.epoch });
+    }
+    if own.salt != other.salt {
+        reasons.push(MissReason::OtherSalt);
+    }
+    if adapter(own) != adapter(other) {
+        reasons.push(MissReason::OtherAdapter);
+    }
+    match &reasons[..] {
+        [] => (0, MissReason::NotRemembered),
+        [one] => (1, one.clone()),
+        more => (more.len(), MissReason::OtherKeys),
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Prompt<'a> {
+    pub(super) tokens: &'a [u32],
+    pub(super) hashes: &'a [BlockHash],
+    pub(super) extra: &'a ExtraKeys,
+}
+
+/// A running request, as far as others wait for it.
+pub(super) struct Runner {
+    pub(super) id: RequestId,
+    pub(super) extra: ExtraKeys,
+    pub(super) hashes: Vec<BlockHash>,
+    /// Blocks that it asked for; the others it appended, and the record may know of them or not.
+    pub(super) asked: usize,
+    pub(super) published: usize,
+}
+
+impl Model {
+    /// For a pool of this policy; `strict` if the record remembers everything, too.
+    pub(super) fn new(policy: &str, strict: bool) -> Self {
+        Self { policy: policy.into(), strict, ..Self::default() }
+    }
+
+    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of `whom`.
+    pub(super) fn observe(
+        &mut self,
+        manager: &CacheManager,
+        kind: Option<&'static str>,
+        whom: Option<&(RequestId, ExtraKeys)>,
+        epoch: u64,
+    ) {
+        let pool = manager.pool();
+        let blocks = (1..pool.num_blocks() as u32).map(BlockId::new).filter(|&block| pool.is_computed(block));
+        let now: BTreeMap<_, _> = blocks.map(|block| (block, pool.hash_of(block).unwrap())).collect();
+        let left: BTreeSet<_> = now.values().copied().collect();
+        let mut departures = BTreeMap::<BlockHash, Departure>::new();
+        for (block, hash) in std::mem::take(&mut self.cached) {
+            if now.get(&block) == Some(&hash) {
+                continue;
+            }
+            let said = self.said.remove(&block).unwrap_or_default();
+            if !left.contains(&hash) {
+                let cause = kind.map_or_else(|| said.cause(&self.policy), |kind| (kind, None));
+                let (admission, time) = (self.admissions, self.time);
+                let causes = BTreeSet::new();
+                let whom = whom.cloned();
+                let new = Departure { causes, admission, time, whom, epoch };
+                departures.entry(hash).or_insert(new).causes.insert(cause);
+            }
+        }
+        for (hash, departure) in departures {
+            let content = self.contents.get_mut(&hash).unwrap();
+            (content.cached, content.departure) = (false, Some(departure));
+        }
+        for hash in left {
+            let content = self.contents.get_mut(&hash).unwrap();
+            if !content.cached {
+                (content.cached, content.departure) = (true, None);
+            }
+        }
+        self.cached = now;
+    }
+
+    /// Blocks of a prompt were asked for, or computed.
+    pub(super) fn enter(
+        &mut self,
+        hashes: &[BlockHash],
+        tokens: &[u32],
+        blocks: std::ops::Range<usize>,
+        asked: bool,
+    ) {
+        for at in blocks {
+            let order = self.contents.len();
+            let content = self.contents.entry(hashes[at]).or_insert_with(|| Content {
+                parent: at.checked_sub(1).map(|before| hashes[before]),
+                tokens: tokens[at * BLOCK..(at + 1) * BLOCK].to_vec(),
+                order,
+                cached: false,
+                departure: None,
+                asked: 0,
+            });
+            content.asked += usize::from(asked);
+        }
+    }
+
+    /// A first block was missed under these keys.
+    pub(super) fn enter_context(&mut self, tokens: &[u32], extra: &ExtraKeys) {
+        let seen = self.contexts.entry(tokens[..BLOCK].to_vec()).or_default();
+        if !seen.contains(extra) {
+            seen.push(extra.clone());
+            seen.drain(..seen.len().saturating_sub(4));
+        }
+        self.all_contexts.entry(tokens[..BLOCK].to_vec()).or_default().push(extra.clone());
+    }
+
+    /// Contents behind one, the latest first; first blocks whatever their keys are.
+    fn siblings(&self, parent: Option<BlockHash>) -> Vec<&Content> {
+        let mut siblings: Vec<_> =
+            self.contents.values().filter(|content| content.parent == parent).collect();
+        siblings.sort_by_key(|content| std::cmp::Reverse(content.order));
+        siblings
+    }
+
+    /// Reasons that the block at `position` may have been missed for: one, but where several are as good. Of `given` the time
+    /// is taken over, which the crate alone can make; it is checked, if it is the block's own.
+    fn reasons(
+        &self,
+        explanation: &Explanation,
+        (given, own_time): (&MissReason, bool),
+        Prompt { tokens, hashes, extra }: Prompt<'_>,
+        position: usize,
+        runners: &[Runner],
+    ) -> Vec<MissReason> {
+        let (hits, reusable) = (explanation.cached_tokens / BLOCK, (tokens.len() - 1) / BLOCK);
+        let parent = position.checked_sub(1).map(|at| hashes[at]);
+        let Some(content) = self.contents.get(&hashes[position]) else {
+            return vec![self.unknown(tokens, extra, position, parent)];
+        };
+        if content.cached {
+            let last = position == hits && position >= reusable;
+            return vec![if last { MissReason::LastToken } else { MissReason::Unreachable }];
+        }
+        let computing = |runner: &&Runner| {
+            runner.published <= position
+                && runner.extra.epoch == extra.epoch
+                && runner.hashes.get(position) == Some(&hashes[position])
+        };
+        let by: Vec<_> = runners.iter().filter(computing).collect();
+        let mut reasons: Vec<_> = by
+            .iter()
+            .map(|runner| {
+                let same = same_principal(&runner.extra, extra);
+                let by = if same { Whom::Request(runner.id.clone()) } else { Whom::Another };
+                MissReason::BeingComputed { by }
+            })
+            .collect();
+        // Of more than two that ask for the same, not all are remembered.
+        if by.iter().all(|runner| runner.asked <= position) || content.asked > 2 {
+            reasons.extend(self.departed(content, (given, own_time), extra));
+        }
+        reasons
+    }
+
+    fn departed(
+        &self,
+        content: &Content,
+        (given, own_time): (&MissReason, bool),
+        extra: &ExtraKeys,
+    ) -> Vec<MissReason> {
+        let Some(departure) = &content.departure else { return vec![MissReason::NotComputed] };
+        let right = |when: &When| {
+            let time = when.time == departure.time || (!self.strict && when.time.is_none());
+            !own_time || (when.admission == departure.admission && time)
+        };
+        let whom = match &departure.whom {
+            None => Whom::Unknown,
+            Some((id, theirs)) if same_principal(theirs, extra) => Whom::Request(id.clone()),
+            Some(_) => Whom::Another,
+        };
+        let mut reasons = Vec::new();
+        if departure.causes.iter().any(|(name, _)| *name == "other-epoch") {
+            return vec![MissReason::OtherEpoch { epoch: departure.epoch }];
+        }
+        for when in given.when().into_iter().filter(right) {
+            for (name, policy) in &departure.causes {
+                let whom = whom.clone();
+                reasons.push(match *name {
+                    "dropped-by-id" => MissReason::DroppedById { when },
+                    "reset" => MissReason::Reset { when },
+                    "expired" => MissReason::Expired { when, whom },
+                    "end-of-life" => MissReason::EndOfLife { when, whom },
+                    _ => {
+                        let policy = policy.as_deref().unwrap_or_default();
+                        let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
+                        let known = names.chain(["priority"]).find(|&known| known == policy);
+                        MissReason::Evicted { when, policy: known.unwrap(), whom }
+                    }
+                });
+            }
+        }
+        reasons
+    }
+
+    fn unknown(
+        &self,
+        tokens: &[u32],
+        extra: &ExtraKeys,
+        position: usize,
+        parent: Option<BlockHash>,
+    ) -> MissReason {
+        let own = &tokens[position * BLOCK..(position + 1) * BLOCK];
+        if position == 0
+            && let Some(seen) = self.contexts.get(own)
+        {
+            let differences = seen.iter().rev().map(|seen| difference(extra, seen));
+            return differences.min_by_key(|(respects, _)| *respects).unwrap().1;
+        }
+        if parent.is_some_and(|parent| !self.contents.contains_key(&parent)) {
+            return MissReason::Behind;
+        }
+        let siblings = self.siblings(parent);
+        let common = |content: &&Content| content.tokens.iter().zip(own).take_while(|(a, b)| a == b).count();
+        match siblings.iter().take(8).map(common).max() {
+            Some(BLOCK) => MissReason::OtherKeys,
+            Some(common) if common > 0 || position > 0 => {
+                MissReason::Diverged { token: position * BLOCK + common }
+            }
+            _ => MissReason::NeverSeen,
+        }
+    }
+
+    /// Whether some content behind the same one differs from these tokens exactly at `token`.
+    pub(super) fn diverges(&self, Prompt { tokens, hashes, .. }: Prompt<'_>, token: usize) -> bool {
+        let position = token / BLOCK;
+        let own = &tokens[position * BLOCK..(position + 1) * BLOCK];
+        let parent = position.checked_sub(1).map(|at| hashes[at]);
+        self.contents.values().filter(|content| content.parent == parent).any(|content| {
+            let common = content.tokens.iter().zip(own).take_while(|(a, b)| a == b).count();
+            position * BLOCK + common == token
+        })
+    }
+
+    /// Whether the prompt's first tokens were ever seen under keys that differ in a way that is `right`.
+    pub(super) fn differs(
+        &self,
+        Prompt { tokens, extra, .. }: Prompt<'_>,
+        right: impl Fn(&MissReason) -> bool,
+    ) -> bool {
+        let seen = self.all_contexts.get(&tokens[..BLOCK]);
+        seen.is_some_and(|seen| seen.iter().any(|seen| right(&difference(extra, seen).1)))
+    }
+
+    /// What is expected of an explanation, block by block: the reason that is given, and those that are right.
+    pub(super) fn expected(
+        &mut self,
+        explanation: &Explanation,
+        prompt: Prompt<'_>,
+        runners: &[Runner],
+    ) -> Vec<(usize, MissReason, Vec<MissReason>)> {
+        let Prompt { tokens, hashes, .. } = prompt;
+        let mut expected = Vec::new();
+        let mut next = explanation.cached_tokens / BLOCK;
+        for MissSpan { blocks, tokens: of_span, reason, .. } in &explanation.spans {
+            assert_eq!((blocks.start, of_span.start), (next, next * BLOCK));
+            assert_eq!(of_span.end, (blocks.end * BLOCK).min(tokens.len()));
+            next = blocks.end;
+            let counts = &mut self.misses[usize::from(explanation.resumed)];
+            *counts.entry(reason.name()).or_default() += of_span.len() as u64;
+            for position in blocks.clone() {
+                let right = if position == hashes.len() {
+                    vec![MissReason::TooShort]
+                } else {
+                    let given = (reason, position == blocks.start);
+                    self.reasons(explanation, given, prompt, position, runners)
+                };
+                expected.push((position, reason.clone(), right));
+            }
+        }
+        assert_eq!(next, tokens.len().div_ceil(BLOCK));
+        expected
+    }
+}
+
+/// Requests that run, as the manager says.
+pub(super) fn is_running(manager: &CacheManager, id: &RequestId) -> bool {
+    manager.request(id).is_ok_and(|info| info.state == RequestState::Running)
+}

@@ -1,0 +1,586 @@
+//! One scripted case per reason.
+
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{
+    Adapter, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, ManagerConfig, MultimodalItem,
+    RequestHints, RequestId, RetentionRange,
+};
+use kvpool_observe::explain::{When, Whom};
+use kvpool_observe::{
+    ExplainConfig, ExplainError, Explanation, ManagerWatch, ManagerWatchConfig, MissReason,
+};
+
+use super::{ALL, BLOCK, admit, admit_with, explaining, names, run, run_with, spans, tokens};
+
+/// A manager of `blocks` usable blocks.
+fn manager(blocks: usize) -> CacheManager {
+    manager_of(ManagerConfig { num_blocks: blocks + 1, ..ManagerConfig::default() })
+}
+
+fn manager_of(config: ManagerConfig) -> CacheManager {
+    explaining(ManagerConfig { block_size: BLOCK, ..config }, ALL)
+}
+
+fn retaining(blocks: usize, tenants: Vec<TenantLimits>) -> CacheManager {
+    let retention = Some(RetentionConfig { pin_budget: 0, tenants });
+    manager_of(ManagerConfig { num_blocks: blocks + 1, retention, ..ManagerConfig::default() })
+}
+
+fn request(id: &str) -> Whom {
+    Whom::Request(RequestId::from(id))
+}
+
+/// What there is of a [`When`], which only the crate makes.
+fn at(reason: &MissReason) -> (u64, Option<f64>) {
+    let When { admission, time, .. } = reason.when().unwrap();
+    (admission, time)
+}
+
+#[test]
+fn never_seen() {
+    let mut manager = manager(8);
+    admit(&mut manager, "a", &tokens(0, 3));
+    assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
+}
+
+/// It goes on where all that was seen before ends: nothing differs.
+#[test]
+fn never_seen_behind_what_was() {
+    let mut manager = manager(8);
+    run(&mut manager, "a", &tokens(0, 2));
+    assert_eq!(admit(&mut manager, "b", &tokens(0, 4)), 8);
+    assert_eq!(spans(&manager, "b"), [(2, 2, MissReason::NeverSeen), (3, 3, MissReason::Behind)]);
+}
+
+#[test]
+fn diverged_at_a_token() {
+    let mut manager = manager(16);
+    run(&mut manager, "a", &tokens(0, 4));
+    let mut other = tokens(0, 4);
+    other[6] = 99;
+    assert_eq!(admit(&mut manager, "b", &other), 4);
+    assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::Diverged { token: 6 }), (2, 3, MissReason::Behind)]);
+    // Of all that differ the longest common part counts, and a block that differs at once does so at its start.
+    let mut third = tokens(0, 2);
+    third[7] = 77;
+    admit(&mut manager, "c", &third);
+    assert_eq!(spans(&manager, "c"), [(1, 1, MissReason::Diverged { token: 7 })]);
+    third[4] = 78;
+    admit(&mut manager, "d", &third);
+    assert_eq!(spans(&manager, "d"), [(1, 1, MissReason::Diverged { token: 4 })]);
+    third[3] = 79;
+    admit(&mut manager, "e", &third);
+    assert_eq!(spans(&manager, "e"), [(0, 0, MissReason::Diverged { token: 3 }), (1, 1, MissReason::Behind)]);
+}
+
+#[test]
+fn evicted_when_by_which_policy_and_for_whom() {
+    for policy in [EvictionPolicy::LRU, kvpool_policies::FIFO, EvictionPolicy::S3_FIFO] {
+        let mut manager =
+            manager_of(ManagerConfig { num_blocks: 5, eviction: policy, ..ManagerConfig::default() });
+        run(&mut manager, "a", &tokens(0, 3));
+        admit(&mut manager, "b", &tokens(100, 3)); // one is free, two are taken
+        manager.release("b", None).unwrap();
+        assert_eq!(admit(&mut manager, "c", &tokens(0, 3)), 4);
+        let spans = spans(&manager, "c");
+        let [(1, 2, MissReason::Evicted { when, policy: name, whom })] = &spans[..] else {
+            panic!("{spans:?}")
+        };
+        // The last block could not hit in any case; it was evicted all the same.
+        assert_eq!((when.admission, when.time, *name, whom), (2, None, policy.name(), &request("b")));
+        assert_eq!(
+            manager.explain("c").unwrap().to_string(),
+            format!(
+                "request \"c\", admitted at 3: 4 of 12 tokens cached\n  blocks 1-2 (tokens 4-11): evicted at \
+                 admission 2 by {name} for request \"b\""
+            )
+        );
+    }
+}
+
+/// Growth evicts as well as admissions do.
+#[test]
+fn evicted_for_an_appended_token() {
+    let mut manager = manager(3);
+    run(&mut manager, "a", &tokens(0, 2));
+    admit(&mut manager, "b", &tokens(100, 1));
+    manager.append(&["b".into()], &[7], false).unwrap();
+    manager.release("b", None).unwrap();
+    admit(&mut manager, "c", &tokens(0, 2));
+    let [(1, 1, MissReason::Evicted { when, whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
+    assert_eq!((when.admission, whom), (2, &request("b")));
+}
+
+/// A block with a priority of its own is not the policy's victim.
+#[test]
+fn evicted_by_its_priority() {
+    let mut manager = retaining(4, vec![]);
+    let low = Retention::of(Keep::Priority(Priority::new(5).unwrap()));
+    let hints = RequestHints {
+        ranges: vec![RetentionRange { start: 0, end: None, retention: low }],
+        ..RequestHints::default()
+    };
+    run(&mut manager, "old", &tokens(0, 2));
+    let cursor = manager.prepare(&tokens(50, 2), ExtraKeys::default()).unwrap();
+    manager.admit_with("low", cursor, &hints).unwrap();
+    manager.commit("low", 8).unwrap();
+    manager.release("low", None).unwrap();
+    run(&mut manager, "new", &tokens(100, 2));
+    admit(&mut manager, "again", &tokens(50, 1));
+    let [(0, 0, MissReason::Evicted { policy: "priority", whom, .. })] = &spans(&manager, "again")[..] else {
+        panic!()
+    };
+    assert_eq!(*whom, request("new"));
+}
+
+fn expiring(then: Then) -> RequestHints {
+    let retention =
+        Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Absolute(10.0)), then };
+    RequestHints {
+        ranges: vec![RetentionRange { start: 0, end: None, retention }],
+        ..RequestHints::default()
+    }
+}
+
+#[test]
+fn expired() {
+    for then in [Then::Normal, Then::Demote] {
+        let mut manager = retaining(4, vec![]);
+        manager.advance_time(1.0).unwrap();
+        let cursor = manager.prepare(&tokens(0, 2), ExtraKeys::default()).unwrap();
+        manager.admit_with("a", cursor, &expiring(then)).unwrap();
+        manager.commit("a", 8).unwrap();
+        manager.release("a", None).unwrap();
+        manager.advance_time(11.5).unwrap();
+        run(&mut manager, "b", &tokens(100, 4));
+        admit(&mut manager, "c", &tokens(0, 1));
+        let [(0, 0, reason @ MissReason::Expired { whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
+        assert_eq!((at(reason), whom), ((2, Some(11.5)), &request("b")));
+    }
+}
+
+/// Used after its time to live ran out, it is a block like others.
+#[test]
+fn a_hit_ends_an_expiry() {
+    let mut manager = retaining(4, vec![]);
+    manager.advance_time(1.0).unwrap();
+    let cursor = manager.prepare(&tokens(0, 2), ExtraKeys::default()).unwrap();
+    manager.admit_with("a", cursor, &expiring(Then::Normal)).unwrap();
+    manager.commit("a", 8).unwrap();
+    manager.release("a", None).unwrap();
+    manager.advance_time(11.5).unwrap();
+    run(&mut manager, "hit", &tokens(0, 3));
+    run(&mut manager, "b", &tokens(100, 4));
+    admit(&mut manager, "c", &tokens(0, 1));
+    assert_eq!(names(&manager, "c"), [(0, 0, "evicted")]);
+}
+
+#[test]
+fn end_of_life() {
+    let mut manager = retaining(4, vec![]);
+    admit(&mut manager, "a", &tokens(0, 2));
+    manager.commit("a", 8).unwrap();
+    manager.release_with("a", None, true).unwrap();
+    let scan = RequestHints { no_cache: true, ..RequestHints::default() };
+    let cursor = manager.prepare(&tokens(50, 2), ExtraKeys::default()).unwrap();
+    manager.admit_with("scan", cursor, &scan).unwrap();
+    manager.commit("scan", 8).unwrap();
+    manager.release("scan", None).unwrap();
+    run(&mut manager, "b", &tokens(100, 4));
+    for (id, first) in [("c", 0), ("d", 50)] {
+        admit(&mut manager, id, &tokens(first, 1));
+        let spans = spans(&manager, id);
+        let [(0, 0, reason @ MissReason::EndOfLife { whom, .. })] = &spans[..] else { panic!("{spans:?}") };
+        assert_eq!((at(reason), whom), ((3, None), &request("b")));
+    }
+}
+
+#[test]
+fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
+    let limits = TenantLimits { tenant: TenantId(7), floor: 0, ceiling: Some(1) };
+    let mut manager = retaining(4, vec![limits]);
+    let seven = RequestHints { tenant: Some(TenantId(7)), ..RequestHints::default() };
+    run(&mut manager, "old", &tokens(50, 2)); // older, and spared
+    let admit_seven = |manager: &mut CacheManager, id: &str| {
+        let cursor = manager.prepare(&tokens(0, 2), ExtraKeys::default()).unwrap();
+        manager.admit_with(id, cursor, &seven).unwrap();
+    };
+    admit_seven(&mut manager, "a");
+    manager.commit("a", 8).unwrap();
+    manager.release("a", None).unwrap();
+    run(&mut manager, "b", &tokens(100, 1));
+    admit_seven(&mut manager, "c");
+    let [(1, 1, MissReason::TenantCeiling { whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
+    assert_eq!(*whom, Whom::Another);
+    manager.commit("c", 8).unwrap();
+    manager.release("c", None).unwrap();
+    let cursor = manager.prepare(&tokens(200, 1), ExtraKeys::default()).unwrap();
+    manager.admit_with("d", cursor, &seven).unwrap();
+    admit_seven(&mut manager, "e");
+    let [(1, 1, MissReason::TenantCeiling { whom, .. })] = &spans(&manager, "e")[..] else { panic!() };
+    assert_eq!(*whom, request("d"));
+}
+
+#[test]
+fn dropped_by_id_and_what_is_behind_it_is_not_reached() {
+    let mut manager = manager(8);
+    admit(&mut manager, "a", &tokens(0, 4));
+    manager.commit("a", 16).unwrap();
+    let second = manager.block_table("a").unwrap()[1];
+    manager.drop_cached(&[second]).unwrap();
+    manager.release("a", None).unwrap();
+    assert_eq!(admit(&mut manager, "b", &tokens(0, 4)), 4);
+    let spans = spans(&manager, "b");
+    let [(1, 1, reason @ MissReason::DroppedById { .. }), (2, 3, MissReason::Unreachable)] = &spans[..]
+    else {
+        panic!("{spans:?}")
+    };
+    assert_eq!(at(reason), (1, None));
+}
+
+/// Of two copies one is evicted and the other dropped by id: the content is gone for the second reason.
+#[test]
+fn the_last_copy_counts() {
+    let mut manager = manager(3);
+    for id in ["a", "b"] {
+        admit(&mut manager, id, &tokens(0, 1));
+    }
+    manager.commit_batch(&["a".into(), "b".into()], &[4, 4]).unwrap();
+    manager.release("a", None).unwrap();
+    manager.release("b", None).unwrap();
+    admit(&mut manager, "c", &tokens(100, 2));
+    manager.release("c", None).unwrap();
+    assert_eq!(manager.stats().pool.evicted, 1);
+    assert_eq!(manager.drop_cached(&[1, 2, 3].map(kvpool::BlockId::new)).unwrap(), 1);
+    admit(&mut manager, "d", &tokens(0, 1));
+    assert_eq!(names(&manager, "d"), [(0, 0, "dropped-by-id")]);
+}
+
+/// Its own blocks may push out what stood behind its first missed block: at the lookup that was still there.
+#[test]
+fn what_an_admission_evicts_was_there_when_it_looked() {
+    let mut manager = manager(4);
+    admit(&mut manager, "a", &tokens(0, 4));
+    manager.commit("a", 16).unwrap();
+    let second = manager.block_table("a").unwrap()[1];
+    manager.drop_cached(&[second]).unwrap();
+    manager.release("a", None).unwrap();
+    admit(&mut manager, "b", &tokens(0, 4));
+    assert_eq!(names(&manager, "b"), [(1, 1, "dropped-by-id"), (2, 3, "unreachable")]);
+    manager.release("b", None).unwrap();
+    admit(&mut manager, "c", &tokens(0, 4));
+    let spans = spans(&manager, "c");
+    let [_, (2, 3, MissReason::Evicted { whom, .. })] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!(*whom, request("b"));
+}
+
+#[test]
+fn reset() {
+    let mut manager = manager(8);
+    run(&mut manager, "a", &tokens(0, 2));
+    manager.reset().unwrap();
+    admit(&mut manager, "b", &tokens(0, 2));
+    let [(0, 1, reason @ MissReason::Reset { .. })] = &spans(&manager, "b")[..] else { panic!() };
+    assert_eq!(at(reason), (1, None));
+}
+
+#[test]
+fn other_epoch() {
+    for algorithm in [HashAlgorithm::Sha256, HashAlgorithm::VllmSha256Cbor] {
+        let config =
+            ManagerConfig { num_blocks: 9, algorithm, seed: Some("0".into()), ..ManagerConfig::default() };
+        let mut manager = manager_of(config);
+        manager.bump_epoch().unwrap();
+        run(&mut manager, "a", &tokens(0, 2));
+        manager.bump_epoch().unwrap();
+        admit(&mut manager, "b", &tokens(0, 2));
+        let spans = spans(&manager, "b");
+        assert_eq!(spans[0].2, MissReason::OtherEpoch { epoch: 1 }, "{algorithm}: {spans:?}");
+        // An encoding without the epoch has the same hashes in every epoch.
+        let behind = if algorithm == HashAlgorithm::Sha256 { "behind" } else { "other-epoch" };
+        assert_eq!(spans.last().unwrap().2.name(), behind);
+    }
+}
+
+fn salted(salt: &[u8]) -> ExtraKeys {
+    ExtraKeys { salt: Some(salt.into()), ..ExtraKeys::default() }
+}
+
+fn adapted(id: &[u8]) -> ExtraKeys {
+    ExtraKeys { adapter: Some(Adapter { id: id.into(), path: None }), ..ExtraKeys::default() }
+}
+
+#[test]
+fn other_salt_and_no_id_is_told() {
+    let mut manager = manager(8);
+    run_with(&mut manager, "a", &tokens(0, 2), salted(b"one"));
+    admit_with(&mut manager, "b", &tokens(0, 2), salted(b"two"));
+    assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::OtherSalt), (1, 1, MissReason::Behind)]);
+    assert!(!manager.explain("b").unwrap().to_string().contains("\"a\""));
+    // What the one pushes out, the other is not told by whom.
+    manager.release("b", None).unwrap();
+    run_with(&mut manager, "c", &tokens(100, 8), salted(b"two"));
+    admit_with(&mut manager, "d", &tokens(0, 1), salted(b"one"));
+    let [(0, 0, MissReason::Evicted { whom, .. })] = &spans(&manager, "d")[..] else { panic!() };
+    assert_eq!(*whom, Whom::Another);
+}
+
+#[test]
+fn other_adapter() {
+    let mut manager = manager(8);
+    run(&mut manager, "a", &tokens(0, 2));
+    admit_with(&mut manager, "b", &tokens(0, 2), adapted(b"lora"));
+    assert_eq!(spans(&manager, "b")[0].2, MissReason::OtherAdapter);
+    // Of what was seen, that counts which differs least.
+    let both = ExtraKeys { salt: Some((*b"one").into()), ..adapted(b"lora") };
+    admit_with(&mut manager, "c", &tokens(0, 2), both);
+    assert_eq!(spans(&manager, "c")[0].2, MissReason::OtherSalt);
+}
+
+#[test]
+fn other_keys() {
+    let mut manager = manager(32);
+    run(&mut manager, "a", &tokens(0, 4));
+    let tenant = ExtraKeys { tenant: Some((*b"t").into()), ..ExtraKeys::default() };
+    let user = ExtraKeys { user: Some((*b"u").into()), ..ExtraKeys::default() };
+    let both = ExtraKeys { salt: Some((*b"one").into()), ..adapted(b"lora") };
+    for (id, extra) in [("b", tenant), ("c", user), ("d", both)] {
+        admit_with(&mut manager, id, &tokens(0, 2), extra);
+        assert_eq!(spans(&manager, id)[0].2, MissReason::OtherKeys, "{id}");
+    }
+    // An image in the first block; and one further behind, where the prompt is the same up to there.
+    let image = |offset| ExtraKeys {
+        multimodal: vec![MultimodalItem { identifier: (*b"cat").into(), offset, length: 2 }],
+        ..ExtraKeys::default()
+    };
+    admit_with(&mut manager, "e", &tokens(0, 2), image(1));
+    assert_eq!(spans(&manager, "e")[0].2, MissReason::OtherKeys);
+    admit_with(&mut manager, "f", &tokens(0, 4), image(9));
+    assert_eq!(spans(&manager, "f"), [(2, 2, MissReason::OtherKeys), (3, 3, MissReason::Behind)]);
+}
+
+#[test]
+fn being_computed_and_not_computed() {
+    let mut manager = manager(32);
+    admit(&mut manager, "a", &tokens(0, 3));
+    manager.commit("a", 4).unwrap();
+    admit(&mut manager, "b", &tokens(0, 3));
+    assert_eq!(spans(&manager, "b"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
+    // Aborted: another one computes it still.
+    manager.release("b", None).unwrap();
+    admit(&mut manager, "c", &tokens(0, 3));
+    assert_eq!(spans(&manager, "c"), [(1, 2, MissReason::BeingComputed { by: request("a") })]);
+    manager.release("a", None).unwrap();
+    admit(&mut manager, "d", &tokens(0, 3));
+    assert_eq!(spans(&manager, "d"), [(1, 2, MissReason::BeingComputed { by: request("c") })]);
+    manager.preempt("c", None).unwrap();
+    manager.release("d", None).unwrap();
+    admit(&mut manager, "e", &tokens(0, 3));
+    assert_eq!(spans(&manager, "e"), [(1, 2, MissReason::NotComputed)]);
+}
+
+/// Another tenant's request computes it: which one is not told.
+#[test]
+fn being_computed_by_another_tenants_request() {
+    let mut manager = retaining(8, vec![]);
+    for (id, tenant) in [("a", 1), ("b", 2)] {
+        let cursor = manager.prepare(&tokens(0, 1), ExtraKeys::default()).unwrap();
+        let hints = RequestHints { tenant: Some(TenantId(tenant)), ..RequestHints::default() };
+        manager.admit_with(id, cursor, &hints).unwrap();
+    }
+    assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::BeingComputed { by: Whom::Another })]);
+}
+
+#[test]
+fn last_token() {
+    let mut manager = manager(8);
+    run(&mut manager, "a", &tokens(0, 2));
+    assert_eq!(admit(&mut manager, "b", &tokens(0, 2)), 4);
+    assert_eq!(spans(&manager, "b"), [(1, 1, MissReason::LastToken)]);
+}
+
+#[test]
+fn too_short() {
+    let mut manager = manager(8);
+    admit(&mut manager, "a", &[1, 2, 3]);
+    assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::TooShort)]);
+    let mut longer = tokens(0, 1);
+    longer.push(9);
+    run(&mut manager, "b", &longer);
+    admit(&mut manager, "c", &longer);
+    assert_eq!(spans(&manager, "c"), [(1, 1, MissReason::TooShort)]);
+    assert_eq!(manager.explain("c").unwrap().spans[0].tokens, 4..5);
+}
+
+/// A record of 16 contents, and 17 came.
+#[test]
+fn not_remembered() {
+    let config = ManagerConfig { num_blocks: 3, block_size: BLOCK, ..ManagerConfig::default() };
+    let mut manager = explaining(config, ExplainConfig { records: Some(16), requests: 1 });
+    for first in 0..16 {
+        run(&mut manager, "a", &tokens(first * 1000, 1));
+    }
+    admit(&mut manager, "b", &tokens(0, 1));
+    assert_eq!(names(&manager, "b"), [(0, 0, "evicted")]); // the first one, still known
+    manager.release("b", None).unwrap();
+    run(&mut manager, "c", &tokens(99_000, 1));
+    admit(&mut manager, "d", &tokens(1000, 1));
+    // It is known that this one's first tokens were seen with the same keys.
+    assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
+    manager.release("d", None).unwrap();
+    // That it was asked for since, and not computed, does not mean that it never was.
+    admit(&mut manager, "d", &tokens(1000, 1));
+    assert_eq!(names(&manager, "d"), [(0, 0, "not-remembered")]);
+    manager.release("d", None).unwrap();
+    // What never came cannot be told from what was forgotten.
+    admit(&mut manager, "e", &tokens(77_000, 1));
+    assert_eq!(names(&manager, "e"), [(0, 0, "not-remembered")]);
+    // Behind what is known and lost nothing, it can.
+    manager.commit("e", 4).unwrap();
+    manager.release("e", None).unwrap();
+    // Of released requests one can be explained.
+    assert!(manager.explain("e").is_ok());
+    assert_eq!(manager.explain("d"), Err(ExplainError::UnknownRequest { id: "d".into() }));
+}
+
+/// vLLM's encodings do not say how long an item is, fingerprints do.
+fn colliding(blocks: usize) -> CacheManager {
+    manager_of(ManagerConfig {
+        num_blocks: blocks,
+        algorithm: HashAlgorithm::VllmSha256Cbor,
+        verify: kvpool::Verify::Fingerprint,
+        seed: Some("0".into()),
+        ..ManagerConfig::default()
+    })
+}
+
+fn image(length: u64) -> ExtraKeys {
+    let item = MultimodalItem { identifier: (*b"cat").into(), offset: 1, length };
+    ExtraKeys { multimodal: vec![item], ..ExtraKeys::default() }
+}
+
+#[test]
+fn collision() {
+    let mut manager = colliding(9);
+    run_with(&mut manager, "a", &tokens(0, 2), image(1));
+    admit_with(&mut manager, "b", &tokens(0, 2), image(2));
+    assert_eq!(names(&manager, "b"), [(0, 0, "collision"), (1, 1, "unreachable")]);
+    // Nor does it publish anything: what waits for it waits in vain.
+    manager.commit("b", 8).unwrap();
+    admit_with(&mut manager, "c", &tokens(0, 3), image(2));
+    assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "never-seen")]);
+}
+
+/// Nothing behind a collision is ever published: who waits for it is told so.
+#[test]
+fn what_cannot_be_published_is_not_being_computed() {
+    let mut manager = colliding(17);
+    admit_with(&mut manager, "a", &tokens(0, 2), image(1));
+    admit_with(&mut manager, "b", &tokens(0, 3), image(2));
+    admit_with(&mut manager, "c", &tokens(0, 3), image(2));
+    assert_eq!(names(&manager, "c")[1], (2, 2, "being-computed"));
+    manager.release("c", None).unwrap();
+    manager.commit("a", 8).unwrap();
+    manager.commit("b", 12).unwrap();
+    admit_with(&mut manager, "c", &tokens(0, 3), image(2));
+    assert_eq!(names(&manager, "c"), [(0, 0, "collision"), (1, 1, "unreachable"), (2, 2, "not-computed")]);
+}
+
+#[test]
+fn a_resumption_is_explained_anew_and_counted_apart() {
+    let mut manager = manager(4);
+    admit(&mut manager, "a", &tokens(0, 3));
+    manager.commit("a", 12).unwrap();
+    manager.preempt("a", None).unwrap();
+    run(&mut manager, "b", &tokens(100, 3));
+    manager.resume("a").unwrap();
+    let spans = spans(&manager, "a");
+    let [(1, 2, MissReason::Evicted { when, whom, .. })] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!((when.admission, whom), (2, &request("b")));
+    let Explanation { admission, resumed, .. } = manager.explain("a").unwrap();
+    assert_eq!((admission, resumed), (3, true));
+    let misses = manager.misses().unwrap();
+    assert_eq!((misses.admitted.get("never-seen"), misses.admitted.get("behind")), (Some(8), Some(16)));
+    assert_eq!((misses.resumed.get("evicted"), misses.resumed.total()), (Some(8), 8));
+    assert_eq!(misses.admitted.get("bad luck"), None);
+}
+
+/// A request that was swapped out and in again left its content where a lookup finds it.
+#[test]
+fn swapped_in_content_is_cached_again() {
+    let mut manager = manager_of(ManagerConfig { num_blocks: 5, host_blocks: 9, ..ManagerConfig::default() });
+    admit(&mut manager, "a", &tokens(0, 3));
+    manager.commit("a", 12).unwrap();
+    let out = manager.begin_swap_out(&["a".into()]).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(out).unwrap();
+    run(&mut manager, "b", &tokens(100, 4));
+    manager.check_invariants().unwrap();
+    let back = manager.begin_swap_in(&["a".into()]).unwrap();
+    manager.check_invariants().unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(back).unwrap();
+    manager.check_invariants().unwrap();
+    manager.release("a", None).unwrap();
+    assert_eq!(admit(&mut manager, "c", &tokens(100, 3)), 4);
+    let [(1, 2, MissReason::Evicted { whom, .. })] = &spans(&manager, "c")[..] else {
+        panic!("{:?}", spans(&manager, "c"))
+    };
+    assert_eq!(*whom, request("a"));
+}
+
+#[test]
+fn a_fork_has_its_parents_explanation_and_a_planned_step_explains() {
+    let mut manager = manager(16);
+    run(&mut manager, "a", &tokens(0, 2));
+    let mut step = manager.plan_step();
+    let cursor = manager.prepare(&tokens(0, 3), ExtraKeys::default()).unwrap();
+    manager.plan_admit(&mut step, "b", cursor).unwrap();
+    manager.commit_step(&mut step).unwrap();
+    manager.fork("b", "c").unwrap();
+    assert_eq!(names(&manager, "b"), [(2, 2, "never-seen")]);
+    let (of_parent, mut of_child) = (manager.explain("b").unwrap(), manager.explain("c").unwrap());
+    assert_eq!(of_child.request, "c".into());
+    of_child.request = "b".into();
+    assert_eq!(of_child, of_parent);
+}
+
+/// A prompt with more stretches than an explanation has room for ends in one that says so.
+#[test]
+fn spans_are_bounded() {
+    let mut manager = manager(400);
+    admit(&mut manager, "a", &tokens(0, 200));
+    manager.commit("a", 800).unwrap();
+    let every_other: Vec<_> = manager.block_table("a").unwrap().iter().copied().step_by(2).collect();
+    manager.drop_cached(&every_other).unwrap();
+    admit(&mut manager, "b", &tokens(0, 200));
+    let spans = spans(&manager, "b");
+    assert_eq!(spans.len(), Explanation::MAX_SPANS + 1);
+    assert_eq!(spans.last(), Some(&(64, 199, MissReason::Behind)));
+    assert_eq!(manager.misses().unwrap().admitted.get("dropped-by-id"), Some(32 * BLOCK as u64));
+}
+
+#[test]
+fn a_manager_that_explains_nothing_says_so() {
+    let config = ManagerConfig { num_blocks: 9, block_size: BLOCK, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    run(&mut manager, "a", &tokens(0, 2));
+    assert_eq!(manager.explain("a"), Err(ExplainError::NotExplaining));
+    assert_eq!(manager.misses(), None);
+    let mut explained = self::manager(8);
+    assert!(explained.explain("a").is_err());
+    run(&mut explained, "a", &tokens(0, 2));
+    assert!(explained.explain("a").is_ok());
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    for (records, requests, named) in
+        [(Some(15), 0, "records is 15"), (Some(1 << 25), 0, "records"), (None, 1 << 21, "requests")]
+    {
+        let manager = CacheManager::new(ManagerConfig { num_blocks: 9, ..ManagerConfig::default() }).unwrap();
+        let explain = Some(ExplainConfig { records, requests });
+        let error = manager.watched(&ManagerWatchConfig { explain, ..ManagerWatchConfig::default() });
+        assert!(error.unwrap_err().to_string().contains(named));
+    }
+}

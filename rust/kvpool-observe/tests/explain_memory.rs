@@ -1,0 +1,73 @@
+//! What explaining takes of the memory: what it says, all of it at construction, and nothing for a manager that does not explain.
+//!
+//! A binary of its own: it counts what the whole process allocates.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+#[path = "../../kvpool/tests/common/counting.rs"]
+mod counting;
+
+use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
+
+const BLOCK: usize = 16;
+
+fn manager(num_blocks: usize, records: Option<usize>, explain: bool) -> CacheManager {
+    let explain = explain.then_some(ExplainConfig { records, requests: 10 });
+    let config = ManagerConfig { num_blocks, block_size: BLOCK, ..ManagerConfig::default() };
+    let watch = ManagerWatchConfig { explain, ..ManagerWatchConfig::default() };
+    CacheManager::new(config).unwrap().watched(&watch).unwrap()
+}
+
+/// Bytes that a manager which explains holds more than one that does not.
+fn bytes(num_blocks: usize, records: Option<usize>) -> isize {
+    let start = counting::counts().1;
+    let plain = manager(num_blocks, None, false);
+    let without = counting::counts().1 - start;
+    drop(plain);
+    let explaining = manager(num_blocks, records, true);
+    let with = counting::counts().1 - start;
+    drop(explaining);
+    with - without
+}
+
+#[test]
+fn a_record_takes_what_is_said() {
+    let (small, large) = (bytes(100, Some(1 << 16)), bytes(100, Some(1 << 18)));
+    let each = (large - small) as f64 / f64::from((1 << 18) - (1 << 16));
+    println!("{each:.2} bytes per record, {small} in all of 2^16");
+    assert!(each <= (95 + 4 * BLOCK) as f64, "{each} bytes per record");
+    // By default twice the pool's blocks, from 1,024 to 2^20; and under a megabyte beside that.
+    for (num_blocks, records) in [(10, 1 << 10), (10_001, 20_000), (1 << 21, 1 << 20)] {
+        let held = bytes(num_blocks, None) as f64 / (95 + 4 * BLOCK) as f64;
+        let most = f64::from(records) + (1 << 20) as f64 / (95 + 4 * BLOCK) as f64;
+        assert!((f64::from(records) * 0.98..most).contains(&held), "{num_blocks} blocks: room for {held}");
+    }
+}
+
+/// Prompts of 4 to 7 blocks in turn, half of each one's tokens shared with others; 300 of them, in a pool of 200 blocks.
+#[test]
+fn nothing_grows() {
+    let mut manager = manager(201, Some(512), true);
+    let mut held = 0;
+    for turn in 0..6_000_u32 {
+        let which = turn * 7 % 300;
+        let shared = (which / 10) * 1000;
+        let own = 1_000_000 + which * 1000;
+        let blocks = 4 + (which % 4) as usize;
+        let prompt: Vec<u32> = (shared..).take(2 * BLOCK).chain((own..).take((blocks - 2) * BLOCK)).collect();
+        let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+        manager.admit(1, cursor).unwrap();
+        manager.commit(1, prompt.len()).unwrap();
+        manager.release(1, None).unwrap();
+        drop(prompt);
+        // Of the last requests as many explanations are kept, of one or two spans each; and the record is full.
+        if turn == 3_000 {
+            held = counting::counts().1;
+        }
+        let more = counting::counts().1 - held;
+        assert!(turn <= 3_000 || more.abs() < 10 * 300, "turn {turn}: {more} bytes more than before");
+    }
+    assert!(manager.misses().unwrap().admitted.get("evicted") > Some(0));
+    manager.check_invariants().unwrap();
+}

@@ -1,0 +1,233 @@
+//! `ManagerObserver`: what a manager tells whoever watches it, and its requests, to look at.
+//!
+//! Owns: the contract. Each pool of a manager may have an observer of its own ([`crate::pool::observe::PoolObserver`]); this one is told
+//! what becomes of requests. The manager gives the same answers with one and without.
+//!
+//! Costs: without an observer one branch per call.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+
+use super::request::{Request, RequestId, RequestState};
+use super::{CacheManager, ManagerError};
+use crate::error::InvariantViolation;
+use crate::hash::HashCursor;
+use crate::pool::PrefixMatch;
+use crate::pool::observe::{Blocks, PoolObserver};
+use crate::retention::TenantId;
+use crate::tiers::TierError;
+
+/// A request, to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestView<'a> {
+    request: &'a Request,
+}
+
+impl<'a> RequestView<'a> {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> &'a RequestId {
+        &self.request.id
+    }
+
+    /// Its tokens and their hash chain.
+    #[must_use]
+    pub const fn cursor(&self) -> &'a HashCursor {
+        &self.request.sequence.cursor
+    }
+
+    /// Whether it holds blocks of the device, and computes.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.request.state == RequestState::Running
+    }
+
+    /// Blocks in its table.
+    #[must_use]
+    pub const fn num_blocks(&self) -> usize {
+        self.request.sequence.blocks.len()
+    }
+
+    /// Blocks of its table, from the first on, that it has registered or hit.
+    #[must_use]
+    pub const fn num_published(&self) -> usize {
+        self.request.sequence.published
+    }
+
+    /// Whether it registers what it computes: not behind a hash collision.
+    #[must_use]
+    pub const fn publishes(&self) -> bool {
+        self.request.sequence.publishes
+    }
+
+    /// Whose it is, for retention.
+    #[must_use]
+    pub fn tenant(&self) -> Option<TenantId> {
+        self.request.hints.as_deref().and_then(super::hints::Hints::tenant)
+    }
+}
+
+/// A request that was admitted, or resumed, on what a lookup found.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Admitted {
+    /// Its slot.
+    pub slot: usize,
+    /// Blocks that the lookup asked for.
+    pub asked: usize,
+    /// Blocks that it found.
+    pub hits: usize,
+    /// Whether a hash collision ended it.
+    pub collided: bool,
+    /// Whether the request was resumed.
+    pub resumed: bool,
+}
+
+/// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods do nothing unless they are
+/// written.
+pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
+    /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
+    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {
+        let _ = (admitted, manager);
+    }
+
+    /// A request has registered the blocks at some positions of its table.
+    fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
+        let _ = (slot, positions, manager);
+    }
+
+    /// Contents may have come or gone, in an operation for a request, if for any.
+    fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {
+        let _ = (slot, manager);
+    }
+
+    /// A request is a fork of `parent`.
+    fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
+        let _ = (parent, slot, manager);
+    }
+
+    /// A request is about to be forgotten.
+    fn released(&mut self, slot: usize, manager: &CacheManager) {
+        let _ = (slot, manager);
+    }
+
+    /// A step is completed. What is found wrong here fails the call ([`CacheManager::poison`]).
+    fn step_completed(&mut self, manager: &mut CacheManager) {
+        let _ = manager;
+    }
+
+    /// Compares what it noted with the manager: part of [`CacheManager::check_invariants`].
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
+        let _ = manager;
+        Ok(())
+    }
+}
+
+impl CacheManager {
+    /// Tells `observer` of everything from now on; returns who was told before.
+    pub fn observe(&mut self, observer: Box<dyn ManagerObserver>) -> Option<Box<dyn ManagerObserver>> {
+        self.observer.replace(observer)
+    }
+
+    /// Tells `observer` of what the pool of a tier does: see [`crate::Tiers::observe`].
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`]; as [`crate::BlockPool::observe`].
+    pub fn observe_tier(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<(), TierError> {
+        self.tiers.observe(tier, observer)
+    }
+
+    /// The observer, if it is of this type.
+    #[must_use]
+    pub fn observer<T: ManagerObserver>(&self) -> Option<&T> {
+        let observer: &dyn Any = self.observer.as_deref()?;
+        observer.downcast_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn observer_mut<T: ManagerObserver>(&mut self) -> Option<&mut T> {
+        let observer: &mut dyn Any = self.observer.as_deref_mut()?;
+        observer.downcast_mut()
+    }
+
+    /// The observer of a tier's pool, if it is of this type, and the tier's blocks.
+    pub fn tier_observer_mut<T: PoolObserver>(&mut self, tier: usize) -> Option<(&mut T, Blocks<'_>)> {
+        self.tiers.pool_mut(tier).ok()?.observer_mut()
+    }
+
+    /// The request in a slot, if there is one. Slots are reused; a request keeps its own. O(1).
+    #[must_use]
+    pub fn request_at(&self, slot: usize) -> Option<RequestView<'_>> {
+        self.requests.get(slot)?.as_ref().map(|request| RequestView { request })
+    }
+
+    /// Slots so far, of requests that there are and that there were.
+    #[must_use]
+    pub const fn num_slots(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests that there are: running, preempted and swapped out.
+    #[must_use]
+    pub fn num_requests(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Swaps that are begun and not over.
+    #[must_use]
+    pub fn num_swaps(&self) -> usize {
+        self.swaps.len()
+    }
+
+    /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
+    #[cold]
+    pub fn poison(&self, violation: &InvariantViolation) -> ManagerError {
+        self.tiers.device().poison(violation).into()
+    }
+
+    #[inline]
+    fn tell(&mut self, what: impl FnOnce(&mut dyn ManagerObserver, &Self)) {
+        if let Some(mut observer) = self.observer.take() {
+            what(&mut *observer, self);
+            self.observer = Some(observer);
+        }
+    }
+
+    #[inline]
+    pub(super) fn tell_changed(&mut self, slot: Option<usize>) {
+        self.tell(|observer, manager| observer.changed(slot, manager));
+    }
+
+    #[inline]
+    pub(super) fn tell_admitted(&mut self, slot: usize, found: &PrefixMatch, resumed: bool) {
+        let PrefixMatch { asked, collided, .. } = *found;
+        let admitted = Admitted { slot, asked, hits: found.blocks.len(), collided, resumed };
+        self.tell(|observer, manager| observer.admitted(&admitted, manager));
+    }
+
+    #[inline]
+    pub(super) fn tell_published(&mut self, slot: usize, positions: Range<usize>) {
+        self.tell(|observer, manager| observer.published(slot, positions, manager));
+    }
+
+    pub(super) fn tell_forked(&mut self, parent: usize, slot: usize) {
+        self.tell(|observer, manager| observer.forked(parent, slot, manager));
+    }
+
+    #[inline]
+    pub(super) fn tell_released(&mut self, slot: usize) {
+        self.tell(|observer, manager| observer.released(slot, manager));
+    }
+
+    #[inline]
+    pub(super) fn tell_step_completed(&mut self) {
+        if let Some(mut observer) = self.observer.take() {
+            observer.step_completed(self);
+            self.observer = Some(observer);
+        }
+    }
+}

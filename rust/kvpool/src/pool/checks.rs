@@ -1,0 +1,121 @@
+//! What can be checked of a pool in O(1): one block, and the sums; and what becomes of a pool once an invariant is broken.
+//!
+//! [`BlockPool::check_invariants`] recounts everything at once, O(blocks), and is for tests; a scrubber checks a few blocks and the
+//! sums per call ([`BlockPool::check_block`], [`BlockPool::check_sums`]), so that an engine can afford it in every step. Whatever
+//! breaks *poisons* the pool: from then on every operation is refused with the reason ([`PoolError::Poisoned`]) instead of serving
+//! wrong KV. Readings that name no block to be used, and those that help to find out what happened, still answer: counts, states,
+//! orders, statistics.
+//!
+//! Between two checks operations look out for links alone: they are followed only if they are mirrored.
+
+use super::BlockPool;
+use crate::block::record::ByBlock;
+use crate::block::{BlockId, NULL_BLOCK};
+use crate::error::{InvariantViolation, PoolError, ensure};
+
+impl BlockPool {
+    /// Everything that can be said of one block in O(1) (O(log blocks) with access times): that it is in exactly one place (B1), in
+    /// the order of eviction only if computed (B2), free only without a content (B3); that its links in the free list, in the ring of
+    /// its hash and in the evictor's orders are mirrored by its neighbours; that the table leads from its hash to its ring; that it
+    /// hangs on the block with the content before its own; that fences have no more references than there are (F1).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        let record = self.records.at(block.get());
+        if block.is_null() || !record.is_in_order() {
+            self.allocator.free_list().check_block(&self.records[..], block)?;
+        }
+        self.index.check_block(&self.records, block)?;
+        self.order.check_block(&self.records, block)?;
+        let references = record.references;
+        let on_free_list = record.is_free();
+        let evictable = self.order.contains(&self.records, block);
+        // Pins leave a block its place in the order.
+        let held = references > 0 && !(evictable && record.is_released());
+        let places = usize::from(on_free_list) + usize::from(evictable) + usize::from(held);
+        ensure(places == usize::from(block != NULL_BLOCK), "B1 (a block is in exactly one place)", || {
+            format!("{block:?}: {references} references, free {on_free_list}, evictable {evictable}")
+        })?;
+        ensure(!evictable || record.is_computed(), "B2 (evictable blocks are computed)", || {
+            format!("{block:?}")
+        })?;
+        ensure(!on_free_list || !record.is_registered(), "B3 (free blocks are not registered)", || {
+            format!("{block:?}")
+        })?;
+        let fenced = record.fences;
+        ensure(fenced <= references, "F1 (fence references are references)", || {
+            format!("{block:?}: {fenced} of {references}")
+        })?;
+        self.check_parent(block)
+    }
+
+    /// A block hangs on one with the content before its own.
+    fn check_parent(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        if !self.history || !self.is_registered(block) {
+            return Ok(());
+        }
+        let Some(parent) = self.order.parent(block) else { return Ok(()) };
+        let (holds, wanted) = (self.hash_of(parent), self.index.parent_of(&self.records, block));
+        ensure(holds == wanted, "E5 (a block hangs on the content before its own)", || {
+            format!("{block:?} hangs on {parent:?} with {holds:?}, not {wanted:?}")
+        })
+    }
+
+    /// What has to add up: free, cached-free and held blocks to all (B1), fenced ones to no more than the held (F2). O(1).
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_sums(&self) -> Result<(), InvariantViolation> {
+        let (free, cached_free) = (self.allocator.num_free(), self.num_cached_free());
+        let (held, fenced) = (self.allocator.num_held(), self.fences.num_fenced());
+        let sum = free.saturating_add(cached_free).saturating_add(held);
+        ensure(sum == self.num_usable(), "B1 (the sums hold)", || {
+            format!("{free} free, {cached_free} cached-free, {held} held of {}", self.num_usable())
+        })?;
+        let references = self.fences.num_references();
+        ensure(self.fences.is_plausible() && fenced <= held, "F2 (fenced blocks are held)", || {
+            format!("{fenced} fenced of {held} held, {references} fence references")
+        })
+    }
+
+    /// Poisons the pool for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
+    #[cold]
+    pub fn poison(&self, violation: &InvariantViolation) -> PoolError {
+        self.condemn(|| violation.to_string())
+    }
+
+    /// Refuses work if an invariant broke before, or if a part met broken links.
+    ///
+    /// # Errors
+    /// [`PoolError::Poisoned`].
+    #[inline]
+    pub fn check_poison(&self) -> Result<(), PoolError> {
+        let torn = self.index.is_torn() || self.allocator.free_list().is_torn() || self.order.is_torn();
+        if self.poison.get().is_none() && !torn && !self.order.has_panicked() {
+            return Ok(());
+        }
+        if torn {
+            Err(self.condemn(|| "L1: an operation met links that do not mirror each other".into()))
+        } else {
+            Err(self.condemn(|| {
+                format!("the evictor {:?} panicked in the middle of an operation", self.order.name())
+            }))
+        }
+    }
+
+    /// Poisons the pool, unless it is poisoned already: the first reason stays.
+    #[cold]
+    pub(crate) fn condemn(&self, reason: impl FnOnce() -> String) -> PoolError {
+        let reason = self.poison.get_or_init(|| reason().into_boxed_str());
+        PoolError::Poisoned { reason: reason.to_string() }
+    }
+
+    /// Poisons the pool: an internal invariant broke during an operation. What the journal has collected is written.
+    #[cold]
+    pub(super) fn broken(&mut self, reason: String) -> PoolError {
+        let error = self.condemn(|| reason);
+        self.flush_journal();
+        error
+    }
+}

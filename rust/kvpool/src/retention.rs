@@ -1,0 +1,306 @@
+//! Retention: what callers know of the future of blocks, and what it is worth.
+//!
+//! Owns: priorities, times to live, pins, end-of-life hints and tenants' limits, per cached block. All of it is *advisory*: it
+//! moves a block within the order of eviction and does nothing else. While anything is evictable an allocation succeeds,
+//! whatever was asked for; no hint changes what a lookup returns.
+//!
+//! The order of eviction, first to last (`Ranks`, of the evictors):
+//!
+//! 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
+//! 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
+//! 3. priorities below [`Priority::NORMAL`], lowest first; in each the least recently released first;
+//! 4. [`Priority::NORMAL`]: the pool's policy decides;
+//! 5. priorities above, lowest first, as in 3;
+//! 6. blocks of 3 to 5 whose tenant is not above its floor;
+//! 7. pinned blocks, at most [`RetentionConfig::pin_budget`].
+//!
+//! In all of them a block waits for its cached descendants ([`crate::evictor::Closed`]). Retention belongs to a content: it
+//! ends when the content is evicted or dropped. The last hint wins. A hit ends a demotion: the hint was wrong.
+//!
+//! What moves, and to where:
+//!
+//! - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
+//!   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
+//! - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
+//!   asked again only when nothing of 3 to 5 is left. Of what is set aside one block comes back, as the next of its rank, for
+//!   each block that the tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block
+//!   out. Blocks in use are not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
+//! - The policy knows blocks of [`Priority::NORMAL`] alone. One that leaves that rank is forgotten, with all that the policy
+//!   has counted of it; one that comes back is new to it, and enters as a content that was never seen, but for what ghosts
+//!   remember of its key.
+//!
+//! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's (`KvCacheRetentionConfig`); budgets
+//! instead of hard pins follow what pins without one did elsewhere (sglang #21045, mooncake #2909); two named kinds of time
+//! to live follow antfly #337, where one was documented and the other implemented.
+//!
+//! Costs: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per block of
+//! a pool with retention, 18 more with tenants' limits. A pool without has none of it.
+
+use crate::block::BlockId;
+use crate::error::PoolError;
+
+/// How much a block is worth keeping: 0 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// What blocks have that nobody said anything of.
+    pub const NORMAL: Self = Self(35);
+    /// Evicted last, pinned blocks and floors apart.
+    pub const MAX: Self = Self(100);
+
+    /// A priority of 0 to 100.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] above 100.
+    pub fn new(priority: u8) -> Result<Self, PoolError> {
+        if priority > Self::MAX.0 {
+            return Err(PoolError::InvalidConfig {
+                field: "priority",
+                value: priority.to_string(),
+                expected: "0 to 100".into(),
+            });
+        }
+        Ok(Self(priority))
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// Where in the order of eviction a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keep {
+    /// First to go: it will not be used again.
+    Demoted,
+    /// By priority; [`Priority::NORMAL`] leaves it to the policy.
+    Priority(Priority),
+    /// Last to go, within the budget.
+    Pinned,
+}
+
+/// When retention ends by itself. A time that ends beyond the largest number ends with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Ttl {
+    /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the block without holders,
+    /// fences included, starts it anew. Said of a block in use it starts with its release, so a block keeps its retention
+    /// however long it is used.
+    Idle(f64),
+    /// So many seconds after the hint, however often it is used.
+    Absolute(f64),
+}
+
+/// What a block is when its time to live has run out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Then {
+    /// As one of which nothing was said.
+    #[default]
+    Normal,
+    /// Demoted: a cache with a stated time to live forgets.
+    Demote,
+}
+
+/// What a caller says of a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retention {
+    /// Where it stands.
+    pub keep: Keep,
+    /// Until when; `None` is as long as the content is cached.
+    pub ttl: Option<Ttl>,
+    /// What comes after.
+    pub then: Then,
+}
+
+impl Retention {
+    /// Nothing is said of the block: what it was told before is taken back.
+    pub const NORMAL: Self = Self::of(Keep::Priority(Priority::NORMAL));
+    /// The block will not come back: the end of a session, a scan, `no_cache`.
+    pub const END_OF_LIFE: Self = Self::of(Keep::Demoted);
+    /// Kept as long as the budget allows.
+    pub const PINNED: Self = Self::of(Keep::Pinned);
+
+    /// Without an end.
+    #[must_use]
+    pub const fn of(keep: Keep) -> Self {
+        Self { keep, ttl: None, then: Then::Normal }
+    }
+
+    /// Checks the numbers of it.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds.
+    pub fn check(&self) -> Result<(), PoolError> {
+        match self.ttl {
+            Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) if !(seconds.is_finite() && seconds >= 0.0) => {
+                Err(PoolError::InvalidConfig {
+                    field: "ttl",
+                    value: seconds.to_string(),
+                    expected: "a number of seconds, not negative".into(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A tenant: whoever's blocks are counted together. The number is the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+/// What a tenant may count on, and what it may take while others need blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Blocks that others do not evict while anything else is evictable.
+    pub floor: usize,
+    /// Blocks above which its own are evicted first; `None` is no ceiling.
+    pub ceiling: Option<usize>,
+}
+
+/// Settings of retention.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// The most blocks that are pinned at once; pins beyond it are clipped to [`Priority::MAX`].
+    pub pin_budget: usize,
+    /// Limits by tenant. Tenants that are not named have none.
+    pub tenants: Vec<TenantLimits>,
+}
+
+impl RetentionConfig {
+    /// The most tenants with limits.
+    pub const MAX_TENANTS: usize = 200;
+
+    /// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
+    pub(crate) fn check(&self, usable: usize) -> Result<(), PoolError> {
+        let invalid =
+            |field, value: String, expected: String| Err(PoolError::InvalidConfig { field, value, expected });
+        let mut reserved = self.pin_budget;
+        let mut tenants: Vec<_> = self.tenants.iter().map(|limits| limits.tenant).collect();
+        tenants.sort_unstable();
+        if let Some(twice) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
+            return invalid("tenants", format!("tenant {} twice", twice[0].0), "each tenant once".into());
+        }
+        if tenants.len() > Self::MAX_TENANTS {
+            let most = format!("at most {} tenants with limits", Self::MAX_TENANTS);
+            return invalid("tenants", tenants.len().to_string(), most);
+        }
+        for limits in &self.tenants {
+            reserved = reserved.saturating_add(limits.floor);
+            if let Some(ceiling) = limits.ceiling.filter(|&ceiling| ceiling < limits.floor) {
+                let at_least = format!("at least the floor of tenant {}, {}", limits.tenant.0, limits.floor);
+                return invalid("ceiling", ceiling.to_string(), at_least);
+            }
+        }
+        if reserved > usable {
+            let most = format!("at most the pool's {usable} usable blocks");
+            return invalid("pin_budget + floors", reserved.to_string(), most);
+        }
+        Ok(())
+    }
+}
+
+/// What became of a hint, by blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HintReport {
+    /// Took effect as asked.
+    pub accepted: usize,
+    /// Took effect in part: pins beyond the budget are kept at [`Priority::MAX`].
+    pub clipped: usize,
+    /// Had no effect: the block is not cached, or an end of life was said of it while others hold it.
+    pub ignored: usize,
+}
+
+/// What became of a hint about one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// As asked.
+    Accepted,
+    /// In part.
+    Clipped,
+    /// Not at all.
+    Ignored,
+}
+
+impl HintReport {
+    pub(crate) fn count(&mut self, hint: Hint) {
+        match hint {
+            Hint::Accepted => self.accepted += 1,
+            Hint::Clipped => self.clipped += 1,
+            Hint::Ignored => self.ignored += 1,
+        }
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.accepted += more.accepted;
+        self.clipped += more.clipped;
+        self.ignored += more.ignored;
+    }
+}
+
+/// Why a block was evicted, as far as retention has a say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EvictionCause {
+    /// The policy chose it.
+    #[default]
+    Policy,
+    /// A priority of its own, or a pin, put it where its turn came.
+    Priority,
+    /// It was demoted: the end of a session, `no_cache`.
+    EndOfLife,
+    /// Its time to live had run out, and it was not used since.
+    Expired,
+    /// Its tenant was above its ceiling.
+    TenantCeiling,
+}
+
+/// How many blocks are retained how, now; and how many retentions have run out so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetentionStats {
+    /// Blocks demoted, held ones included.
+    pub demoted: usize,
+    /// Blocks below [`Priority::NORMAL`].
+    pub below_normal: usize,
+    /// Blocks above.
+    pub above_normal: usize,
+    /// Blocks pinned.
+    pub pinned: usize,
+    /// Times to live that are running: idle ones of blocks in use are not.
+    pub with_ttl: usize,
+    /// Times to live that have run out.
+    pub expired: u64,
+}
+
+/// The retention of an evictor, as the pool drives it.
+pub trait Retain {
+    /// Says something of `block`, which has a content, held here or in use.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a time to live before any [`Self::advance_time`].
+    fn retain(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError>;
+
+    /// Says whose `block` is; the first to say it counts.
+    fn assign(&mut self, block: BlockId, tenant: TenantId);
+
+    /// Lets time pass; how many retentions ran out. O(log blocks) for each.
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing has changed.
+    fn advance_time(&mut self, now: f64) -> Result<usize, PoolError>;
+
+    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    fn tenant_blocks(&self, tenant: TenantId) -> usize;
+
+    /// The latest time that was passed; `None` before any was.
+    fn now(&self) -> Option<f64>;
+
+    /// Gauges. O(1).
+    fn stats(&self) -> RetentionStats;
+}
