@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,

@@ -6,8 +6,10 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail, create_file};
-use kvpool_journal::{Difference, EXPORT_LIMIT, Goal, Language, Options, Report};
+use kvpool_journal::{
+    Difference, EXPORT_LIMIT, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Options, Report,
+    Tail, create_file,
+};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -547,9 +549,9 @@ pub(crate) fn read_journal(
     let (cut_at, cut_bytes) = cut(summary.tail);
     Ok(PyJournalInfo {
         subject: match summary.header.subject {
-            Subject::Pool => "pool",
-            Subject::Manager => "manager",
-            Subject::VllmPool => "vllm-pool",
+            Kind::Pool => "pool",
+            Kind::Manager => "manager",
+            Kind::VllmPool => "vllm-pool",
         },
         version: summary.header.crate_version.clone(),
         bytes: summary.bytes,

@@ -37,7 +37,6 @@ mod events;
 pub mod evictor;
 mod fence;
 mod free_list;
-pub mod journal;
 mod list;
 mod manager;
 mod pool;
@@ -63,8 +62,8 @@ pub use kvpool_hash::{
 };
 pub use manager::{
     Admission, CacheManager, ExplainConfig, Explanation, ManagerConfig, ManagerError, ManagerStats,
-    MissReason, MissStats, NewBlock, Refused, RequestHints, RequestId, RequestInfo, RequestRef, RequestState,
-    RetentionRange, StepOutcome, StepPlan, explain,
+    MissReason, MissStats, NewBlock, PlannedOperation, Refused, RequestHints, RequestId, RequestInfo,
+    RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan, explain,
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use hashbrown::HashMap;
-use kvpool::journal::{Check, JournalHeader, Subject as Kind};
+use kvpool_record::{Check, JournalHeader, Subject as Kind};
 
 use super::arguments::{Argument, Arguments};
 use super::{Language, templates, text};

@@ -1,7 +1,7 @@
 //! What exported tests begin with, and what makes their pools.
 
 use kvpool::ManagerConfig;
-use kvpool::journal::Subject;
+use kvpool_record::Subject;
 
 use super::text;
 
@@ -138,7 +138,7 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 const RUST_MANAGER: &str = rust_test!(
     r#"use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
@@ -179,7 +179,7 @@ fn foreign(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) ->
 const RUST_POOL: &str = rust_test!(
     r#"use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
 
@@ -226,7 +226,7 @@ fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoc
 );
 
 const RUST_VLLM: &str = rust_test!(
-    r#"use kvpool::journal::{Check, Outcome};
+    r#"use kvpool_journal::{Check, Outcome};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
 
 /// Blocks by id, as an answer.

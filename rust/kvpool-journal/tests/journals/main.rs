@@ -7,6 +7,10 @@ mod exports;
 mod forged;
 #[cfg(unix)]
 mod memory;
+mod names;
+mod observers;
+mod panics;
+mod poison;
 mod replays;
 mod shows;
 mod shrinks;

@@ -22,11 +22,11 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use kvpool::journal::Journal;
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, ExplainConfig, HashAlgorithm, HasherConfig,
     ManagerConfig, ManagerError, PoolConfig, Verify,
 };
+use kvpool_journal::{Journal, Journaled};
 
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};
@@ -232,11 +232,12 @@ impl Replay {
         Self::start(trace, config, None)
     }
 
-    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked.
+    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked. All of it: a
+    /// replay waits for a journal whose writer is behind ([`Journal::waiting`]).
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use kvpool::journal::{Journal, JournalConfig, JournalReader};
+    /// use kvpool_journal::{Journal, JournalConfig, JournalReader};
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
     /// use kvpool_replay::replay::{Replay, ReplayConfig};
     /// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
@@ -308,8 +309,8 @@ impl Replay {
             ..PoolConfig::default()
         };
         let pool = match journal {
-            None => BlockPool::new(settings)?,
-            Some(journal) => BlockPool::with_journal(settings, journal)?,
+            None => BlockPool::new(settings)?.into(),
+            Some(journal) => Journaled::with_journal(settings, journal.waiting())?,
         };
         let hasher = BlockHasher::new(HasherConfig {
             algorithm: config.algorithm,
@@ -348,8 +349,8 @@ impl Replay {
             ..ManagerConfig::default()
         };
         let manager = match journal {
-            None => CacheManager::new(settings)?,
-            Some(journal) => CacheManager::with_journal(settings, journal)?,
+            None => CacheManager::new(settings)?.into(),
+            Some(journal) => Journaled::with_journal(settings, journal.waiting())?,
         };
         Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }

@@ -56,10 +56,10 @@ mod error;
 pub mod explain;
 mod growth;
 mod hints;
-mod journal;
 mod request;
 mod retention;
 mod scrub;
+mod slots;
 mod step;
 mod tables;
 
@@ -71,7 +71,6 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::journal::{Check, Ids, Journal, ManagerOperation};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
 use crate::tiers::{Place, SwapId, TierError, Tiers};
@@ -85,6 +84,7 @@ pub use growth::NewBlock;
 pub use hints::{RequestHints, RetentionRange};
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
+pub use slots::PlannedOperation;
 pub use step::{StepOutcome, StepPlan};
 use tables::Move;
 
@@ -110,7 +110,6 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
-    journal: Option<Box<Journal>>,
     scrubber: scrub::TableScrubber,
     /// Blocks scrubbed when a step completes.
     scrub_blocks: usize,
@@ -178,7 +177,6 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
-            journal: None,
             scrubber: scrub::TableScrubber::default(),
             scrub_blocks: config.scrub_blocks,
             explainer: explainer.transpose()?.map(Box::new),
@@ -261,13 +259,6 @@ impl CacheManager {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::CompleteStep { step },
-            |manager| manager.complete_step_unrecorded(step),
-        )
-    }
-
-    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         self.version += 1;
         let mut ended = 0;
@@ -286,10 +277,6 @@ impl CacheManager {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
-        self.recorded(|_, _| ManagerOperation::BumpEpoch, Self::bump_epoch_unrecorded)
-    }
-
-    fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
         let epoch = self.tiers.bump_epoch()?;
         self.note_changes(None);
@@ -303,10 +290,6 @@ impl CacheManager {
     /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`] while they hold blocks of
     /// the host: a request that is swapped out would bring back what it has there. Nothing has changed then.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
-        self.recorded(|_, _| ManagerOperation::Reset, Self::reset_unrecorded)
-    }
-
-    fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let forgotten = self.tiers.reset()?;
         self.note_changes(None);
@@ -319,13 +302,6 @@ impl CacheManager {
     /// # Errors
     /// Unknown ids.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
-            |manager| manager.drop_cached_unrecorded(blocks),
-        )
-    }
-
-    fn drop_cached_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let dropped = self.tiers.device_mut().drop_cached(blocks)?;
         self.note_changes(None);
@@ -338,13 +314,6 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::Resize { num_blocks },
-            |manager| manager.resize_unrecorded(num_blocks),
-        )
-    }
-
-    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
         self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
@@ -354,11 +323,7 @@ impl CacheManager {
 
     /// Events since the last call: see [`BlockPool::take_events`].
     pub fn take_events(&mut self) -> crate::events::EventBatch {
-        let events = self.tiers.device_mut().take_events();
-        if let Some(journal) = self.journal.take() {
-            self.note(journal, &ManagerOperation::TakeEvents, Check::of(&events));
-        }
-        events
+        self.tiers.device_mut().take_events()
     }
 
     /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.

@@ -42,14 +42,6 @@ impl CacheManager {
     /// # Errors
     /// [`crate::PoolError::Poisoned`] with the invariant and what was found, now and from now on.
     pub fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError> {
-        let scrubbed = self.scrub_all(blocks);
-        if scrubbed.is_err() {
-            self.flush_journal();
-        }
-        scrubbed
-    }
-
-    fn scrub_all(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError> {
         self.check_poison()?;
         let mut report = ScrubReport { passes: u64::MAX, ..ScrubReport::default() };
         for (tier, pool) in self.tiers.pools_mut().iter_mut().enumerate() {

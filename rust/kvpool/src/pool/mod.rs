@@ -40,7 +40,6 @@ mod departures;
 pub(crate) mod digest;
 #[cfg(feature = "fault-injection")]
 mod faults;
-mod journal;
 mod lifetime;
 mod lookup;
 mod order;
@@ -63,7 +62,6 @@ use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::Fences;
 use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
-use crate::journal::{Check, Journal, PoolOperation};
 use crate::prefix_index::{Index, Visibility};
 use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
@@ -192,7 +190,6 @@ pub struct BlockPool {
     scrubber: scrub::Scrubber,
     /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
     poison: OnceLock<Box<str>>,
-    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -263,7 +260,6 @@ impl BlockPool {
             digest: config.digest.then(|| digest::StateDigest::new(config.num_blocks)).transpose()?,
             scrubber: scrub::Scrubber::default(),
             poison: OnceLock::new(),
-            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })
@@ -422,11 +418,7 @@ impl BlockPool {
 
     /// Events since the last call; empty unless the pool was made with an event capacity.
     pub fn take_events(&mut self) -> EventBatch {
-        let events = self.events.take();
-        if let Some(journal) = self.journal.take() {
-            self.note(journal, &PoolOperation::TakeEvents, Check::of(&events));
-        }
-        events
+        self.events.take()
     }
 
     /// Gauges and counters. O(1).

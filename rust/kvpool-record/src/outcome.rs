@@ -1,14 +1,11 @@
 //! Checks of results: a number that two runs have in common if they answered the same.
 
-use super::super::{
-    Admission, BlockId, EventBatch, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId,
-    TableChange, Ticket, TierError, TransferPlan,
+use kvpool::hash::HashError;
+use kvpool::retention::HintReport;
+use kvpool::{
+    Admission, BlockEvent, BlockId, EventBatch, ManagerError, NewBlock, PoolError, Refusal, Refused,
+    Registered, StepOutcome, SwapId, TableChange, Ticket, TierError, Transfer, TransferPlan,
 };
-use crate::error::Refusal;
-use crate::events::BlockEvent;
-use crate::hash::HashError;
-use crate::retention::HintReport;
-use crate::tiers::Transfer;
 
 /// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +166,7 @@ impl Outcome for StepOutcome {
             Self::Appended(changes) => changes.add_to(check),
             Self::Preempted => check.add(3),
             Self::Released => check.add(4),
+            _ => check.add(5),
         }
     }
 }
@@ -205,6 +203,7 @@ impl Outcome for BlockEvent {
                 block.add_to(check);
             }
             Self::Cleared { epoch } => check.add(*epoch),
+            _ => check.add(u64::MAX),
         }
     }
 }
@@ -244,6 +243,8 @@ impl Outcome for PoolError {
             Self::Poisoned { .. } => 119,
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
+            // As of managers.
+            _ => 199,
         });
     }
 }
@@ -283,6 +284,14 @@ impl Outcome for ManagerError {
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
             Self::NotExplaining => 413,
+            // Kinds that came later: they get numbers here when they come.
+            _ => 499,
         });
+    }
+}
+
+impl Outcome for Refused {
+    fn add_to(&self, check: &mut Check) {
+        self.error.add_to(check);
     }
 }

@@ -2,24 +2,22 @@
 //!
 //! The order of fields and variants is the format. Policies are names, so that what was written outlives new ones.
 
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool::{AdvisorConfig, EvictionPolicy, RequestId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::JournalError;
-use crate::advisor::AdvisorConfig;
-use crate::evictor::EvictionPolicy;
-use crate::manager::RequestId;
-use crate::retention::{RetentionConfig, TenantId, TenantLimits};
+use crate::JournalError;
 
 /// A request id: `#[serde(with = "RequestIdRecord")]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RequestId")]
-pub(super) enum RequestIdRecord {
+pub(crate) enum RequestIdRecord {
     Int(i64),
     Str(Box<str>),
 }
 
 /// Several of them: `#[serde(with = "request_ids")]`.
-pub(super) mod request_ids {
+pub(crate) mod request_ids {
     use super::{Deserialize, Deserializer, RequestId, RequestIdRecord, Serialize, Serializer};
 
     struct Written<'a>(&'a RequestId);
@@ -46,7 +44,7 @@ pub(super) mod request_ids {
 
 /// A [`RetentionConfig`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct RetentionSettings {
+pub(crate) struct RetentionSettings {
     pin_budget: usize,
     /// Tenant, floor, ceiling.
     tenants: Vec<(u32, usize, Option<usize>)>,
@@ -60,7 +58,7 @@ impl From<&RetentionConfig> for RetentionSettings {
 }
 
 impl RetentionSettings {
-    pub(super) fn config(&self) -> RetentionConfig {
+    pub(crate) fn config(&self) -> RetentionConfig {
         let limits = |&(tenant, floor, ceiling)| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
         RetentionConfig { pin_budget: self.pin_budget, tenants: self.tenants.iter().map(limits).collect() }
     }
@@ -68,7 +66,7 @@ impl RetentionSettings {
 
 /// An [`AdvisorConfig`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct AdvisorSettings {
+pub(crate) struct AdvisorSettings {
     max_sampled_blocks: usize,
     sample_every: u32,
     policies: Vec<String>,
@@ -91,7 +89,7 @@ impl From<&AdvisorConfig> for AdvisorSettings {
 }
 
 impl AdvisorSettings {
-    pub(super) fn config(&self, policies: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
+    pub(crate) fn config(&self, policies: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
         Ok(AdvisorConfig {
             max_sampled_blocks: self.max_sampled_blocks,
             sample_every: self.sample_every,
@@ -108,12 +106,12 @@ impl AdvisorSettings {
 }
 
 /// The setting of a name.
-pub(super) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
+pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
 }
 
 /// The policy of a name, of those that the reader knows.
-pub(super) fn named(
+pub(crate) fn named(
     field: &'static str,
     name: &str,
     policies: &[EvictionPolicy],
@@ -124,8 +122,8 @@ pub(super) fn named(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Name, Rows};
     use super::*;
+    use crate::{Name, Rows};
 
     fn assert_written<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
         value: &T,

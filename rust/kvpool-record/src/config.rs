@@ -4,20 +4,19 @@
 //! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
 //! with one has no journal.
 
+use kvpool::hash::Verify;
+use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig};
 use serde::{Deserialize, Serialize};
 
-use super::settings::{AdvisorSettings, RetentionSettings, known, named};
-use super::{JournalConfig, JournalError};
-use crate::evictor::EvictionPolicy;
-use crate::manager::ManagerConfig;
-use crate::pool::PoolConfig;
+use crate::settings::{AdvisorSettings, RetentionSettings, known, named};
+use crate::{JournalConfig, JournalError};
 
 /// What a journal is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Subject {
-    /// A [`crate::BlockPool`].
+    /// A [`kvpool::BlockPool`].
     Pool,
-    /// A [`crate::CacheManager`].
+    /// A [`kvpool::CacheManager`].
     Manager,
     /// The pool of the crate `kvpool-vllm`.
     VllmPool,
@@ -49,7 +48,9 @@ pub struct JournalHeader {
 }
 
 impl JournalHeader {
-    pub(crate) fn of_pool(config: &PoolConfig, journal: JournalConfig) -> Self {
+    /// The header of a pool.
+    #[must_use]
+    pub fn of_pool(config: &PoolConfig, journal: JournalConfig) -> Self {
         let manager = ManagerConfig {
             num_blocks: config.num_blocks,
             block_size: config.block_size,
@@ -64,7 +65,9 @@ impl JournalHeader {
         Self { subject: Subject::Pool, ..Self::of_manager(&manager, journal) }
     }
 
-    pub(crate) fn of_manager(config: &ManagerConfig, journal: JournalConfig) -> Self {
+    /// The header of a manager.
+    #[must_use]
+    pub fn of_manager(config: &ManagerConfig, journal: JournalConfig) -> Self {
         Self {
             subject: Subject::Manager,
             crate_version: env!("CARGO_PKG_VERSION").into(),
@@ -98,8 +101,8 @@ impl JournalHeader {
     }
 
     /// Whether hits are verified.
-    pub(super) fn verified(&self) -> bool {
-        self.verify != crate::hash::Verify::None.name()
+    pub(crate) fn verified(&self) -> bool {
+        self.verify != Verify::None.name()
     }
 
     /// The pool's settings, with policies of `policies`; a manager's device pool has the same.
