@@ -313,7 +313,7 @@ impl Subject for ManagerSubject {
                 let trim = op::TrimWindow { request: id.as_ref(), window: *window };
                 answered(&self.manager.apply(trim), |_| Vec::new())
             }
-            O::TakePlan => answered(&self.manager.apply(op::TakePlan {}), |_| Vec::new()),
+            O::TakePlan => answered(&self.manager.apply(op::TakePlan), |_| Vec::new()),
             O::BeginSwapOut { requests } => {
                 let ids = self.ids(requests)?;
                 self.swap(&ids, true)
@@ -354,8 +354,8 @@ impl Subject for ManagerSubject {
             O::CompleteStep { step } => {
                 answered(&self.manager.apply(op::CompleteStep { step: *step }), |_| Vec::new())
             }
-            O::BumpEpoch => answered(&self.manager.apply(op::BumpEpoch {}), |_| Vec::new()),
-            O::Reset => answered(&self.manager.apply(op::Reset {}), |_| Vec::new()),
+            O::BumpEpoch => answered(&self.manager.apply(op::BumpEpoch), |_| Vec::new()),
+            O::Reset => answered(&self.manager.apply(op::Reset), |_| Vec::new()),
             O::Evict { blocks } => {
                 let blocks = &blocks.unpack();
                 answered(&self.manager.apply(op::DropCached { blocks }), |_| Vec::new())

@@ -132,8 +132,8 @@ impl Subject for PoolSubject {
                 answered(&pool.apply(op::MarkAccessed { blocks: &blocks.unpack(), time: *time }), none)
             }
             O::Evict { blocks } => answered(&pool.apply(op::DropCached { blocks: &blocks.unpack() }), count),
-            O::Reset => answered(&pool.apply(op::Reset {}), count),
-            O::BumpEpoch => answered(&pool.apply(op::BumpEpoch {}), |_| Vec::new()),
+            O::Reset => answered(&pool.apply(op::Reset), count),
+            O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&pool.apply(op::Resize { num_blocks: *num_blocks }), none),
             O::Retain { blocks, retention } => {
                 let (blocks, retention) = (&blocks.unpack(), retention.retention());
@@ -144,7 +144,7 @@ impl Subject for PoolSubject {
                 answered(&pool.apply(op::AssignTenant { blocks, tenant }), none)
             }
             O::AdvanceTime { now } => answered(&pool.apply(op::AdvanceTime { now: *now }), count),
-            O::Fence => answered(&pool.apply(op::Fence {}), |_| Vec::new()),
+            O::Fence => answered(&pool.apply(op::Fence), |_| Vec::new()),
             O::ReleaseUntil { blocks, ticket } => {
                 let (blocks, ticket) = (&blocks.unpack(), Ticket::new(*ticket));
                 answered(&pool.apply(op::ReleaseUntil { blocks, ticket }), none)

@@ -33,10 +33,10 @@ impl PyJournal {
         py: Python<'_>,
         make: impl FnOnce(Journal) -> Result<T, E> + Send,
     ) -> PyResult<T> {
-        let journal = match &self.path {
+        let journal = py.detach(|| match &self.path {
             None => Journal::ring(self.ring_bytes.unwrap_or(0), self.config),
             Some(path) => Journal::create(path, self.config),
-        };
+        });
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
             if let Some(path) = &self.path {
@@ -136,7 +136,7 @@ impl PyJournal {
 pub(crate) struct PyJournalStats {
     /// Operations recorded.
     operations: u64,
-    /// Bytes written, or kept in the ring; what is collected for the next frame is not counted.
+    /// Bytes written, or kept in the ring; what is collected for the next frame, or waits to be written, is not counted.
     bytes: u64,
     /// Why it stopped recording, or None.
     error: Option<String>,

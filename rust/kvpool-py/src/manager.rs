@@ -297,7 +297,7 @@ impl PyCacheManager {
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.apply(op::TakePlan {}))?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.apply(op::TakePlan))?))
     }
 
     /// Begins to preempt running requests by swap and returns the swap's number.
@@ -547,12 +547,12 @@ impl PyCacheManager {
 
     /// Starts a new epoch, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |manager| manager.apply(op::BumpEpoch {}))
+        self.run(py, LONG, |manager| manager.apply(op::BumpEpoch))
     }
 
     /// Forgets all cached content, of the host tier too, and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, |manager| manager.apply(op::Reset {}))
+        self.run(py, LONG, |manager| manager.apply(op::Reset))
     }
 
     /// Forgets the contents of blocks by id and returns how many were registered.

@@ -26,7 +26,7 @@ use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 /// Whose pool it is.
 enum Held {
     /// One alone, which may have a journal.
-    Own(Door<Journaled<BlockPool>>),
+    Own(Box<Door<Journaled<BlockPool>>>),
     /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
     Tier(Arc<Door<Tiers>>, usize),
 }
@@ -229,7 +229,7 @@ impl PyBlockPool {
                     (BlockPool::with_evictor(config, evictor).or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { held: Held::Own(Door::new(pool)), health })
+        Ok(Self { held: Held::Own(Box::new(Door::new(pool))), health })
     }
 
     /// Blocks, null block included.
@@ -294,7 +294,7 @@ impl PyBlockPool {
 
     /// Opens a fence and returns its ticket.
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, 0, |pool| pool.apply(op::Fence {}).map(Ticket::get))
+        self.run(py, 0, |pool| pool.apply(op::Fence).map(Ticket::get))
     }
 
     /// Ends a fence and returns how many references it held.
@@ -377,7 +377,7 @@ impl PyBlockPool {
     /// Forgets all cached content of every tier and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         match &self.held {
-            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::Reset {})),
+            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::Reset)),
             Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::reset).or_raise(py),
         }
     }
@@ -385,7 +385,7 @@ impl PyBlockPool {
     /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         match &self.held {
-            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::BumpEpoch {})),
+            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::BumpEpoch)),
             Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::bump_epoch).or_raise(py),
         }
     }

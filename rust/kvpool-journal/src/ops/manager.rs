@@ -60,7 +60,7 @@ operations! { CacheManager, ManagerError, ManagerOperation;
         |manager| manager.trim_window(request, window),
         |manager, _| ManagerOperation::TrimWindow { request: name(manager, request), window };
     /// [`CacheManager::take_plan`].
-    TakePlan {} -> TransferPlan, |manager| manager.take_plan(), |_, _| ManagerOperation::TakePlan;
+    TakePlan {} -> TransferPlan, CacheManager::take_plan, |_, _| ManagerOperation::TakePlan;
     /// [`CacheManager::begin_swap_out`].
     BeginSwapOut<'a> { requests: &'a [RequestRef<'a>] } -> SwapId,
         |manager| manager.begin_swap_out(requests),
@@ -104,9 +104,9 @@ operations! { CacheManager, ManagerError, ManagerOperation;
     CompleteStep { step: u64 } -> usize,
         |manager| manager.complete_step(step), |_, _| ManagerOperation::CompleteStep { step };
     /// [`CacheManager::bump_epoch`].
-    BumpEpoch {} -> u64, |manager| manager.bump_epoch(), |_, _| ManagerOperation::BumpEpoch;
+    BumpEpoch {} -> u64, CacheManager::bump_epoch, |_, _| ManagerOperation::BumpEpoch;
     /// [`CacheManager::reset`].
-    Reset {} -> usize, |manager| manager.reset(), |_, _| ManagerOperation::Reset;
+    Reset {} -> usize, CacheManager::reset, |_, _| ManagerOperation::Reset;
     /// [`CacheManager::drop_cached`].
     DropCached<'a> { blocks: &'a [BlockId] } -> usize,
         |manager| manager.drop_cached(blocks), |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) };

@@ -19,17 +19,28 @@ fn on<S, A>(subject: &mut S, run: impl FnOnce(&mut S) -> A) -> A {
     run(subject)
 }
 
+/// An operation, and what it is asked.
+macro_rules! operation {
+    ($(#[$doc:meta])* $name:ident {}) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+    };
+    ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident: $kind:ty),* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[expect(missing_docs, reason = "the fields are the arguments of the call named")]
+        pub struct $name $(<$life>)? { $(pub $field: $kind),* }
+    };
+}
+
 /// Operations whose record is taken before they run: their fields, the answer, how they run, and the record.
 macro_rules! operations {
     ($subject:ty, $error:ty, $record:ty; $(
         $(#[$doc:meta])*
         $name:ident $(<$life:lifetime>)? { $($field:ident: $kind:ty),* } -> $answer:ty, $run:expr, $written:expr;
     )*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
-        #[expect(clippy::allow_attributes, reason = "not all of them have fields")]
-        #[allow(missing_docs, reason = "the fields are the arguments of the call named")]
-        pub struct $name $(<$life>)? { $(pub $field: $kind),* }
+        super::operation!($(#[$doc])* $name $(<$life>)? { $($field: $kind),* });
 
         impl $(<$life>)? crate::Operation<$subject> for $name $(<$life>)? {
             type Answer = Result<$answer, $error>;
@@ -58,4 +69,5 @@ macro_rules! operations {
     )* };
 }
 
+use operation;
 use operations;

@@ -26,7 +26,7 @@ operations! { BlockPool, PoolError, PoolOperation;
         |pool| pool.release_after(blocks, step),
         |_, _| PoolOperation::ReleaseAfter { blocks: Ids::pack(blocks), step };
     /// [`BlockPool::fence`].
-    Fence {} -> Ticket, |pool| pool.fence(), |_, _| PoolOperation::Fence;
+    Fence {} -> Ticket, BlockPool::fence, |_, _| PoolOperation::Fence;
     /// [`BlockPool::release_until`].
     ReleaseUntil<'a> { blocks: &'a [BlockId], ticket: Ticket } -> (),
         |pool| pool.release_until(blocks, ticket),
@@ -63,9 +63,9 @@ operations! { BlockPool, PoolError, PoolOperation;
     DropCached<'a> { blocks: &'a [BlockId] } -> usize,
         |pool| pool.drop_cached(blocks), |_, _| PoolOperation::Evict { blocks: Ids::pack(blocks) };
     /// [`BlockPool::reset`].
-    Reset {} -> usize, |pool| pool.reset(), |_, _| PoolOperation::Reset;
+    Reset {} -> usize, BlockPool::reset, |_, _| PoolOperation::Reset;
     /// [`BlockPool::bump_epoch`].
-    BumpEpoch {} -> u64, |pool| pool.bump_epoch(), |_, _| PoolOperation::BumpEpoch;
+    BumpEpoch {} -> u64, BlockPool::bump_epoch, |_, _| PoolOperation::BumpEpoch;
     /// [`BlockPool::resize`].
     Resize { num_blocks: usize } -> (),
         |pool| pool.resize(num_blocks), |_, _| PoolOperation::Resize { num_blocks };

@@ -222,10 +222,10 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
         .unwrap();
     manager.apply(ops::manager::TrimWindow { request: 90.into(), window: 2 }).unwrap();
     manager.apply(ops::manager::BeginSwapOut { requests: &[91.into()] }).unwrap();
-    manager.apply(ops::manager::TakePlan {}).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
     manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(0) }).unwrap();
     manager.apply(ops::manager::BeginSwapIn { requests: &[91.into()] }).unwrap();
-    manager.apply(ops::manager::TakePlan {}).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
     manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(1) }).unwrap();
     manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
     manager.apply(ops::manager::Fork { parent: 93.into(), child: "fork".into() }).unwrap();
@@ -237,11 +237,11 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_preempt(&mut plan, 93, None).unwrap();
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.apply(ops::manager::CommitStep { plan: &mut plan }).unwrap();
-    manager.apply(ops::manager::TakePlan {}).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
     manager.apply(ops::manager::CompleteStep { step: 3 }).unwrap();
     // The same prompt, before and behind a bump, and by who was preempted before.
     manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
-    manager.apply(ops::manager::BumpEpoch {}).unwrap();
+    manager.apply(ops::manager::BumpEpoch).unwrap();
     manager.apply(ops::manager::Admit::new("again", prompt(manager, 6))).unwrap();
     manager.apply(ops::manager::Commit { request: "again".into(), computed_tokens: 5 }).unwrap();
     assert_eq!(manager.apply(ops::manager::Resume { request: 92.into() }).unwrap().cached_tokens, 4);
@@ -256,7 +256,7 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager
         .apply(ops::manager::Release { request: "again".into(), after_step: None, end_of_life: false })
         .unwrap();
-    manager.apply(ops::manager::Reset {}).unwrap();
+    manager.apply(ops::manager::Reset).unwrap();
 }
 
 fn scripted_manager() -> Vec<u8> {

@@ -151,7 +151,7 @@ impl Run {
                 format!("swap {id} in: {answer:?}")
             }
             27..=32 => self.end_swap(),
-            33 => format!("plan: {:?}", self.manager.apply(op::TakePlan {})),
+            33 => format!("plan: {:?}", self.manager.apply(op::TakePlan)),
             34 => {
                 self.step += 1;
                 format!("complete: {:?}", self.manager.apply(op::CompleteStep { step: self.step - 1 }))
@@ -195,7 +195,7 @@ impl Run {
         if self.numbers.below(5) == 0 {
             return format!("abort: {:?}", self.manager.apply(op::AbortSwap { swap }));
         }
-        let plan = self.manager.apply(op::TakePlan {});
+        let plan = self.manager.apply(op::TakePlan);
         let before = self.manager.stats().swapped_in;
         let answer = self.manager.apply(op::CompleteSwap { swap });
         self.back += (self.manager.stats().swapped_in - before) as usize;

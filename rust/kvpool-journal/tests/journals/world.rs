@@ -144,15 +144,17 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 end_of_life: b.is_multiple_of(4),
             })),
             19 => {
-                drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }))
+                drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }));
             }
             20 => drop(
                 manager.apply(ops::manager::Truncate { request: id.into(), num_tokens: (b % 14) as usize }),
             ),
             21 => {
-                drop(manager.apply(ops::manager::TrimWindow { request: id.into(), window: (b % 8) as usize }))
+                drop(
+                    manager.apply(ops::manager::TrimWindow { request: id.into(), window: (b % 8) as usize }),
+                );
             }
-            22 => drop(manager.apply(ops::manager::TakePlan {})),
+            22 => drop(manager.apply(ops::manager::TakePlan)),
             23 => {
                 let ids: Vec<_> = (0..=b % 2).map(|at| name(a + at)).collect();
                 let _ = if c.is_multiple_of(2) {
@@ -163,7 +165,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             }
             24 => {
                 let swap = SwapId::from_number(u64::from(b % 6));
-                let _ = manager.apply(ops::manager::TakePlan {});
+                let _ = manager.apply(ops::manager::TakePlan);
                 if c.is_multiple_of(3) {
                     drop(manager.apply(ops::manager::AbortSwap { swap }));
                 } else {
@@ -198,8 +200,8 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 let _ = manager.apply(ops::manager::CompleteStep { step });
             }
             30 => match b % 6 {
-                0 => drop(manager.apply(ops::manager::BumpEpoch {})),
-                1 => drop(manager.apply(ops::manager::Reset {})),
+                0 => drop(manager.apply(ops::manager::BumpEpoch)),
+                1 => drop(manager.apply(ops::manager::Reset)),
                 2 => drop(manager.apply(ops::manager::Resize {
                     num_blocks: manager.pool().num_blocks() + (c % 4) as usize,
                 })),
@@ -231,7 +233,7 @@ fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         bits = bits.rotate_right(3).wrapping_mul(0x9e37_79b9);
     }
     if c.is_multiple_of(7) {
-        let _ = manager.apply(ops::manager::TakePlan {});
+        let _ = manager.apply(ops::manager::TakePlan);
         let _ = manager.apply(ops::manager::CompleteStep { step: 0 });
     }
     let _ = manager.apply(ops::manager::CommitStep { plan: &mut plan });
@@ -311,7 +313,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                         pool.apply(ops::pool::ReleaseAfter { blocks: &table, step: u64::from(b % 5) }).is_ok()
                     }
                     1 => pool
-                        .apply(ops::pool::Fence {})
+                        .apply(ops::pool::Fence)
                         .and_then(|ticket| pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }))
                         .is_ok(),
                     _ => pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }).is_ok(),
@@ -357,13 +359,13 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 _ => drop(pool.apply(ops::pool::AdvanceTime { now: f64::from(c % 60) })),
             },
             22 => match b % 8 {
-                0 => drop(pool.apply(ops::pool::BumpEpoch {})),
-                1 => drop(pool.apply(ops::pool::Reset {})),
+                0 => drop(pool.apply(ops::pool::BumpEpoch)),
+                1 => drop(pool.apply(ops::pool::Reset)),
                 2 => drop(pool.apply(ops::pool::Resize { num_blocks: pool.num_blocks() + (c % 4) as usize })),
                 _ => {
                     drop(pool.apply(ops::pool::DropCached {
                         blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
-                    }))
+                    }));
                 }
             },
             23 => drop(pool.apply(ops::pool::TakeEvents)),
