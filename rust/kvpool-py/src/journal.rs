@@ -136,7 +136,7 @@ impl PyJournal {
 pub(crate) struct PyJournalStats {
     /// Operations recorded.
     operations: u64,
-    /// Bytes written, or kept in the ring; what is collected for the next frame, or waits to be written, is not counted.
+    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
     bytes: u64,
     /// Why it stopped recording, or None.
     error: Option<String>,

@@ -214,7 +214,7 @@ impl Journal {
         self.operations
     }
 
-    /// Bytes written, or kept in the ring; what is collected for the next frame, or waits to be written, is not counted.
+    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()

@@ -16,3 +16,4 @@ mod shows;
 mod shrinks;
 mod vllm;
 mod world;
+mod writers;
