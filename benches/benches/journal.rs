@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cpu_time::{ProcessTime, ThreadTime};
-use kvpool::journal::{Journal, JournalConfig, JournalError};
-use kvpool_journal::Options;
+use kvpool_journal::{Journal, JournalConfig, JournalError, Options};
 use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::reader::ReadOptions;
 use kvpool_replay::replay::{Mode, Replay, ReplayConfig};

@@ -3,8 +3,7 @@
 //! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that changed records are read
 //! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
 
-use kvpool::journal::{Entry, JournalReader, MAGIC, ManagerOperation, PoolOperation, Subject};
-use kvpool_journal::{Options, replay};
+use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, PoolOperation, replay};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::case::{Failure, guarded, same};
@@ -35,13 +34,13 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
     let small = config.num_blocks.max(config.host_blocks).max(config.block_size) <= MOST_BLOCKS;
     small
         && match reader.header().subject {
-            Subject::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {
+            Kind::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {
                 !matches!(entry, Entry::Operation(PoolOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
-            Subject::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
+            Kind::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
                 !matches!(entry, Entry::Operation(ManagerOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
-            Subject::VllmPool => true,
+            Kind::VllmPool => true,
         }
 }
 

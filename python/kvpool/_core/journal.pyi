@@ -80,7 +80,7 @@ class JournalStats:
         """Operations recorded."""
     @property
     def bytes(self) -> int:
-        """Bytes written, or kept in the ring; what is collected for the next frame is not counted."""
+        """Bytes written, or kept in the ring; what is collected or waits to be written is not counted."""
     @property
     def error(self) -> str | None:
         """Why it stopped recording, or None."""

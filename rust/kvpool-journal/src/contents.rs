@@ -13,7 +13,7 @@ use kvpool::hash::{
     BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
     RecordedHashes, Verify,
 };
-use kvpool::journal::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
+use kvpool_record::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;

@@ -1,12 +1,22 @@
-//! Journals of kvpool.
+//! Journals of kvpool: every call that changes a pool or a manager, written down, and run again bit by bit.
+//!
+//! - [`Journaled`] is a [`kvpool::BlockPool`] or a [`kvpool::CacheManager`] that records: what changes it goes through
+//!   [`Journaled::apply`], as one of the operations of [`ops`]. Pools and managers know nothing of it.
+//! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
+//!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
+//!   is in a journal.
+//!
+//! Records, frames and sinks are those of the crate `kvpool-record`, all of which is here, too; its `Subject` is [`Kind`].
 #![forbid(unsafe_code)]
 mod bisect;
 mod contents;
 mod error;
 mod export;
+mod journaled;
 mod manager;
 mod minimize;
 mod numbers;
+pub mod ops;
 mod pool;
 mod record;
 mod replay;
@@ -20,6 +30,13 @@ mod words;
 pub use bisect::{Divergence, bisect, compare};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
+pub use journaled::{Journaled, Operation, Recordable};
+pub use kvpool_record::{
+    ChainRecord, Check, ContentKey, Entry, HintsRecord, Ids, Journal, JournalConfig, JournalError,
+    JournalHeader, JournalReader, Keys, LinkRecord, MAGIC, ManagerOperation, Name, Outcome, Packed, Planned,
+    PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail,
+    create_file,
+};
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
 pub use pool::PoolSubject;

@@ -2,26 +2,29 @@
 
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
-use kvpool::journal::{
-    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, Rehashed, Rows,
-};
 use kvpool::retention::TenantId;
 use kvpool::{
     BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
     StepOutcome, SwapId,
 };
+use kvpool_record::{
+    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
+    Rows,
+};
 
-use kvpool_observe::ManagerWatch;
 use crate::contents::Contents;
 use crate::error::{ReplayError, zeros};
+use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
+use crate::ops::manager as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 /// A manager that a journal is replayed on.
 #[derive(Debug)]
 pub struct ManagerSubject {
-    manager: CacheManager,
+    manager: Journaled<CacheManager>,
     contents: Contents,
     /// The request in each slot.
     slots: Vec<Option<RequestId>>,
@@ -56,7 +59,7 @@ fn answered<T: Outcome + ToValue + std::fmt::Debug>(
 impl ManagerSubject {
     /// The manager, to look at.
     #[must_use]
-    pub const fn manager(&self) -> &CacheManager {
+    pub fn manager(&self) -> &CacheManager {
         &self.manager
     }
 
@@ -65,16 +68,20 @@ impl ManagerSubject {
         self.contents.numbers()
     }
 
-    fn made(header: &JournalHeader) -> Result<Self, ReplayError> {
+    /// A manager, with a journal or without.
+    fn made(
+        header: &JournalHeader,
+        record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
+    ) -> Result<Self, ReplayError> {
         let config = header.manager_config(kvpool_policies::ALL)?;
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(config.algorithm, config.block_size, verify)?;
         let config = ManagerConfig { verify, ..config };
-        let mut manager = CacheManager::with_hasher(config, contents.hasher().clone())?;
-        manager.keep_digest()?;
+        let watch = ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? };
+        let manager = CacheManager::with_hasher(config, contents.hasher().clone())?.watched(&watch)?;
         Ok(Self {
-            manager,
+            manager: record(manager)?,
             contents,
             slots: Vec::new(),
             rows: Vec::new(),
@@ -123,7 +130,12 @@ impl ManagerSubject {
 
     fn swap(&mut self, ids: &[RequestId], out: bool) -> Answer {
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-        let result = if out { self.manager.begin_swap_out(&refs) } else { self.manager.begin_swap_in(&refs) };
+        let requests = &refs[..];
+        let result = if out {
+            self.manager.apply(op::BeginSwapOut { requests })
+        } else {
+            self.manager.apply(op::BeginSwapIn { requests })
+        };
         let swap = result.as_ref().ok().map(|swap| swap.get());
         Answer { swap, ..answered(&result, |_| Vec::new()) }
     }
@@ -141,7 +153,8 @@ impl ManagerSubject {
             }
         }
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-        let result = self.manager.append(&refs, &spelled, *commit_first);
+        let append = op::Append { requests: &refs, tokens: &spelled, commit_first: *commit_first };
+        let result = self.manager.apply(append);
         Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
     }
 
@@ -185,7 +198,7 @@ impl ManagerSubject {
             plan =
                 CacheManager::new(ManagerConfig { num_blocks: 2, ..ManagerConfig::default() })?.plan_step();
         }
-        let result = self.manager.commit_step(&mut plan);
+        let result = self.manager.apply(op::CommitStep { plan: &mut plan });
         for one in planned.iter().filter(|_| result.is_ok()) {
             if let Planned::Admit { request, .. } = one {
                 self.enter(request);
@@ -206,13 +219,14 @@ impl Subject for ManagerSubject {
     type Operation = ManagerOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        Self::made(header)
+        Self::made(header, |manager| Ok(manager.into()))
     }
 
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let mut subject = Self::made(header)?;
-        subject.manager.begin_journal(&header.manager_config(kvpool_policies::ALL)?, memory()?);
-        Ok(subject)
+        let (config, journal) = (header.manager_config(kvpool_policies::ALL)?, memory()?);
+        let watch = header.watch_config(kvpool_policies::ALL)?;
+        let header_of = CacheManager::header(&config, &watch, journal.config());
+        Self::made(header, |manager| Ok(Journaled::begin(manager, &header_of, journal)))
     }
 
     fn take_image(&mut self) -> Vec<u8> {
@@ -225,7 +239,8 @@ impl Subject for ManagerSubject {
         Ok(match operation {
             O::Admit { request, prompt, foreign, hints } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
-                let result = self.manager.admit_with(request.clone(), cursor, &hints.hints());
+                let admit = op::Admit { request: request.clone(), cursor, hints: &hints.hints() };
+                let result = self.manager.apply(admit);
                 if result.is_ok() {
                     self.enter(request);
                 }
@@ -235,12 +250,16 @@ impl Subject for ManagerSubject {
             O::Resume { request, rehashed } => {
                 let id = self.id(request)?;
                 self.rehash(&id, rehashed.as_ref());
-                answered(&self.manager.resume(&id), |admission| admission.block_ids.clone())
+                answered(&self.manager.apply(op::Resume { request: id.as_ref() }), |admission| {
+                    admission.block_ids.clone()
+                })
             }
             O::Release { request, after_step, end_of_life } => {
                 let id = self.id(request)?;
                 let slot = self.manager.slot_of(&id);
-                let result = self.manager.release_with(&id, *after_step, *end_of_life);
+                let (after_step, end_of_life) = (*after_step, *end_of_life);
+                let release = op::Release { request: id.as_ref(), after_step, end_of_life };
+                let result = self.manager.apply(release);
                 if let Some(freed) = slot.filter(|_| result.is_ok()).and_then(|slot| self.slots.get_mut(slot))
                 {
                     *freed = None;
@@ -249,7 +268,8 @@ impl Subject for ManagerSubject {
             }
             O::Preempt { request, after_step } => {
                 let id = self.id(request)?;
-                answered(&self.manager.preempt(&id, *after_step), nothing)
+                let preempt = op::Preempt { request: id.as_ref(), after_step: *after_step };
+                answered(&self.manager.apply(preempt), nothing)
             }
             O::Append { .. } => self.append(operation)?,
             O::AppendTokens { request, tokens, lookahead, filled, fingerprints } => {
@@ -261,21 +281,26 @@ impl Subject for ManagerSubject {
                     }
                     Err(_) => zeros(*tokens, "tokens")?,
                 };
-                let result = self.manager.append_tokens(&id, &spelled, *lookahead);
+                let (request, lookahead) = (id.as_ref(), *lookahead);
+                let result = self.manager.apply(op::AppendTokens { request, tokens: &spelled, lookahead });
                 answered(&result, |changes| changes.iter().map(|change| change.block).collect())
             }
             O::Commit { request, computed_tokens } => {
                 let id = self.id(request)?;
-                answered(&self.manager.commit(&id, *computed_tokens), |_| Vec::new())
+                let commit = op::Commit { request: id.as_ref(), computed_tokens: *computed_tokens };
+                answered(&self.manager.apply(commit), |_| Vec::new())
             }
             O::CommitBatch { rows, computed_tokens } => {
                 let ids = self.batch(rows)?;
                 let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-                answered(&self.manager.commit_batch(&refs, computed_tokens), |_| Vec::new())
+                answered(&self.manager.apply(op::CommitBatch { requests: &refs, computed_tokens }), |_| {
+                    Vec::new()
+                })
             }
             O::Fork { parent, child } => {
                 let id = self.id(parent)?;
-                let result = self.manager.fork(&id, child.clone());
+                let fork = op::Fork { parent: id.as_ref(), child: child.as_ref() };
+                let result = self.manager.apply(fork);
                 if result.is_ok() {
                     self.enter(child);
                 }
@@ -283,13 +308,15 @@ impl Subject for ManagerSubject {
             }
             O::Truncate { request, tokens } => {
                 let id = self.id(request)?;
-                answered(&self.manager.truncate(&id, *tokens), nothing)
+                let truncate = op::Truncate { request: id.as_ref(), num_tokens: *tokens };
+                answered(&self.manager.apply(truncate), nothing)
             }
             O::TrimWindow { request, window } => {
                 let id = self.id(request)?;
-                answered(&self.manager.trim_window(&id, *window), |_| Vec::new())
+                let trim = op::TrimWindow { request: id.as_ref(), window: *window };
+                answered(&self.manager.apply(trim), |_| Vec::new())
             }
-            O::TakePlan => answered(&self.manager.take_plan(), |_| Vec::new()),
+            O::TakePlan => answered(&self.manager.apply(op::TakePlan), |_| Vec::new()),
             O::BeginSwapOut { requests } => {
                 let ids = self.ids(requests)?;
                 self.swap(&ids, true)
@@ -299,36 +326,51 @@ impl Subject for ManagerSubject {
                 self.swap(&ids, false)
             }
             O::CompleteSwap { swap } => {
-                let result = self.manager.complete_swap(SwapId::from_number(*swap));
+                let result = self.manager.apply(op::CompleteSwap { swap: SwapId::from_number(*swap) });
                 answered(&result, |pairs| pairs.iter().map(|&(_, new)| new).collect())
             }
-            O::AbortSwap { swap } => answered(&self.manager.abort_swap(SwapId::from_number(*swap)), nothing),
+            O::AbortSwap { swap } => {
+                let swap = SwapId::from_number(*swap);
+                answered(&self.manager.apply(op::AbortSwap { swap }), nothing)
+            }
             O::CommitStep { planned, stale } => self.commit_step(planned, *stale)?,
             O::Retain { request, ranges } => {
                 let id = self.id(request)?;
-                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
-                answered(&self.manager.retain(&id, &ranges), |_| Vec::new())
+                let ranges: Vec<_> = ranges.iter().map(RangeRecord::range).collect();
+                let retain = op::Retain { request: id.as_ref(), ranges: &ranges };
+                answered(&self.manager.apply(retain), |_| Vec::new())
             }
             O::SetTenant { request, tenant } => {
                 let id = self.id(request)?;
-                answered(&self.manager.set_tenant(&id, TenantId(*tenant)), nothing)
+                let set = op::SetTenant { request: id.as_ref(), tenant: TenantId(*tenant) };
+                answered(&self.manager.apply(set), nothing)
             }
             O::RetainPrefix { prompt, foreign, ranges } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
-                let ranges: Vec<_> = ranges.iter().map(kvpool::journal::RangeRecord::range).collect();
-                answered(&self.manager.retain_prefix(&cursor, &ranges), |_| Vec::new())
+                let ranges: Vec<_> = ranges.iter().map(RangeRecord::range).collect();
+                let retain = op::RetainPrefix { cursor: &cursor, ranges: &ranges };
+                answered(&self.manager.apply(retain), |_| Vec::new())
             }
-            O::AdvanceTime { now } => answered(&self.manager.advance_time(*now), |_| Vec::new()),
-            O::CompleteStep { step } => answered(&self.manager.complete_step(*step), |_| Vec::new()),
-            O::BumpEpoch => answered(&self.manager.bump_epoch(), |_| Vec::new()),
-            O::Reset => answered(&self.manager.reset(), |_| Vec::new()),
-            O::Evict { blocks } => answered(&self.manager.drop_cached(&blocks.unpack()), |_| Vec::new()),
-            O::Resize { num_blocks } => answered(&self.manager.resize(*num_blocks), nothing),
+            O::AdvanceTime { now } => {
+                answered(&self.manager.apply(op::AdvanceTime { now: *now }), |_| Vec::new())
+            }
+            O::CompleteStep { step } => {
+                answered(&self.manager.apply(op::CompleteStep { step: *step }), |_| Vec::new())
+            }
+            O::BumpEpoch => answered(&self.manager.apply(op::BumpEpoch), |_| Vec::new()),
+            O::Reset => answered(&self.manager.apply(op::Reset), |_| Vec::new()),
+            O::Evict { blocks } => {
+                let blocks = &blocks.unpack();
+                answered(&self.manager.apply(op::DropCached { blocks }), |_| Vec::new())
+            }
+            O::Resize { num_blocks } => {
+                answered(&self.manager.apply(op::Resize { num_blocks: *num_blocks }), nothing)
+            }
             O::TakeEvents => {
-                let events = self.manager.take_events();
+                let events = self.manager.apply(op::TakeEvents);
                 let told = format!("{} events", events.events.len());
                 let value = Value::Number(events.events.len() as u64);
-                Answer { check: Check::of(&(events.dropped as usize)), told, value, ..Answer::default() }
+                Answer { check: Check::of(&events), told, value, ..Answer::default() }
             }
         })
     }
@@ -425,7 +467,7 @@ impl Subject for ManagerSubject {
     }
 
     fn digest(&mut self) -> u64 {
-        self.manager.state_digest().unwrap_or(0)
+        self.manager.unrecorded(Recordable::digest).unwrap_or(0)
     }
 
     fn check(&mut self) -> Result<(), InvariantViolation> {

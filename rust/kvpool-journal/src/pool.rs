@@ -2,21 +2,23 @@
 
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
-use kvpool::journal::{Check, Ids, JournalHeader, PoolOperation};
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError, Ticket};
+use kvpool_record::{Check, Ids, JournalHeader, PoolOperation};
 
-use kvpool_observe::PoolWatch;
 use crate::contents::Contents;
 use crate::error::ReplayError;
+use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
+use crate::ops::pool as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};
+use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 
 /// A pool that a journal is replayed on.
 #[derive(Debug)]
 pub struct PoolSubject {
-    pool: BlockPool,
+    pool: Journaled<BlockPool>,
     contents: Contents,
     /// Blocks of the recorded run -> blocks of this one, where operations run on their own.
     renamed: HashMap<BlockId, BlockId>,
@@ -25,7 +27,7 @@ pub struct PoolSubject {
 impl PoolSubject {
     /// The pool, to look at.
     #[must_use]
-    pub const fn pool(&self) -> &BlockPool {
+    pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
@@ -36,15 +38,16 @@ impl PoolSubject {
 
     fn made(
         header: &JournalHeader,
-        make: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
+        make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
     ) -> Result<Self, ReplayError> {
         let config = header.pool_config(kvpool_policies::ALL)?;
         let algorithm = header.manager_config(kvpool_policies::ALL)?.algorithm;
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(algorithm, config.block_size, verify)?;
-        let mut pool = make(PoolConfig { verify, ..config })?;
-        pool.keep_digest()?;
+        let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
+        let watch = WatchConfig { event_capacity, digest: true, advisor };
+        let pool = make(PoolConfig { verify, ..config }, &watch)?;
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
@@ -59,7 +62,7 @@ impl PoolSubject {
     }
 }
 
-fn answered<T: kvpool::journal::Outcome + ToValue + std::fmt::Debug>(
+fn answered<T: kvpool_record::Outcome + ToValue + std::fmt::Debug>(
     result: &Result<T, PoolError>,
     blocks: impl FnOnce(&T) -> Vec<BlockId>,
 ) -> Answer {
@@ -80,12 +83,12 @@ impl Subject for PoolSubject {
     type Operation = PoolOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        Self::made(header, BlockPool::new)
+        Self::made(header, |config, watch| Ok(BlockPool::new(config)?.watched(watch)?.into()))
     }
 
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
         let journal = memory()?;
-        Self::made(header, |config| BlockPool::with_journal(config, journal))
+        Self::made(header, |config, watch| Journaled::with_watch(config, watch, journal))
     }
 
     fn take_image(&mut self) -> Vec<u8> {
@@ -98,54 +101,64 @@ impl Subject for PoolSubject {
         let none = |_: &()| Vec::new();
         let count = |_: &usize| Vec::new();
         Ok(match operation {
-            O::Allocate { blocks } => answered(&pool.allocate(*blocks), Vec::clone),
-            O::Acquire { blocks } => answered(&pool.acquire(&blocks.unpack()), none),
-            O::Release { blocks } => answered(&pool.release(&blocks.unpack()), none),
-            O::ReleaseTable { blocks } => answered(&pool.release_table(&blocks.unpack()), none),
-            O::ReleaseAfter { blocks, step } => answered(&pool.release_after(&blocks.unpack(), *step), none),
-            O::CompleteStep { step } => answered(&pool.complete_step(*step), count),
+            O::Allocate { blocks } => answered(&pool.apply(op::Allocate { blocks: *blocks }), Vec::clone),
+            O::Acquire { blocks } => answered(&pool.apply(op::Acquire { blocks: &blocks.unpack() }), none),
+            O::Release { blocks } => answered(&pool.apply(op::Release { blocks: &blocks.unpack() }), none),
+            O::ReleaseTable { blocks } => {
+                answered(&pool.apply(op::ReleaseTable { blocks: &blocks.unpack() }), none)
+            }
+            O::ReleaseAfter { blocks, step } => {
+                answered(&pool.apply(op::ReleaseAfter { blocks: &blocks.unpack(), step: *step }), none)
+            }
+            O::CompleteStep { step } => answered(&pool.apply(op::CompleteStep { step: *step }), count),
             O::Match { chain, max_blocks, tenant } => {
-                let chain = contents.chain(chain)?;
-                let found = match tenant {
-                    None => pool.match_and_acquire(&chain, *max_blocks),
-                    Some(tenant) => pool.match_and_acquire_for(&chain, *max_blocks, TenantId(*tenant)),
-                };
-                answered(&found, Vec::clone)
+                let (chain, tenant) = (&contents.chain(chain)?, tenant.map(TenantId));
+                answered(&pool.apply(op::Match { chain, max_blocks: *max_blocks, tenant }), Vec::clone)
             }
             O::Register { blocks, chain, start } => {
-                let chain = contents.chain(chain)?;
-                answered(&pool.register(&blocks.unpack(), &chain, *start), |_| Vec::new())
+                let (blocks, chain) = (&blocks.unpack(), &contents.chain(chain)?);
+                answered(&pool.apply(op::Register { blocks, chain, start: *start }), |_| Vec::new())
             }
-            O::MarkComputed { blocks } => answered(&pool.mark_computed(&blocks.unpack()), none),
+            O::MarkComputed { blocks } => {
+                answered(&pool.apply(op::MarkComputed { blocks: &blocks.unpack() }), none)
+            }
             O::Promote { block, link } => {
-                answered(&pool.promote(BlockId::new(*block), &contents.link(link)?), |&block| vec![block])
+                let (block, link) = (BlockId::new(*block), &contents.link(link)?);
+                answered(&pool.apply(op::Promote { block, link }), |&block| vec![block])
             }
             O::AcquireRegistered { link } => {
-                answered(&pool.acquire_registered(&contents.link(link)?), |block| {
+                answered(&pool.apply(op::AcquireRegistered { link: &contents.link(link)? }), |block| {
                     block.iter().copied().collect()
                 })
             }
-            O::MarkAccessed { blocks, time } => answered(&pool.mark_accessed(&blocks.unpack(), *time), none),
-            O::Evict { blocks } => answered(&pool.drop_cached(&blocks.unpack()), count),
-            O::Reset => answered(&pool.reset(), count),
-            O::BumpEpoch => answered(&pool.bump_epoch(), |_| Vec::new()),
-            O::Resize { num_blocks } => answered(&pool.resize(*num_blocks), none),
+            O::MarkAccessed { blocks, time } => {
+                answered(&pool.apply(op::MarkAccessed { blocks: &blocks.unpack(), time: *time }), none)
+            }
+            O::Evict { blocks } => answered(&pool.apply(op::DropCached { blocks: &blocks.unpack() }), count),
+            O::Reset => answered(&pool.apply(op::Reset), count),
+            O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
+            O::Resize { num_blocks } => answered(&pool.apply(op::Resize { num_blocks: *num_blocks }), none),
             O::Retain { blocks, retention } => {
-                answered(&pool.retain(&blocks.unpack(), retention.retention()), |_| Vec::new())
+                let (blocks, retention) = (&blocks.unpack(), retention.retention());
+                answered(&pool.apply(op::Retain { blocks, retention }), |_| Vec::new())
             }
             O::AssignTenant { blocks, tenant } => {
-                answered(&pool.assign_tenant(&blocks.unpack(), TenantId(*tenant)), none)
+                let (blocks, tenant) = (&blocks.unpack(), TenantId(*tenant));
+                answered(&pool.apply(op::AssignTenant { blocks, tenant }), none)
             }
-            O::AdvanceTime { now } => answered(&pool.advance_time(*now), count),
-            O::Fence => answered(&pool.fence(), |_| Vec::new()),
+            O::AdvanceTime { now } => answered(&pool.apply(op::AdvanceTime { now: *now }), count),
+            O::Fence => answered(&pool.apply(op::Fence), |_| Vec::new()),
             O::ReleaseUntil { blocks, ticket } => {
-                answered(&pool.release_until(&blocks.unpack(), Ticket::new(*ticket)), none)
+                let (blocks, ticket) = (&blocks.unpack(), Ticket::new(*ticket));
+                answered(&pool.apply(op::ReleaseUntil { blocks, ticket }), none)
             }
-            O::EndFence { ticket } => answered(&pool.end_fence(Ticket::new(*ticket)), count),
+            O::EndFence { ticket } => {
+                answered(&pool.apply(op::EndFence { ticket: Ticket::new(*ticket) }), count)
+            }
             O::TakeEvents => {
-                let events = pool.take_events();
+                let events = pool.apply(op::TakeEvents);
                 Answer {
-                    check: Check::of(&(events.dropped as usize)),
+                    check: Check::of(&events),
                     told: format!("{} events", events.events.len()),
                     value: Value::Number(events.events.len() as u64),
                     ..Answer::default()
@@ -202,7 +215,7 @@ impl Subject for PoolSubject {
     }
 
     fn digest(&mut self) -> u64 {
-        self.pool.state_digest().unwrap_or(0)
+        self.pool.unrecorded(Recordable::digest).unwrap_or(0)
     }
 
     fn check(&mut self) -> Result<(), InvariantViolation> {

@@ -1,6 +1,6 @@
 //! Replay: every operation again, on this build, with every answer and every digest compared.
 
-use kvpool::journal::{Entry, JournalReader, Subject as Kind, Tail};
+use kvpool_record::{Entry, JournalReader, Subject as Kind, Tail};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvpool::journal::{Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail};
+use kvpool_record::{Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail};
 use kvpool_vllm::VllmOperation;
 use serde::de::DeserializeOwned;
 
@@ -47,13 +47,14 @@ pub struct Line {
 /// What is in a journal, and `count` operations of it with the digests between them: from operation `from` on, or the last.
 ///
 /// ```
-/// use kvpool::journal::{Journal, JournalConfig};
 /// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_journal::ops::pool::{Allocate, Release};
+/// use kvpool_journal::{Journal, JournalConfig, Journaled};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
-/// let blocks = pool.allocate(3)?;
-/// pool.release(&blocks)?;
-/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// let blocks = pool.apply(Allocate { blocks: 3 })?;
+/// pool.apply(Release { blocks: &blocks })?;
+/// let image = pool.journal_image().unwrap_or_default();
 ///
 /// let (summary, lines) = kvpool_journal::show(&image, None, 20)?;
 /// assert_eq!((summary.operations, summary.kinds["allocate"]), (2, 1));

@@ -2,7 +2,7 @@
 //!
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
-use kvpool::journal::{JournalReader, Subject as Kind};
+use kvpool_record::{JournalReader, Subject as Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

@@ -1,6 +1,6 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use kvpool::journal::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows};
+use kvpool_record::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows};
 use kvpool_vllm::VllmOperation;
 
 /// What can be made smaller.

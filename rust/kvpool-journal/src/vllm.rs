@@ -1,8 +1,8 @@
 //! Replays on the pool of `kvpool-vllm`.
 
 use hashbrown::HashMap;
-use kvpool::journal::{Check, JournalHeader, Outcome};
 use kvpool::{BlockId, InvariantViolation};
+use kvpool_record::{Check, JournalHeader, Outcome};
 use kvpool_vllm::{Pool, Start, VllmError, VllmOperation};
 
 use crate::error::ReplayError;

@@ -5,11 +5,11 @@
 
 use std::fmt::Write;
 
-use kvpool::journal::{
+use kvpool::retention::{Keep, Retention, Then, Ttl};
+use kvpool_record::{
     ChainRecord, HintsRecord, Ids, Keys, LinkRecord, ManagerOperation, Name, Planned, PoolOperation,
     RangeRecord, RetentionRecord, Rows,
 };
-use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::{Key, VllmOperation};
 
 /// Items of a list that are shown.

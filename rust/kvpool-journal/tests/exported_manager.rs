@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
     SwapId, Verify,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
@@ -971,13 +972,13 @@ fn journal() {
         duplicates: "keep".parse().unwrap(),
         eviction: kvpool_policies::by_name("lru").unwrap(),
         verify: "none".parse().unwrap(),
-        event_capacity: 8,
         retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![] }),
         algorithm: "sha256".parse().unwrap(),
         watermark: 0.0,
         host_blocks: 32,
         ..ManagerConfig::default()
-    }).unwrap();
+    })
+    .and_then(|pool| pool.watched(&ManagerWatchConfig { event_capacity: 8, ..ManagerWatchConfig::default() })).unwrap();
     part_0(&mut manager);
     part_1(&mut manager);
 }

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
+use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
@@ -962,10 +963,10 @@ fn journal() {
         duplicates: "keep".parse().unwrap(),
         eviction: kvpool_policies::by_name("lru").unwrap(),
         verify: "none".parse().unwrap(),
-        event_capacity: 8,
         retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![] }),
         ..PoolConfig::default()
-    }).unwrap();
+    })
+    .and_then(|pool| pool.watched(&WatchConfig { event_capacity: 8, ..WatchConfig::default() })).unwrap();
     part_0(&mut pool);
     part_1(&mut pool);
 }

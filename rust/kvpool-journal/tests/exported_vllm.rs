@@ -2,7 +2,7 @@
 #![cfg_attr(rustfmt, rustfmt_skip)]
 #![allow(clippy::allow_attributes, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
 
 /// Blocks by id, as an answer.

@@ -1,14 +1,10 @@
-//! Policies by name: what is known of all of them, and one that only its own crate knows.
+//! Policies by name: what is known of all of them.
 
 use std::collections::HashSet;
 
-use kvpool::evictor::policies::Recency;
-use kvpool::journal::{Journal, JournalConfig, JournalError, JournalReader};
+use kvpool::PoolError;
 use kvpool::retention::RetentionConfig;
-use kvpool::{BlockPool, EvictionPolicy, PoolConfig, PoolError, eviction_policy};
 use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, by_name};
-
-const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
 
 #[test]
 fn a_policy_is_its_name() {
@@ -34,18 +30,4 @@ fn what_is_not_there_is_refused_with_all_that_is() {
         error.to_string(),
         "eviction is \"mru\": must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive"
     );
-}
-
-/// A journal has names: it is read with the policies that its reader knows.
-#[test]
-fn a_journal_is_read_with_the_policies_of_its_reader() {
-    let config = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
-    let journal = Journal::ring(1 << 17, JournalConfig::default()).unwrap();
-    let image = BlockPool::with_journal(config.clone(), journal).unwrap().journal_image().unwrap();
-    let header = JournalReader::new(&image).unwrap().header().clone();
-    let error = header.pool_config(ALL).unwrap_err();
-    let JournalError::UnknownSetting { field, value } = error else { panic!("{error}") };
-    assert_eq!((field, value.as_str()), ("eviction", "mine"));
-    let read = header.pool_config(&[ALL, &[MINE]].concat()).unwrap();
-    assert_eq!(read.eviction, config.eviction);
 }

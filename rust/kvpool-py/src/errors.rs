@@ -2,10 +2,10 @@
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
 
-use kvpool::journal::JournalError;
 use kvpool::{
     HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
 };
+use kvpool_journal::JournalError;
 use kvpool_observe::ExplainError;
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;

@@ -6,8 +6,10 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use kvpool::journal::{Journal, JournalConfig, JournalHeader, Subject, Tail, create_file};
-use kvpool_journal::{Difference, EXPORT_LIMIT, Goal, Language, Options, Report};
+use kvpool_journal::{
+    Difference, EXPORT_LIMIT, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Options, Report,
+    Tail, create_file,
+};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -31,10 +33,10 @@ impl PyJournal {
         py: Python<'_>,
         make: impl FnOnce(Journal) -> Result<T, E> + Send,
     ) -> PyResult<T> {
-        let journal = match &self.path {
+        let journal = py.detach(|| match &self.path {
             None => Journal::ring(self.ring_bytes.unwrap_or(0), self.config),
             Some(path) => Journal::create(path, self.config),
-        };
+        });
         let journal = journal.or_raise(py)?;
         py.detach(|| make(journal)).or_raise(py).inspect_err(|_| {
             if let Some(path) = &self.path {
@@ -134,7 +136,7 @@ impl PyJournal {
 pub(crate) struct PyJournalStats {
     /// Operations recorded.
     operations: u64,
-    /// Bytes written, or kept in the ring; what is collected for the next frame is not counted.
+    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
     bytes: u64,
     /// Why it stopped recording, or None.
     error: Option<String>,
@@ -547,9 +549,9 @@ pub(crate) fn read_journal(
     let (cut_at, cut_bytes) = cut(summary.tail);
     Ok(PyJournalInfo {
         subject: match summary.header.subject {
-            Subject::Pool => "pool",
-            Subject::Manager => "manager",
-            Subject::VllmPool => "vllm-pool",
+            Kind::Pool => "pool",
+            Kind::Manager => "manager",
+            Kind::VllmPool => "vllm-pool",
         },
         version: summary.header.crate_version.clone(),
         bytes: summary.bytes,

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError, RequestRef,
+    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError,
+    RequestRef, RetentionRange,
 };
+use kvpool_journal::ops::manager as op;
+use kvpool_journal::{Journaled, Recordable};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -30,7 +33,7 @@ use crate::tiers::PyTransferPlan;
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
-    inner: Door<CacheManager>,
+    inner: Door<Journaled<CacheManager>>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
     /// Of a policy written in Python.
@@ -42,7 +45,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+        call: impl FnOnce(&mut Journaled<CacheManager>) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
         self.enter(py, size, call)?.or_raise(py)
     }
@@ -51,7 +54,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut CacheManager) -> R + Send,
+        call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
     ) -> PyResult<R> {
         enter_guarded(py, &self.inner, self.health.is_some(), size, call)
     }
@@ -61,7 +64,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut CacheManager) -> R + Send,
+        call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
     ) -> PyResult<R> {
         look_guarded(py, &self.inner, self.health.is_some(), size, call)
     }
@@ -71,12 +74,12 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         size: impl FnOnce(&CacheManager) -> usize,
-        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+        call: impl FnOnce(&mut Journaled<CacheManager>) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
         if self.health.is_some() {
             return self.run(py, 0, call);
         }
-        enter_measured(py, &self.inner, size, call).or_raise(py)
+        enter_measured(py, &self.inner, |manager| size(manager), call).or_raise(py)
     }
 
     /// Runs an operation on one request: one on a long sequence is a long call.
@@ -84,7 +87,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         id: RequestRef<'_>,
-        call: impl FnOnce(&mut CacheManager) -> Result<R, ManagerError> + Send,
+        call: impl FnOnce(&mut Journaled<CacheManager>) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
         let blocks = |manager: &CacheManager| {
             manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
@@ -161,24 +164,28 @@ impl PyCacheManager {
             explain: explain::config(explain)?,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
         };
-        let (mut manager, health) =
+        let (manager, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
                     let manager = match journal {
-                        None => py.detach(|| CacheManager::new(config)).or_raise(py),
+                        None => py
+                            .detach(|| CacheManager::new(config)?.watched(&watch))
+                            .map(Journaled::from)
+                            .or_raise(py),
                         Some(journal) => {
-                            journal.get().record(py, |journal| CacheManager::with_journal(config, journal))
+                            journal.get().record(py, |journal| Journaled::with_watch(config, &watch, journal))
                         }
                     };
                     (manager?, None)
                 }
                 Eviction::Own(evictor, health) => {
                     journal::refuse_own_policy(py, journal)?;
-                    (CacheManager::with_evictor(config, evictor).or_raise(py)?, Some(health))
+                    let manager = CacheManager::with_evictor(config, evictor)
+                        .and_then(|manager| manager.watched(&watch));
+                    (manager.or_raise(py)?.into(), Some(health))
                 }
             };
-        py.detach(|| manager.watch(&watch)).or_raise(py)?;
         Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
     }
 
@@ -224,7 +231,8 @@ impl PyCacheManager {
         let cursor = self.prompt(py, prompt, extra)?;
         let needed = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
         let out = out.map(|out| IdsOut::new(out, needed)).transpose()?;
-        let admitted = self.enter(py, needed, |manager| manager.admit_with(id, cursor, &hints))?;
+        let admitted = self
+            .enter(py, needed, |manager| manager.apply(op::Admit { request: id, cursor, hints: &hints }))?;
         let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
         Ok(match out {
             None => (&admission).into(),
@@ -247,7 +255,9 @@ impl PyCacheManager {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let tokens = tokens(token_ids)?;
-        let added = self.run(py, requests.len(), |manager| manager.append(&requests, &tokens, commit))?;
+        let added = self.run(py, requests.len(), |manager| {
+            manager.apply(op::Append { requests: &requests, tokens: &tokens, commit_first: commit })
+        })?;
         Ok(added.iter().map(|new| (new.row, new.index, new.block.get())).collect())
     }
 
@@ -262,7 +272,9 @@ impl PyCacheManager {
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
-        let append = |manager: &mut CacheManager| manager.append_tokens(id, &tokens, lookahead);
+        let append = |manager: &mut Journaled<CacheManager>| {
+            manager.apply(op::AppendTokens { request: id, tokens: &tokens, lookahead })
+        };
         let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
         Ok(changed(&self.run(py, size, append)?))
     }
@@ -275,39 +287,39 @@ impl PyCacheManager {
         child_id: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (parent, child) = (request_ref(parent_id)?, request_id(child_id)?);
-        self.run_on(py, parent, |manager| manager.fork(parent, child))
+        self.run_on(py, parent, |manager| manager.apply(op::Fork { parent, child: child.as_ref() }))
     }
 
     /// Keeps the first tokens of a running request.
     fn truncate(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, num_tokens: Int) -> PyResult<()> {
         let (id, kept) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        self.run_on(py, id, |manager| manager.truncate(id, kept))
+        self.run_on(py, id, |manager| manager.apply(op::Truncate { request: id, num_tokens: kept }))
     }
 
     /// Releases the blocks of a running request that fell out of a window and returns how many.
     fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
         let (id, window) = (request_ref(request_id)?, count(py, "window", window)?);
-        self.run_on(py, id, |manager| manager.trim_window(id, window))
+        self.run_on(py, id, |manager| manager.apply(op::TrimWindow { request: id, window }))
     }
 
     /// Hands out all planned copies as one plan.
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        Ok(PyTransferPlan(self.run_measured(py, planned, CacheManager::take_plan)?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.apply(op::TakePlan))?))
     }
 
     /// Begins to preempt running requests by swap and returns the swap's number.
     fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.begin_swap_out(&group))?.get())
+        Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapOut { requests: &group }))?.get())
     }
 
     /// Begins to bring swapped requests back and returns the swap's number.
     fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.begin_swap_in(&group))?.get())
+        Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapIn { requests: &group }))?.get())
     }
 
     /// Says whether a swap out would find its blocks: ok, later or never.
@@ -327,7 +339,7 @@ impl PyCacheManager {
     /// Ends a swap whose copies are done and returns old block -> new block.
     fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = swap_id(py, swap)?;
-        let pairs = self.run(py, LONG, |manager| manager.complete_swap(id))?;
+        let pairs = self.run(py, LONG, |manager| manager.apply(op::CompleteSwap { swap: id }))?;
         let out = PyDict::new(py);
         pairs.iter().try_for_each(|(src, dst)| out.set_item(src.get(), dst.get()))?;
         Ok(out)
@@ -336,19 +348,19 @@ impl PyCacheManager {
     /// Aborts a swap.
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
-        self.run(py, LONG, |manager| manager.abort_swap(id))
+        self.run(py, LONG, |manager| manager.apply(op::AbortSwap { swap: id }))
     }
 
     /// Returns the counters and gauges of the host tier's pool, or None if there is none.
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
-        let host = |manager: &mut CacheManager| manager.tiers().pool(1).ok().map(BlockPool::stats);
+        let host = |manager: &mut Journaled<CacheManager>| manager.tiers().pool(1).ok().map(BlockPool::stats);
         Ok(self.look(py, 0, host)?.map(Into::into))
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
     fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
         let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
-        self.run_on(py, id, |manager| manager.commit(id, computed))
+        self.run_on(py, id, |manager| manager.apply(op::Commit { request: id, computed_tokens: computed }))
     }
 
     /// Commits a whole batch, all or nothing, and returns how many blocks that registered.
@@ -361,7 +373,9 @@ impl PyCacheManager {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let computed = counts(computed_tokens)?;
-        self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
+        self.run(py, requests.len(), |manager| {
+            manager.apply(op::CommitBatch { requests: &requests, computed_tokens: &computed })
+        })
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each.
@@ -374,7 +388,8 @@ impl PyCacheManager {
         end_of_life: bool,
     ) -> PyResult<Option<PyHintReport>> {
         let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
-        let report = self.run_on(py, id, |manager| manager.release_with(id, after_step, end_of_life))?;
+        let report = self
+            .run_on(py, id, |manager| manager.apply(op::Release { request: id, after_step, end_of_life }))?;
         Ok(end_of_life.then(|| report.into()))
     }
 
@@ -386,13 +401,13 @@ impl PyCacheManager {
         ranges: &Bound<'_, PyAny>,
     ) -> PyResult<PyHintReport> {
         let (id, ranges) = (request_ref(request_id)?, retention::ranges(ranges)?);
-        Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
+        Ok(self.run_on(py, id, |manager| manager.apply(op::Retain { request: id, ranges: &ranges }))?.into())
     }
 
     /// Sets the tenant of a request: blocks that it registers count towards the tenant's limits.
     fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
-        self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
+        self.run_on(py, id, |manager| manager.apply(op::SetTenant { request: id, tenant }))
     }
 
     /// Says that a request's tokens from one on will not be used again.
@@ -405,7 +420,11 @@ impl PyCacheManager {
     ) -> PyResult<PyHintReport> {
         let id = request_ref(request_id)?;
         let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
-        Ok(self.run_on(py, id, |manager| manager.end_of_life(id, start))?.into())
+        Ok(self
+            .run_on(py, id, |manager| {
+                manager.apply(op::Retain { request: id, ranges: &[RetentionRange::end_of_life(start)] })
+            })?
+            .into())
     }
 
     /// Says how long ranges of cached content are worth keeping, whoever computed it.
@@ -419,7 +438,9 @@ impl PyCacheManager {
     ) -> PyResult<PyHintReport> {
         let (ranges, cursor) = (retention::ranges(ranges)?, self.prompt(py, prompt, extra)?);
         let size = cursor.chain().len();
-        Ok(self.run(py, size, |manager| manager.retain_prefix(&cursor, &ranges))?.into())
+        Ok(self
+            .run(py, size, |manager| manager.apply(op::RetainPrefix { cursor: &cursor, ranges: &ranges }))?
+            .into())
     }
 
     /// Says that cached content will not be used again, whoever computed it.
@@ -434,12 +455,19 @@ impl PyCacheManager {
         let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
         let cursor = self.prompt(py, prompt, extra)?;
         let size = cursor.chain().len();
-        Ok(self.run(py, size, |manager| manager.end_of_life_of(&cursor, start))?.into())
+        Ok(self
+            .run(py, size, |manager| {
+                manager.apply(op::RetainPrefix {
+                    cursor: &cursor,
+                    ranges: &[RetentionRange::end_of_life(start)],
+                })
+            })?
+            .into())
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
     fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
-        self.run(py, 0, |manager| manager.advance_time(now))
+        self.run(py, 0, |manager| manager.apply(op::AdvanceTime { now }))
     }
 
     /// Returns how many blocks of a tenant with limits are cached or in use.
@@ -479,20 +507,20 @@ impl PyCacheManager {
         after_step: Option<Int>,
     ) -> PyResult<()> {
         let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
-        self.run_on(py, id, |manager| manager.preempt(id, after_step))
+        self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, after_step }))
     }
 
     /// Admits a preempted request again, with all its tokens.
     fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyAdmission> {
         let id = request_ref(request_id)?;
-        Ok((&self.run_on(py, id, |manager| manager.resume(id))?).into())
+        Ok((&self.run_on(py, id, |manager| manager.apply(op::Resume { request: id }))?).into())
     }
 
     /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
-        self.run_measured(py, fenced, |manager| manager.complete_step(step))
+        self.run_measured(py, fenced, |manager| manager.apply(op::CompleteStep { step }))
     }
 
     /// Begins to plan a step: several operations that are committed together or not at all.
@@ -527,29 +555,29 @@ impl PyCacheManager {
 
     /// Starts a new epoch, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, CacheManager::bump_epoch)
+        self.run(py, LONG, |manager| manager.apply(op::BumpEpoch))
     }
 
     /// Forgets all cached content, of the host tier too, and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, CacheManager::reset)
+        self.run(py, LONG, |manager| manager.apply(op::Reset))
     }
 
     /// Forgets the contents of blocks by id and returns how many were registered.
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |manager| manager.drop_cached(&victims))
+        self.run(py, victims.len(), |manager| manager.apply(op::DropCached { blocks: &victims }))
     }
 
     /// Grows the pool; the new blocks are handed out last.
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        self.run(py, LONG, |manager| manager.resize(num_blocks))
+        self.run(py, LONG, |manager| manager.apply(op::Resize { num_blocks }))
     }
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let batch = self.look(py, 0, CacheManager::take_events)?;
+        let batch = self.look(py, 0, |manager| manager.apply(op::TakeEvents))?;
         events(py, &batch)
     }
 
@@ -566,7 +594,7 @@ impl PyCacheManager {
 
     /// Writes what the journal has collected: what a crash would lose.
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        let flush = |one: &mut CacheManager| {
+        let flush = |one: &mut Journaled<CacheManager>| {
             one.flush_journal();
             one.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
@@ -575,12 +603,12 @@ impl PyCacheManager {
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.look(py, LONG, CacheManager::journal_image)?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.look(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.look(py, LONG, CacheManager::journal_image)?, &path)
+        journal::save(py, self.look(py, LONG, Journaled::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.
@@ -619,7 +647,7 @@ impl PyCacheManager {
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.look(py, LONG, CacheManager::state_digest)
+        self.look(py, LONG, |manager| manager.unrecorded(Recordable::digest))
     }
 
     /// Returns the same digest, counted anew from every block.
@@ -630,7 +658,7 @@ impl PyCacheManager {
     /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
-        Ok(self.run(py, blocks, |manager| manager.scrub(blocks))?.into())
+        Ok(self.run(py, blocks, |manager| manager.unrecorded(|manager| manager.scrub(blocks)))?.into())
     }
 
     /// Why the manager refuses all work, if it does.

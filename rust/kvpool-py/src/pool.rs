@@ -1,19 +1,22 @@
 //! `BlockPool`.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvpool::{
     BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers,
 };
-use kvpool_observe::{PoolWatch, Scrubber, TierWatch, WatchConfig};
+use kvpool_journal::ops::pool as op;
+use kvpool_journal::{Journaled, Operation};
+use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
-use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
+use crate::enter::{Door, LONG, enter_guarded, enter_measured, enter_sized, look, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
@@ -22,22 +25,70 @@ use crate::parts::unknown_block;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
-/// Where the scrubber of each tier's pool is: its lock is taken within the tiers'.
+/// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
+
+/// Whose pool it is.
+enum Held {
+    /// One alone, which may have a journal.
+    Own(Box<Door<Journaled<BlockPool>>>),
+    /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
+    Tier(Arc<Door<Tiers>>, usize),
+}
+
+/// A pool behind its lock.
+enum Entered<'a> {
+    Own(&'a mut Journaled<BlockPool>),
+    Tier(&'a mut BlockPool),
+}
+
+impl Deref for Entered<'_> {
+    type Target = BlockPool;
+
+    fn deref(&self) -> &BlockPool {
+        match self {
+            Self::Own(pool) => pool,
+            Self::Tier(pool) => pool,
+        }
+    }
+}
+
+impl Entered<'_> {
+    fn apply<O: Operation<BlockPool>>(&mut self, operation: O) -> O::Answer {
+        match self {
+            Self::Own(pool) => pool.apply(operation),
+            Self::Tier(pool) => operation.run(pool),
+        }
+    }
+
+    fn unrecorded<R>(&mut self, call: impl FnOnce(&mut BlockPool) -> R) -> R {
+        match self {
+            Self::Own(pool) => pool.unrecorded(call),
+            Self::Tier(pool) => call(pool),
+        }
+    }
+
+    /// The pool, if it is one that may have a journal.
+    fn journaled(&mut self) -> Option<&mut Journaled<BlockPool>> {
+        match self {
+            Self::Own(pool) => Some(pool),
+            Self::Tier(_) => None,
+        }
+    }
+}
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
-    tiers: Arc<Door<Tiers>>,
+    held: Held,
     scrubbers: Scrubbers,
-    tier: usize,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
 }
 
 impl PyBlockPool {
     pub(crate) fn new(tiers: Arc<Door<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
-        Self { tiers, scrubbers, tier, health: None }
+        Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
     }
 
     /// Runs an operation on `size` blocks.
@@ -45,34 +96,35 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut BlockPool) -> Result<R, PoolError> + Send,
+        call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError> + Send,
     ) -> PyResult<R> {
-        let tier = self.tier;
-        let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
-        self.enter(py, size, call)?.or_raise(py)
+        match &self.held {
+            Held::Own(pool) => {
+                let call = |pool: &mut _| call(&mut Entered::Own(pool));
+                enter_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
+            }
+            Held::Tier(tiers, tier) => {
+                enter_sized(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)
+            }
+        }
     }
 
     /// Runs an operation that ends fences: as many blocks as are fenced.
-    fn ending<R: Send>(
-        &self,
-        py: Python<'_>,
-        call: impl FnOnce(&mut Tiers) -> Result<R, TierError> + Send,
-    ) -> PyResult<R> {
-        let tier = self.tier;
-        if self.health.is_some() {
-            return self.enter(py, 0, call)?.or_raise(py);
+    fn ending<O>(&self, py: Python<'_>, operation: O) -> PyResult<usize>
+    where
+        O: Operation<BlockPool, Answer = Result<usize, PoolError>> + Send,
+    {
+        match &self.held {
+            Held::Own(_) if self.health.is_some() => self.run(py, 0, |pool| pool.apply(operation)),
+            Held::Own(pool) => {
+                enter_measured(py, pool, |pool| pool.num_fenced(), |pool| pool.apply(operation)).or_raise(py)
+            }
+            Held::Tier(tiers, tier) => {
+                let fenced = |tiers: &Tiers| tiers.pool(*tier).map_or(0, BlockPool::num_fenced);
+                let end = |tiers: &mut Tiers| in_tier(tiers, *tier, |pool| pool.apply(operation));
+                enter_measured(py, tiers, fenced, end).or_raise(py)
+            }
         }
-        let fenced = |tiers: &Tiers| tiers.pool(tier).map_or(0, BlockPool::num_fenced);
-        enter_measured(py, &self.tiers, fenced, call).or_raise(py)
-    }
-
-    fn enter<R: Send>(
-        &self,
-        py: Python<'_>,
-        size: usize,
-        call: impl FnOnce(&mut Tiers) -> R + Send,
-    ) -> PyResult<R> {
-        enter_guarded(py, &self.tiers, self.health.is_some(), size, call)
     }
 
     /// Runs a call of those who only look, which lets steps that wait go first.
@@ -80,16 +132,27 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut BlockPool) -> Result<R, PoolError> + Send,
+        call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError> + Send,
     ) -> PyResult<R> {
-        let tier = self.tier;
-        let call = |tiers: &mut Tiers| Ok::<R, TierError>(call(tiers.pool_mut(tier)?)?);
-        look_guarded(py, &self.tiers, self.health.is_some(), size, call)?.or_raise(py)
+        match &self.held {
+            Held::Own(pool) => {
+                let call = |pool: &mut _| call(&mut Entered::Own(pool));
+                look_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
+            }
+            Held::Tier(tiers, tier) => {
+                look(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)
+            }
+        }
     }
 
     /// Runs a short look that cannot fail.
-    fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut BlockPool) -> R + Send) -> PyResult<R> {
+    fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Entered<'_>) -> R + Send) -> PyResult<R> {
         self.read(py, 0, |pool| Ok(call(pool)))
+    }
+
+    /// What a ring holds.
+    fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
+        self.read(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
     }
 
     /// Looks up something of one block.
@@ -104,6 +167,15 @@ impl PyBlockPool {
             self.get(py, |pool| (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id)))?;
         if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
     }
+}
+
+/// Runs a call on the pool of a tier.
+fn in_tier<R>(
+    tiers: &mut Tiers,
+    tier: usize,
+    call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError>,
+) -> Result<R, TierError> {
+    Ok(call(&mut Entered::Tier(tiers.pool_mut(tier)?))?)
 }
 
 /// `max_blocks` of a lookup: all if absent.
@@ -148,25 +220,28 @@ impl PyBlockPool {
             digest,
             advisor: advice::config(advisor)?,
         };
-        let (mut tiers, health) =
+        let (pool, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {
                 Eviction::Named(policy) => {
                     config.eviction = policy;
-                    let tiers = match journal {
-                        None => py.detach(|| Tiers::new(vec![config])).or_raise(py),
+                    let pool = match journal {
+                        None => py
+                            .detach(|| BlockPool::new(config)?.watched(&watch))
+                            .map(Journaled::from)
+                            .or_raise(py),
                         Some(journal) => {
-                            journal.get().record(py, |journal| Tiers::with_journal(config, journal))
+                            journal.get().record(py, |journal| Journaled::with_watch(config, &watch, journal))
                         }
                     };
-                    (tiers?, None)
+                    (pool?, None)
                 }
                 Eviction::Own(evictor, health) => {
                     journal::refuse_own_policy(py, journal)?;
-                    (Tiers::with_evictor(vec![config], evictor).or_raise(py)?, Some(health))
+                    let pool = BlockPool::with_evictor(config, evictor).and_then(|pool| pool.watched(&watch));
+                    (pool.or_raise(py)?.into(), Some(health))
                 }
             };
-        py.detach(|| tiers.watch_tier(0, &watch)).or_raise(py)?;
-        Ok(Self { health, ..Self::new(Arc::new(Door::new(tiers)), Arc::default(), 0) })
+        Ok(Self { held: Held::Own(Box::new(Door::new(pool))), scrubbers: Arc::default(), health })
     }
 
     /// Blocks, null block included.
@@ -203,7 +278,7 @@ impl PyBlockPool {
     ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::new(out, n)).transpose()?;
-        let taken = self.run(py, n, |pool| pool.allocate(n))?;
+        let taken = self.run(py, n, |pool| pool.apply(op::Allocate { blocks: n }))?;
         match out {
             None => Ok(PyList::new(py, ids(&taken))?.into_any()),
             Some(out) => Ok(out.write(py, &taken)?.into_pyobject(py)?.into_any()),
@@ -213,7 +288,7 @@ impl PyBlockPool {
     /// Adds one reference per id to blocks that somebody holds: a second holder of a block table.
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.acquire(&held))
+        self.run(py, held.len(), |pool| pool.apply(op::Acquire { blocks: &held }))
     }
 
     /// Drops one reference per id.
@@ -221,43 +296,41 @@ impl PyBlockPool {
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         match until {
-            None => self.run(py, held.len(), |pool| pool.release(&held)),
+            None => self.run(py, held.len(), |pool| pool.apply(op::Release { blocks: &held })),
             Some(ticket) => {
                 let ticket = Ticket::new(count(py, "until", ticket)? as u64);
-                self.run(py, held.len(), |pool| pool.release_until(&held, ticket))
+                self.run(py, held.len(), |pool| pool.apply(op::ReleaseUntil { blocks: &held, ticket }))
             }
         }
     }
 
     /// Opens a fence and returns its ticket.
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, 0, |pool| pool.fence().map(Ticket::get))
+        self.run(py, 0, |pool| pool.apply(op::Fence).map(Ticket::get))
     }
 
     /// Ends a fence and returns how many references it held.
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
-        let tier = self.tier;
-        self.ending(py, |tiers| Ok(tiers.pool_mut(tier)?.end_fence(ticket)?))
+        self.ending(py, op::EndFence { ticket })
     }
 
     /// Releases a block table, tail first: what becomes free is handed out again in table order.
     fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.release_table(&held))
+        self.run(py, held.len(), |pool| pool.apply(op::ReleaseTable { blocks: &held }))
     }
 
     /// Releases blocks that a running step may still touch: they are fenced until it completes.
     fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
         let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
-        self.run(py, held.len(), |pool| pool.release_after(&held, step))
+        self.run(py, held.len(), |pool| pool.apply(op::ReleaseAfter { blocks: &held, step }))
     }
 
     /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
-        let tier = self.tier;
-        self.ending(py, |tiers| Ok(tiers.pool_mut(tier)?.complete_step(step)?))
+        self.ending(py, op::CompleteStep { step })
     }
 
     /// Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
@@ -270,13 +343,13 @@ impl PyBlockPool {
         #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<usize> {
         let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        Ok(self.run(py, held.len(), |pool| pool.register(&held, chain, start))?.blocks)
+        Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
     }
 
     /// Says that the KV of registered blocks is written: lookups may return them.
     fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.mark_computed(&held))
+        self.run(py, held.len(), |pool| pool.apply(op::MarkComputed { blocks: &held }))
     }
 
     /// Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
@@ -290,10 +363,8 @@ impl PyBlockPool {
     ) -> PyResult<Vec<u32>> {
         let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
         let tenant = tenant.map(|tenant| retention::tenant(py, tenant)).transpose()?;
-        let found = self.run(py, chain.len(), |pool| match tenant {
-            None => pool.match_and_acquire(chain, max),
-            Some(tenant) => pool.match_and_acquire_for(chain, max, tenant),
-        })?;
+        let lookup = op::Match { chain, max_blocks: max, tenant };
+        let found = self.run(py, chain.len(), |pool| pool.apply(lookup))?;
         Ok(ids(&found))
     }
 
@@ -312,23 +383,29 @@ impl PyBlockPool {
     /// Forgets the contents of blocks by id and returns how many were registered.
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |pool| pool.drop_cached(&victims))
+        self.run(py, victims.len(), |pool| pool.apply(op::DropCached { blocks: &victims }))
     }
 
     /// Forgets all cached content of every tier and returns how many blocks were registered.
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, LONG, Tiers::reset)?.or_raise(py)
+        match &self.held {
+            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::Reset)),
+            Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::reset).or_raise(py),
+        }
     }
 
     /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, LONG, Tiers::bump_epoch)?.or_raise(py)
+        match &self.held {
+            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::BumpEpoch)),
+            Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::bump_epoch).or_raise(py),
+        }
     }
 
     /// Grows the pool; the new blocks are handed out last.
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        self.run(py, LONG, |pool| pool.resize(num_blocks))
+        self.run(py, LONG, |pool| pool.apply(op::Resize { num_blocks }))
     }
 
     /// Returns the references of a block, those of fences included.
@@ -363,13 +440,13 @@ impl PyBlockPool {
         link: &Bound<'_, PyChainLink>,
     ) -> PyResult<u32> {
         let (id, link) = (block(block_id)?, &link.get().0);
-        Ok(self.run(py, 0, |pool| pool.promote(id, link))?.get())
+        Ok(self.run(py, 0, |pool| pool.apply(op::Promote { block: id, link }))?.get())
     }
 
     /// Acquires the block registered under a link, computed or not, or returns None.
     fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
         let link = &link.get().0;
-        Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get))
+        Ok(self.run(py, 0, |pool| pool.apply(op::AcquireRegistered { link }))?.map(BlockId::get))
     }
 
     /// Says when blocks were accessed, for policies that order by it.
@@ -380,7 +457,7 @@ impl PyBlockPool {
         #[pyo3(from_py_with = float)] time: f64,
     ) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
-        self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
+        self.run(py, accessed.len(), |pool| pool.apply(op::MarkAccessed { blocks: &accessed, time }))
     }
 
     /// Says how long blocks are worth keeping, and returns what became of it.
@@ -391,18 +468,18 @@ impl PyBlockPool {
         retention: &Bound<'_, PyRetention>,
     ) -> PyResult<PyHintReport> {
         let (named, retention) = (blocks(block_ids)?, retention.get().0);
-        Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
+        Ok(self.run(py, named.len(), |pool| pool.apply(op::Retain { blocks: &named, retention }))?.into())
     }
 
     /// Assigns blocks to a tenant: they count towards its limits while their content is cached.
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
-        self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
+        self.run(py, named.len(), |pool| pool.apply(op::AssignTenant { blocks: &named, tenant }))
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
     fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
-        self.run(py, 0, |pool| pool.advance_time(now))
+        self.run(py, 0, |pool| pool.apply(op::AdvanceTime { now }))
     }
 
     /// Returns how many blocks of a tenant with limits are cached or in use.
@@ -460,7 +537,7 @@ impl PyBlockPool {
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        events(py, &self.get(py, BlockPool::take_events)?)
+        events(py, &self.get(py, |pool| pool.apply(op::TakeEvents))?)
     }
 
     /// Returns the pool's counters and gauges.
@@ -470,32 +547,33 @@ impl PyBlockPool {
 
     /// Returns how far the journal has come, or None without one.
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.get(py, |pool| pool.journal().map(Into::into))
+        self.get(py, |pool| pool.journaled()?.journal().map(Into::into))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        let flush = |one: &mut BlockPool| {
-            one.flush_journal();
-            one.journal().and_then(|journal| journal.error().map(str::to_owned))
+        let flush = |pool: &mut Entered<'_>| {
+            let pool = pool.journaled()?;
+            pool.flush_journal();
+            pool.journal()?.error().map(str::to_owned)
         };
         journal::check_flushed(py, self.read(py, LONG, |pool| Ok(flush(pool)))?)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.read(py, LONG, |pool| Ok(pool.journal_image()))?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.image(py)?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.read(py, LONG, |pool| Ok(pool.journal_image()))?, &path)
+        journal::save(py, self.image(py)?, &path)
     }
 
     /// One number for the state of the pool, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
-        self.read(py, LONG, |pool| Ok(pool.state_digest()))
+        self.read(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 
     /// Returns the same digest, counted anew from every block.
@@ -506,11 +584,12 @@ impl PyBlockPool {
     /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
+        let tier = if let Held::Tier(_, tier) = &self.held { *tier } else { 0 };
         let scrub = |pool: &mut BlockPool| {
             let mut scrubbers = self.scrubbers.lock().unwrap_or_else(PoisonError::into_inner);
-            scrubbers.entry(self.tier).or_default().scrub(pool, blocks)
+            scrubbers.entry(tier).or_default().scrub(pool, blocks)
         };
-        Ok(self.run(py, blocks, scrub)?.into())
+        Ok(self.run(py, blocks, |pool| pool.unrecorded(scrub))?.into())
     }
 
     /// Why the pool refuses all work, if it does.
@@ -521,8 +600,10 @@ impl PyBlockPool {
 
     /// Recounts every invariant of the pool and its parts from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        look_guarded(py, &self.tiers, self.health.is_some(), LONG, |tiers| tiers.check_invariants())?
-            .or_raise(py)
+        match &self.held {
+            Held::Own(_) => self.read(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),
+            Held::Tier(tiers, _) => look(py, tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py),
+        }
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::{
-    Admission, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo,
-};
+use kvpool::{Admission, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use kvpool_observe::{BlockEvent, EventBatch, MissStats, ScrubReport};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

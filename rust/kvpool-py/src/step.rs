@@ -1,6 +1,7 @@
 //! `Step`: a planned scheduler step.
 
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
+use kvpool_journal::ops::manager::CommitStep;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -74,7 +75,7 @@ impl PyStep {
         &self,
         py: Python<'_>,
         size: usize,
-        call: impl FnOnce(&mut CacheManager, &mut StepPlan) -> Result<R, ManagerError> + Send,
+        call: impl FnOnce(&CacheManager, &mut StepPlan) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
         let (mut plan, work) = self.take(py)?;
         let planned = self.manager.get().enter(py, size, move |manager| {
@@ -169,7 +170,10 @@ impl PyStep {
     /// Does all that is planned, and ends the step.
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut plan, work) = self.take(py)?;
-        let done = self.manager.get().enter(py, work, move |manager| (manager.commit_step(&mut plan), plan));
+        let done = self
+            .manager
+            .get()
+            .enter(py, work, move |manager| (manager.apply(CommitStep { plan: &mut plan }), plan));
         let (result, plan) = self.unless_refused(py, done)?;
         self.put(py, if result.is_ok() { State::Over } else { State::Open(plan, work) });
         let outcomes = result.or_raise(py)?;

@@ -97,7 +97,8 @@ impl PyTieredPool {
     #[getter]
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let tiers = enter(py, &self.0, |tiers| tiers.len());
-        let pools: Vec<_> = (0..tiers).map(|tier| PyBlockPool::new(self.0.clone(), self.1.clone(), tier)).collect();
+        let pools: Vec<_> =
+            (0..tiers).map(|tier| PyBlockPool::new(self.0.clone(), self.1.clone(), tier)).collect();
         PyTuple::new(py, pools)
     }
 

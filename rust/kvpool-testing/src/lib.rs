@@ -9,12 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod manager;
+mod numbers;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::BlockId;
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
+pub use numbers::Numbers;
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);

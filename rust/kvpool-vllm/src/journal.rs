@@ -1,10 +1,10 @@
 //! The journal of a [`Pool`]: every call that changes it, as plain data.
 //!
-//! The format is that of [`kvpool::journal`]; keys are in it whole, since the same key has to lead to the same block. No digest
+//! The format is that of [`kvpool_record`]; keys are in it whole, since the same key has to lead to the same block. No digest
 //! of the state is written: each operation has the check of its answer, and the order of reuse shows in every allocation.
 
-use kvpool::journal::{Check, Journal, JournalHeader, Outcome};
 use kvpool::{EvictionPolicy, PoolError};
+use kvpool_record::{Check, Journal, JournalHeader, Outcome};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 

@@ -13,7 +13,7 @@
 //! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
 
 use kvpool::EvictionPolicy;
-use kvpool::journal::{Check, Journal};
+use kvpool_record::{Check, Journal};
 
 use crate::error::{VllmError, filled};
 use crate::history::Start;

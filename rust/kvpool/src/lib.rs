@@ -35,7 +35,6 @@ mod error;
 pub mod evictor;
 mod fence;
 mod free_list;
-pub mod journal;
 mod list;
 mod manager;
 pub mod observe;
@@ -59,7 +58,7 @@ pub use kvpool_hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, Refused, RequestHints,
+    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestHints,
     RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
 };
 #[cfg(feature = "fault-injection")]

@@ -4,11 +4,11 @@
 //! and the length of its tail.
 
 use hashbrown::HashMap;
-use kvpool::journal::{
-    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, Name, RangeRecord, RetentionRecord, Rows,
-};
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool::{HashAlgorithm, RequestId, RetentionRange};
+use kvpool_record::{
+    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, Name, RangeRecord, RetentionRecord, Rows,
+};
 
 use super::{Language, text};
 use crate::numbers::Numbers;

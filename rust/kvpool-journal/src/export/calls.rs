@@ -1,6 +1,6 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use kvpool::journal::{ManagerOperation, Planned, PoolOperation, Rows};
+use kvpool_record::{ManagerOperation, Planned, PoolOperation, Rows};
 
 use super::arguments::{Argument as A, Arguments};
 use super::source::Source;

@@ -16,7 +16,7 @@ mod vllm;
 
 use std::io::Write;
 
-use kvpool::journal::{JournalReader, Subject as Kind};
+use kvpool_record::{JournalReader, Subject as Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -42,13 +42,13 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 /// Writes a journal as a test, piece by piece; returns the operations of it.
 ///
 /// ```
-/// use kvpool::journal::{Journal, JournalConfig};
 /// use kvpool::{BlockPool, PoolConfig};
-/// use kvpool_journal::{EXPORT_LIMIT, Language, export};
+/// use kvpool_journal::ops::pool::Allocate;
+/// use kvpool_journal::{EXPORT_LIMIT, Journal, JournalConfig, Journaled, Language, export};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
-/// pool.allocate(3)?;
-/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
+/// pool.apply(Allocate { blocks: 3 })?;
+/// let image = pool.journal_image().unwrap_or_default();
 ///
 /// let mut text = Vec::new();
 /// assert_eq!(export(&image, Language::Python, EXPORT_LIMIT, &mut text, &mut |_| true)?, 1);

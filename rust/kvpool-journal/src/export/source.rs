@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use hashbrown::HashMap;
-use kvpool::journal::{Check, JournalHeader, Subject as Kind};
+use kvpool_record::{Check, JournalHeader, Subject as Kind};
 
 use super::arguments::{Argument, Arguments};
 use super::{Language, templates, text};
@@ -38,9 +38,10 @@ impl<'a> Source<'a> {
     ) -> Result<Self, ReplayError> {
         let kind = header.subject;
         let config = header.manager_config(kvpool_policies::ALL)?;
+        let events = header.watch_config(kvpool_policies::ALL)?.event_capacity;
         let made = match language {
-            Language::Rust => templates::rust_pool(&config, kind, header.caching),
-            Language::Python => templates::python_pool(&config, kind, header.caching),
+            Language::Rust => templates::rust_pool(&config, events, kind, header.caching),
+            Language::Python => templates::python_pool(&config, events, kind, header.caching),
         };
         let (block_size, verify, lengths) = (config.block_size, config.verify.name(), HashMap::new());
         let mut source = Self {

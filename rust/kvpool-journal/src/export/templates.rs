@@ -1,7 +1,7 @@
 //! What exported tests begin with, and what makes their pools.
 
 use kvpool::ManagerConfig;
-use kvpool::journal::Subject;
+use kvpool_record::Subject;
 
 use super::text;
 
@@ -20,7 +20,12 @@ fn seed(config: &ManagerConfig) -> Option<&'static str> {
 }
 
 /// An expression of Rust that makes the pool, or says why there is none.
-pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) -> String {
+pub(super) fn rust_pool(
+    config: &ManagerConfig,
+    event_capacity: usize,
+    kind: Subject,
+    caching: bool,
+) -> String {
     if kind == Subject::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
         let eviction = format!("kvpool_policies::by_name({eviction:?}).unwrap()");
@@ -32,7 +37,6 @@ pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) ->
         format!("duplicates: {:?}.parse().unwrap()", config.duplicates.name()),
         format!("eviction: kvpool_policies::by_name({:?}).unwrap()", config.eviction.name()),
         format!("verify: {:?}.parse().unwrap()", config.verify.name()),
-        format!("event_capacity: {}", 0),
     ];
     if let Some(retention) = &config.retention {
         let tenants: Vec<String> = retention
@@ -57,11 +61,21 @@ pub(super) fn rust_pool(config: &ManagerConfig, kind: Subject, caching: bool) ->
         fields.push(format!("host_blocks: {}", config.host_blocks));
     }
     let fields: String = fields.iter().map(|field| format!("        {field},\n")).collect();
-    format!("{}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})", class(kind))
+    let watch_class = if kind == Subject::Manager { "ManagerWatchConfig" } else { "WatchConfig" };
+    format!(
+        "{}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})\n    .and_then(|pool| \
+         pool.watched(&{watch_class} {{ event_capacity: {event_capacity}, ..{watch_class}::default() }}))",
+        class(kind)
+    )
 }
 
 /// An expression of Python that makes the pool.
-pub(super) fn python_pool(config: &ManagerConfig, kind: Subject, caching: bool) -> String {
+pub(super) fn python_pool(
+    config: &ManagerConfig,
+    event_capacity: usize,
+    kind: Subject,
+    caching: bool,
+) -> String {
     if kind == Subject::VllmPool {
         let caching = if caching { "True" } else { "False" };
         return format!("VllmPool({}, {caching}, {:?})", config.num_blocks, config.eviction.name());
@@ -72,7 +86,7 @@ pub(super) fn python_pool(config: &ManagerConfig, kind: Subject, caching: bool) 
         format!("duplicates={:?}", config.duplicates.name()),
         format!("eviction={:?}", config.eviction.name()),
         format!("verify={:?}", config.verify.name()),
-        format!("event_capacity={}", 0),
+        format!("event_capacity={event_capacity}"),
     ];
     if let Some(retention) = &config.retention {
         let tenants: Vec<String> = retention
@@ -138,12 +152,13 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 const RUST_MANAGER: &str = rust_test!(
     r#"use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
     SwapId, Verify,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
@@ -179,9 +194,10 @@ fn foreign(manager: &CacheManager, contents: &[u32], tail: usize, epoch: u64) ->
 const RUST_POOL: &str = rust_test!(
     r#"use std::sync::Arc;
 
-use kvpool::journal::{Check, Outcome};
+use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
+use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
     ids.iter().copied().map(BlockId::new).collect()
@@ -226,7 +242,7 @@ fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoc
 );
 
 const RUST_VLLM: &str = rust_test!(
-    r#"use kvpool::journal::{Check, Outcome};
+    r#"use kvpool_journal::{Check, Outcome};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
 
 /// Blocks by id, as an answer.

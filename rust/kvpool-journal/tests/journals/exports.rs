@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use kvpool::journal::{Entry, JournalReader, ManagerOperation, Planned, PoolOperation};
 use kvpool::{
     BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, PoolConfig, RequestHints, SwapId,
 };
-use kvpool_journal::{EXPORT_LIMIT, Language, ReplayError, export};
+use kvpool_journal::{
+    EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
+    ReplayError, export, ops,
+};
 use kvpool_vllm::{Key, Pool, Start, VllmOperation};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::world::{calls, pool_settings, ring, run_manager, run_pool, settings};
+use super::world::{EVENTS, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool, settings};
 
 pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, ReplayError> {
     let mut text = Vec::new();
@@ -85,10 +87,10 @@ proptest! {
     #[test]
     fn any_journal_is_exported(config in settings(), calls in calls(120), is_rust in any::<bool>()) {
         let language = if is_rust { Language::Rust } else { Language::Python };
-        let mut manager = CacheManager::with_journal(config.clone(), ring(7)).unwrap();
+        let mut manager = recorded_manager(config.clone(), EVENTS, ring(7));
         run_manager(&mut manager, &calls);
         let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
-        let mut pool = BlockPool::with_journal(pool_settings(&config), ring(7)).unwrap();
+        let mut pool = recorded_pool(&config, EVENTS, ring(7));
         run_pool(&mut pool, &hashed_by, &calls);
         for mut journal in [manager.take_journal().unwrap(), pool.take_journal().unwrap()] {
             let text = exported(&journal.image().unwrap(), language).unwrap();
@@ -102,10 +104,11 @@ proptest! {
 /// A pool's journal of so many operations.
 fn long(operations: usize) -> Vec<u8> {
     let mut pool =
-        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0)).unwrap();
+        Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0))
+            .unwrap();
     for _ in 0..operations / 2 {
-        let blocks = pool.allocate(3).unwrap();
-        pool.release(&blocks).unwrap();
+        let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
+        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
     }
     pool.take_journal().unwrap().image().unwrap()
 }
@@ -196,32 +199,35 @@ fn scripted_settings() -> ManagerConfig {
         num_blocks: 64,
         block_size: 2,
         host_blocks: 32,
-        event_capacity: 8,
         retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
         ..ManagerConfig::default()
     }
 }
 
 /// What is rarely accepted among calls at random.
-fn accepted(manager: &mut CacheManager) {
+fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
     };
     let hints = RequestHints::default();
     for id in 90..94 {
-        manager.admit(id, prompt(manager, id as u32)).unwrap();
+        manager.apply(ops::manager::Admit::new(id, prompt(manager, id as u32))).unwrap();
     }
-    manager.append_tokens(90, &[7, 8, 9], 2).unwrap();
-    manager.commit_batch(&[90.into(), 91.into()], &[8, 5]).unwrap();
-    manager.trim_window(90, 2).unwrap();
-    manager.begin_swap_out(&[91.into()]).unwrap();
-    manager.take_plan().unwrap();
-    manager.complete_swap(SwapId::from_number(0)).unwrap();
-    manager.begin_swap_in(&[91.into()]).unwrap();
-    manager.take_plan().unwrap();
-    manager.complete_swap(SwapId::from_number(1)).unwrap();
-    manager.preempt(92, None).unwrap();
-    manager.fork(93, "fork").unwrap();
+    manager
+        .apply(ops::manager::AppendTokens { request: 90.into(), tokens: &[7, 8, 9], lookahead: 2 })
+        .unwrap();
+    manager
+        .apply(ops::manager::CommitBatch { requests: &[90.into(), 91.into()], computed_tokens: &[8, 5] })
+        .unwrap();
+    manager.apply(ops::manager::TrimWindow { request: 90.into(), window: 2 }).unwrap();
+    manager.apply(ops::manager::BeginSwapOut { requests: &[91.into()] }).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
+    manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(0) }).unwrap();
+    manager.apply(ops::manager::BeginSwapIn { requests: &[91.into()] }).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
+    manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(1) }).unwrap();
+    manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
+    manager.apply(ops::manager::Fork { parent: 93.into(), child: "fork".into() }).unwrap();
     let mut plan = manager.plan_step();
     let cursor = prompt(manager, 5);
     manager.plan_admit_with(&mut plan, 95, cursor, &hints).unwrap();
@@ -229,25 +235,31 @@ fn accepted(manager: &mut CacheManager) {
     manager.plan_append(&mut plan, 91, &[1, 2, 3]).unwrap();
     manager.plan_preempt(&mut plan, 93, None).unwrap();
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
-    manager.commit_step(&mut plan).unwrap();
-    manager.take_plan().unwrap();
-    manager.complete_step(3).unwrap();
+    manager.apply(ops::manager::CommitStep { plan: &mut plan }).unwrap();
+    manager.apply(ops::manager::TakePlan).unwrap();
+    manager.apply(ops::manager::CompleteStep { step: 3 }).unwrap();
     // The same prompt, before and behind a bump, and by who was preempted before.
-    manager.preempt(92, None).unwrap();
-    manager.bump_epoch().unwrap();
-    manager.admit("again", prompt(manager, 6)).unwrap();
-    manager.commit("again", 5).unwrap();
-    assert_eq!(manager.resume(92).unwrap().cached_tokens, 4);
+    manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
+    manager.apply(ops::manager::BumpEpoch).unwrap();
+    manager.apply(ops::manager::Admit::new("again", prompt(manager, 6))).unwrap();
+    manager.apply(ops::manager::Commit { request: "again".into(), computed_tokens: 5 }).unwrap();
+    assert_eq!(manager.apply(ops::manager::Resume { request: 92.into() }).unwrap().cached_tokens, 4);
     for id in [91, 92, 93, 95] {
-        manager.release(id, None).unwrap();
+        manager
+            .apply(ops::manager::Release { request: id.into(), after_step: None, end_of_life: false })
+            .unwrap();
     }
-    manager.release("fork", None).unwrap();
-    manager.release("again", None).unwrap();
-    manager.reset().unwrap();
+    manager
+        .apply(ops::manager::Release { request: "fork".into(), after_step: None, end_of_life: false })
+        .unwrap();
+    manager
+        .apply(ops::manager::Release { request: "again".into(), after_step: None, end_of_life: false })
+        .unwrap();
+    manager.apply(ops::manager::Reset).unwrap();
 }
 
 fn scripted_manager() -> Vec<u8> {
-    let mut manager = CacheManager::with_journal(scripted_settings(), ring(1)).unwrap();
+    let mut manager = recorded_manager(scripted_settings(), 8, ring(1));
     accepted(&mut manager);
     run_manager(&mut manager, &script(256, 1));
     manager.take_journal().unwrap().image().unwrap()
@@ -255,7 +267,7 @@ fn scripted_manager() -> Vec<u8> {
 
 fn scripted_pool() -> Vec<u8> {
     let hashed_by = CacheManager::new(scripted_settings()).unwrap();
-    let mut pool = BlockPool::with_journal(pool_settings(&scripted_settings()), ring(1)).unwrap();
+    let mut pool = recorded_pool(&scripted_settings(), 8, ring(1));
     run_pool(&mut pool, &hashed_by, &script(250, 1));
     pool.take_journal().unwrap().image().unwrap()
 }

@@ -1,6 +1,6 @@
 //! Journals with any records, framed as the format says: what a reader must not trust.
 
-use kvpool::journal::{Entry, JournalHeader, MAGIC};
+use kvpool_journal::{Entry, JournalHeader, MAGIC};
 use serde::Serialize;
 
 fn frame(operations: u32, records: &[u8]) -> Vec<u8> {

@@ -7,8 +7,13 @@ mod exports;
 mod forged;
 #[cfg(unix)]
 mod memory;
+mod names;
+mod observers;
+mod panics;
+mod poison;
 mod replays;
 mod shows;
 mod shrinks;
 mod vllm;
 mod world;
+mod writers;

@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
-use kvpool::journal::{Entry, JournalConfig, JournalHeader, ManagerOperation, Name};
 use kvpool::{CacheManager, EvictionPolicy, ManagerConfig};
-use kvpool_journal::{Options, replay};
+use kvpool_journal::{
+    Entry, JournalConfig, JournalHeader, JournalReader, Journaled, Keys, ManagerOperation, Name, Options,
+    replay,
+};
 
 use super::world::ring;
 
@@ -40,14 +42,14 @@ fn of_a_huge_pool_of_vllms() {
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_append() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
-    let image = CacheManager::with_journal(config, ring(0)).unwrap().take_journal().unwrap().image().unwrap();
-    let reader = kvpool::journal::JournalReader::new(&image).unwrap();
+    let image = Journaled::<CacheManager>::with_journal(config, ring(0)).unwrap().journal_image().unwrap();
+    let reader = JournalReader::new(&image).unwrap();
     let operation = ManagerOperation::AppendTokens {
         request: Name::Id("a".into()),
         tokens: 1 << 40,
         lookahead: 0,
-        filled: kvpool::journal::Keys::default(),
-        fingerprints: kvpool::journal::Keys::default(),
+        filled: Keys::default(),
+        fingerprints: Keys::default(),
     };
     let forged = super::forged::journal(reader.header(), &[(0, Entry::Operation(operation, 0))]);
     let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();

@@ -1,12 +1,13 @@
 //! Replays are the run again.
 
-use kvpool::{BlockPool, CacheManager, HashAlgorithm, ManagerConfig, Verify};
-use kvpool_journal::{Options, replay};
+use kvpool::{CacheManager, HashAlgorithm, ManagerConfig, Verify};
+use kvpool_journal::{Journal, Options, replay};
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use proptest::prelude::*;
 
-use super::world::{calls, pool_settings, ring, run_manager, run_pool, settings};
+use super::world::{EVENTS, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool, settings};
 
-fn image(journal: Option<kvpool::journal::Journal>) -> Vec<u8> {
+fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
 }
 
@@ -15,7 +16,7 @@ proptest! {
 
     #[test]
     fn a_manager_replays_bit_by_bit(config in settings(), every in 1u32..9, calls in calls(160)) {
-        let mut manager = CacheManager::with_journal(config, ring(every)).unwrap();
+        let mut manager = recorded_manager(config, EVENTS, ring(every));
         run_manager(&mut manager, &calls);
         manager.check_invariants().unwrap();
         let recorded = manager.journal().unwrap().operations();
@@ -29,7 +30,7 @@ proptest! {
     #[test]
     fn a_pool_replays_bit_by_bit(config in settings(), every in 1u32..9, calls in calls(160)) {
         let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
-        let mut pool = BlockPool::with_journal(pool_settings(&config), ring(every)).unwrap();
+        let mut pool = recorded_pool(&config, EVENTS, ring(every));
         run_pool(&mut pool, &hashed_by, &calls);
         pool.check_invariants().unwrap();
         let recorded = pool.journal().unwrap().operations();
@@ -43,8 +44,9 @@ proptest! {
     /// With a journal, and without: the same answers and the same state.
     #[test]
     fn a_journal_changes_nothing(config in settings(), calls in calls(120)) {
-        let mut with = CacheManager::with_journal(config.clone(), ring(3)).unwrap();
-        let mut without = CacheManager::new(config).unwrap();
+        let mut with = recorded_manager(config.clone(), EVENTS, ring(3));
+        let watch = ManagerWatchConfig { event_capacity: EVENTS, ..ManagerWatchConfig::default() };
+        let mut without = CacheManager::new(config).unwrap().watched(&watch).unwrap().into();
         run_manager(&mut with, &calls);
         run_manager(&mut without, &calls);
         prop_assert_eq!(with.stats(), without.stats());
@@ -61,7 +63,6 @@ fn chains_without_fingerprints_leave_the_epochs_apart() {
         block_size: 1,
         algorithm: HashAlgorithm::VllmSha256,
         verify: Verify::Fingerprint,
-        event_capacity: 64,
         ..ManagerConfig::default()
     };
     let calls = [
@@ -74,7 +75,7 @@ fn chains_without_fingerprints_leave_the_epochs_apart() {
         (79, 141_905, 762_457, 3_700_157_216),
     ];
     let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
-    let mut pool = BlockPool::with_journal(pool_settings(&config), ring(1)).unwrap();
+    let mut pool = recorded_pool(&config, EVENTS, ring(1));
     run_pool(&mut pool, &hashed_by, &calls);
     let image = image(pool.take_journal());
     let report = replay(&image, Options { check_every: 1, ..Options::default() }, &mut |_| true).unwrap();

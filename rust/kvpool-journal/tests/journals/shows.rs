@@ -1,12 +1,12 @@
 //! What is shown of a journal is what is in it: every operation once, in order, and any part of it.
 
-use kvpool::{BlockPool, CacheManager, ManagerConfig};
-use kvpool_journal::{Line, show};
+use kvpool::{CacheManager, ManagerConfig};
+use kvpool_journal::{Journal, Line, show};
 use proptest::prelude::*;
 
-use super::world::{calls, pool_settings, ring, run_manager, run_pool, settings};
+use super::world::{EVENTS, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool, settings};
 
-fn image(journal: Option<kvpool::journal::Journal>) -> Vec<u8> {
+fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
 }
 
@@ -44,7 +44,7 @@ fn check(image: &[u8], operations: u64, every: u32, from: u64, count: u64) -> Re
 proptest! {
     #[test]
     fn a_manager_is_shown(config in settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
-        let mut manager = CacheManager::with_journal(config, ring(every)).unwrap();
+        let mut manager = recorded_manager(config, EVENTS, ring(every));
         run_manager(&mut manager, &run);
         let operations = manager.journal().unwrap().operations();
         check(&image(manager.take_journal()), operations, every, from, count)?;
@@ -53,7 +53,7 @@ proptest! {
     #[test]
     fn a_pool_is_shown(config in settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
         let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
-        let mut pool = BlockPool::with_journal(pool_settings(&config), ring(every)).unwrap();
+        let mut pool = recorded_pool(&config, EVENTS, ring(every));
         run_pool(&mut pool, &hashed_by, &run);
         let operations = pool.journal().unwrap().operations();
         check(&image(pool.take_journal()), operations, every, from, count)?;

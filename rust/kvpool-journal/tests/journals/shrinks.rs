@@ -2,11 +2,11 @@
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
-use kvpool_journal::{Goal, Language, Options, minimize, replay, shrink};
+use kvpool_journal::{Goal, Journaled, Language, Options, minimize, ops, replay, shrink};
 use proptest::prelude::*;
 
 use super::exports::exported;
-use super::world::{calls, ring, run_manager, settings};
+use super::world::{EVENTS, calls, recorded_manager, ring, run_manager, settings};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
@@ -28,7 +28,7 @@ proptest! {
     /// replays.
     #[test]
     fn an_answer_shrinks(config in settings(), calls in calls(60), at in any::<u32>()) {
-        let mut manager = CacheManager::with_journal(config, ring(1)).unwrap();
+        let mut manager = recorded_manager(config, EVENTS, ring(1));
         run_manager(&mut manager, &calls);
         let mut journal = manager.take_journal().unwrap();
         let operations = journal.operations();
@@ -51,9 +51,11 @@ proptest! {
 
 #[test]
 fn a_sound_journal_has_nothing_to_shrink() {
-    let mut manager =
-        CacheManager::with_journal(ManagerConfig { num_blocks: 8, ..ManagerConfig::default() }, ring(1))
-            .unwrap();
+    let mut manager = Journaled::<CacheManager>::with_journal(
+        ManagerConfig { num_blocks: 8, ..ManagerConfig::default() },
+        ring(1),
+    )
+    .unwrap();
     run_manager(&mut manager, &[(0, 1, 2, 3), (12, 1, 2, 3), (17, 1, 2, 3)]);
     let image = manager.take_journal().unwrap().image().unwrap();
     assert!(shrink(&image, Goal::Broken, &mut |_| true).unwrap().is_none());
@@ -63,14 +65,15 @@ fn a_sound_journal_has_nothing_to_shrink() {
 #[test]
 fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     let mut pool =
-        BlockPool::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1)).unwrap();
+        Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1))
+            .unwrap();
     for _ in 0..20 {
-        let blocks = pool.allocate(4).unwrap();
-        pool.release(&blocks).unwrap();
+        let blocks = pool.apply(ops::pool::Allocate { blocks: 4 }).unwrap();
+        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
     }
-    let held = pool.allocate(7).unwrap();
-    pool.release(&held[..2]).unwrap();
-    assert!(pool.allocate(4).is_err());
+    let held = pool.apply(ops::pool::Allocate { blocks: 7 }).unwrap();
+    pool.apply(ops::pool::Release { blocks: &held[..2] }).unwrap();
+    assert!(pool.apply(ops::pool::Allocate { blocks: 4 }).is_err());
     let last = pool.journal().unwrap().operations() - 1;
     let image = pool.take_journal().unwrap().image().unwrap();
     let shrunk = shrink(&image, Goal::Answer(last), &mut |_| true).unwrap().unwrap();
@@ -142,7 +145,7 @@ fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
         (73, 1725736593, 2602005576, 177932533),
         (230, 2483835706, 4231487523, 700878363),
         (237, 295250898, 1573449616, 1350121056)];
-    let mut manager = CacheManager::with_journal(config, ring(1)).unwrap();
+    let mut manager = recorded_manager(config, EVENTS, ring(1));
     run_manager(&mut manager, &calls);
     let image = manager.take_journal().unwrap().image().unwrap();
     let shrunk = shrink(&image, Goal::Answer(45), &mut |_| true).unwrap().unwrap();

@@ -1,11 +1,12 @@
 //! Random runs of a pool and of a manager, every call among them, with a journal.
 
-use kvpool::journal::{Journal, JournalConfig};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockId, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys, HashAlgorithm, ManagerConfig, PoolConfig,
     RequestHints, RequestRef, RetentionRange, SwapId, Ticket, Verify,
 };
+use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
+use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use proptest::prelude::*;
 
 /// One call: what to call, and numbers to make arguments of.
@@ -32,7 +33,6 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
                 pin_budget: 2,
                 tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }],
             }),
-            event_capacity: 64,
             watermark: 0.1,
             host_blocks: host * 8,
             ..ManagerConfig::default()
@@ -70,7 +70,7 @@ fn extra(a: u32) -> ExtraKeys {
 }
 
 /// Runs calls on a manager. The journal stays with it.
-pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
+pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call]) {
     let mut step = 0;
     for &(call, a, b, c) in calls {
         let id = i64::from(a % 6);
@@ -89,90 +89,132 @@ pub(crate) fn run_manager(manager: &mut CacheManager, calls: &[Call]) {
                     no_cache: c.is_multiple_of(9),
                     ranges: if b.is_multiple_of(3) { ranges.to_vec() } else { Vec::new() },
                 };
-                let _ = manager.admit_with(id, cursor, &hints);
+                let _ = manager.apply(ops::manager::Admit { request: id.into(), cursor, hints: &hints });
             }
             6 => {
                 let odd = ["\0", "\u{1b}[31m", "a\u{301}", "\u{202e}x", "\"\\", "\u{1f600}"][a as usize % 6];
-                drop(manager.admit(format!("{odd}{id}"), manager.prepare(&prompt(b, c), extra(c)).unwrap()));
+                drop(manager.apply(ops::manager::Admit::new(
+                    format!("{odd}{id}"),
+                    manager.prepare(&prompt(b, c), extra(c)).unwrap(),
+                )));
             }
             7 | 8 => {
                 let ids: Vec<_> = (0..b % 4).map(|at| name(a + at)).collect();
-                let _ = manager.append(&ids, &vec![c % 3; ids.len()], c.is_multiple_of(2));
+                let _ = manager.apply(ops::manager::Append {
+                    requests: &ids,
+                    tokens: &vec![c % 3; ids.len()],
+                    commit_first: c.is_multiple_of(2),
+                });
             }
             9 => {
                 let running: Vec<i64> = (0..6)
                     .filter(|&id| manager.request(id).is_ok_and(|info| info.state.name() == "running"))
                     .collect();
                 let ids: Vec<RequestRef<'_>> = running.iter().map(|&id| id.into()).collect();
-                let _ = manager.append(&ids, &vec![c % 3; ids.len()], true);
+                let _ = manager.apply(ops::manager::Append {
+                    requests: &ids,
+                    tokens: &vec![c % 3; ids.len()],
+                    commit_first: true,
+                });
             }
-            10 => drop(manager.append_tokens(id, &prompt(b, c), (c % 5) as usize)),
-            11 => drop(manager.commit(id, (b % 16) as usize)),
+            10 => drop(manager.apply(ops::manager::AppendTokens {
+                request: id.into(),
+                tokens: &prompt(b, c),
+                lookahead: (c % 5) as usize,
+            })),
+            11 => drop(
+                manager
+                    .apply(ops::manager::Commit { request: id.into(), computed_tokens: (b % 16) as usize }),
+            ),
             12 | 13 => {
                 let tokens = manager.request(id).map_or(3, |info| info.tokens);
-                let _ = manager.commit(id, tokens);
+                let _ = manager.apply(ops::manager::Commit { request: id.into(), computed_tokens: tokens });
             }
             14 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
                 let counts: Vec<_> =
                     ids.iter().map(|&id| manager.request(id).map_or(1, |info| info.tokens)).collect();
-                let _ = manager.commit_batch(&ids, &counts);
+                let _ = manager.apply(ops::manager::CommitBatch { requests: &ids, computed_tokens: &counts });
             }
-            15 => drop(manager.preempt(id, after)),
-            16 => drop(manager.resume(id)),
-            17 | 18 => drop(manager.release_with(id, after, b.is_multiple_of(4))),
-            19 => drop(manager.fork(id, i64::from(b % 6))),
-            20 => drop(manager.truncate(id, (b % 14) as usize)),
-            21 => drop(manager.trim_window(id, (b % 8) as usize)),
-            22 => drop(manager.take_plan()),
+            15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), after_step: after })),
+            16 => drop(manager.apply(ops::manager::Resume { request: id.into() })),
+            17 | 18 => drop(manager.apply(ops::manager::Release {
+                request: id.into(),
+                after_step: after,
+                end_of_life: b.is_multiple_of(4),
+            })),
+            19 => {
+                drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }));
+            }
+            20 => drop(
+                manager.apply(ops::manager::Truncate { request: id.into(), num_tokens: (b % 14) as usize }),
+            ),
+            21 => {
+                drop(
+                    manager.apply(ops::manager::TrimWindow { request: id.into(), window: (b % 8) as usize }),
+                );
+            }
+            22 => drop(manager.apply(ops::manager::TakePlan)),
             23 => {
                 let ids: Vec<_> = (0..=b % 2).map(|at| name(a + at)).collect();
                 let _ = if c.is_multiple_of(2) {
-                    manager.begin_swap_out(&ids)
+                    manager.apply(ops::manager::BeginSwapOut { requests: &ids })
                 } else {
-                    manager.begin_swap_in(&ids)
+                    manager.apply(ops::manager::BeginSwapIn { requests: &ids })
                 };
             }
             24 => {
                 let swap = SwapId::from_number(u64::from(b % 6));
-                let _ = manager.take_plan();
+                let _ = manager.apply(ops::manager::TakePlan);
                 if c.is_multiple_of(3) {
-                    drop(manager.abort_swap(swap));
+                    drop(manager.apply(ops::manager::AbortSwap { swap }));
                 } else {
-                    drop(manager.complete_swap(swap));
+                    drop(manager.apply(ops::manager::CompleteSwap { swap }));
                 }
             }
             25 => planned_step(manager, a, b, c),
-            26 => drop(manager.retain(id, &ranges)),
+            26 => drop(manager.apply(ops::manager::Retain { request: id.into(), ranges: &ranges })),
             27 => match b % 4 {
-                0 => drop(manager.set_tenant(id, TenantId(c % 3))),
-                1 => drop(manager.end_of_life(id, (c % 8) as usize)),
+                0 => drop(
+                    manager.apply(ops::manager::SetTenant { request: id.into(), tenant: TenantId(c % 3) }),
+                ),
+                1 => drop(manager.apply(ops::manager::Retain {
+                    request: id.into(),
+                    ranges: &[RetentionRange::end_of_life((c % 8) as usize)],
+                })),
                 2 => {
                     let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
-                    let _ = manager.retain_prefix(&cursor, &ranges);
+                    let _ = manager.apply(ops::manager::RetainPrefix { cursor: &cursor, ranges: &ranges });
                 }
                 _ => {
                     let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
-                    let _ = manager.end_of_life_of(&cursor, (a % 5) as usize);
+                    let _ = manager.apply(ops::manager::RetainPrefix {
+                        cursor: &cursor,
+                        ranges: &[RetentionRange::end_of_life((a % 5) as usize)],
+                    });
                 }
             },
-            28 => drop(manager.advance_time(f64::from(b % 50))),
+            28 => drop(manager.apply(ops::manager::AdvanceTime { now: f64::from(b % 50) })),
             29 => {
                 step += u64::from(b % 3);
-                let _ = manager.complete_step(step);
+                let _ = manager.apply(ops::manager::CompleteStep { step });
             }
             30 => match b % 6 {
-                0 => drop(manager.bump_epoch()),
-                1 => drop(manager.reset()),
-                2 => drop(manager.resize(manager.pool().num_blocks() + (c % 4) as usize)),
-                _ => drop(manager.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                0 => drop(manager.apply(ops::manager::BumpEpoch)),
+                1 => drop(manager.apply(ops::manager::Reset)),
+                2 => drop(manager.apply(ops::manager::Resize {
+                    num_blocks: manager.pool().num_blocks() + (c % 4) as usize,
+                })),
+                _ => drop(manager.apply(ops::manager::DropCached {
+                    blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
+                })),
             },
-            _ => drop(manager.take_events()),
+            _ => drop(manager.apply(ops::manager::TakeEvents)),
         }
     }
 }
 
-fn planned_step(manager: &mut CacheManager, a: u32, b: u32, c: u32) {
+fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
     let mut plan = manager.plan_step();
     let mut bits = a ^ b.rotate_left(7) ^ c.rotate_left(19);
     for at in 0..(a % 5) {
@@ -191,10 +233,10 @@ fn planned_step(manager: &mut CacheManager, a: u32, b: u32, c: u32) {
         bits = bits.rotate_right(3).wrapping_mul(0x9e37_79b9);
     }
     if c.is_multiple_of(7) {
-        let _ = manager.take_plan();
-        let _ = manager.complete_step(0);
+        let _ = manager.apply(ops::manager::TakePlan);
+        let _ = manager.apply(ops::manager::CompleteStep { step: 0 });
     }
-    let _ = manager.commit_step(&mut plan);
+    let _ = manager.apply(ops::manager::CommitStep { plan: &mut plan });
 }
 
 pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
@@ -205,13 +247,34 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
         duplicates: config.duplicates,
         eviction: config.eviction,
         retention: config.retention.clone(),
-        event_capacity: config.event_capacity,
-        ..PoolConfig::default()
     }
 }
 
+/// Events that are kept: few enough that some are lost.
+pub(crate) const EVENTS: usize = 64;
+
+/// A manager with events and a journal.
+pub(crate) fn recorded_manager(
+    config: ManagerConfig,
+    event_capacity: usize,
+    journal: Journal,
+) -> Journaled<CacheManager> {
+    let watch = ManagerWatchConfig { event_capacity, ..ManagerWatchConfig::default() };
+    Journaled::with_watch(config, &watch, journal).unwrap()
+}
+
+/// A pool with those settings, events and a journal.
+pub(crate) fn recorded_pool(
+    config: &ManagerConfig,
+    event_capacity: usize,
+    journal: Journal,
+) -> Journaled<BlockPool> {
+    let watch = WatchConfig { event_capacity, ..WatchConfig::default() };
+    Journaled::with_watch(pool_settings(config), &watch, journal).unwrap()
+}
+
 /// Runs calls on a pool, with chains of a manager's hasher.
-pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[Call]) {
+pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
     let mut step = 0;
@@ -226,46 +289,55 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
         let chain = cursor.chain();
         match call % 25 {
             0..4 => {
-                if let Ok(blocks) = pool.allocate((b % 6) as usize) {
+                if let Ok(blocks) = pool.apply(ops::pool::Allocate { blocks: (b % 6) as usize }) {
                     tables[a as usize % 5].extend(blocks);
                 }
             }
             4..8 => {
-                if let Ok(found) = pool.match_and_acquire(chain, (a % 7) as usize) {
+                if let Ok(found) =
+                    pool.apply(ops::pool::Match { chain, max_blocks: (a % 7) as usize, tenant: None })
+                {
                     tables[a as usize % 5].extend(found);
                 }
             }
             8 => {
-                if let Ok(found) = pool.match_and_acquire_for(chain, usize::MAX, TenantId(1)) {
+                if let Ok(found) =
+                    pool.apply(ops::pool::Match { chain, max_blocks: usize::MAX, tenant: Some(TenantId(1)) })
+                {
                     tables[a as usize % 5].extend(found);
                 }
             }
             9..12 => {
                 let blocks = &table[..table.len().min(chain.len())];
-                let _ = pool.register(blocks, chain, 0);
-                let _ = pool.mark_computed(blocks);
+                let _ = pool.apply(ops::pool::Register { blocks, chain, start: 0 });
+                let _ = pool.apply(ops::pool::MarkComputed { blocks });
             }
             12 => {
                 let start = (a % 3) as usize;
                 let blocks: Vec<_> = table.iter().copied().take(chain.len().saturating_sub(start)).collect();
-                let _ = pool.register(&blocks, chain, start);
+                let _ = pool.apply(ops::pool::Register { blocks: &blocks, chain, start });
             }
             13..16 => {
-                if pool.release(&table).is_ok() {
+                if pool.apply(ops::pool::Release { blocks: &table }).is_ok() {
                     tables[a as usize % 5].clear();
                 }
             }
             16 => {
-                if pool.release_table(&table).is_ok() {
+                if pool.apply(ops::pool::ReleaseTable { blocks: &table }).is_ok() {
                     tables[a as usize % 5].clear();
                 }
             }
             17 => {
                 let ticket = Ticket::new(u64::from(b % 6));
                 let released = match c % 3 {
-                    0 => pool.release_after(&table, u64::from(b % 5)).is_ok(),
-                    1 => pool.fence().and_then(|ticket| pool.release_until(&table, ticket)).is_ok(),
-                    _ => pool.release_until(&table, ticket).is_ok(),
+                    0 => {
+                        pool.apply(ops::pool::ReleaseAfter { blocks: &table, step: u64::from(b % 5) }).is_ok()
+                    }
+                    1 => pool
+                        .apply(ops::pool::Fence)
+                        .and_then(|ticket| pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }))
+                        .is_ok(),
+                    _ => pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }).is_ok(),
                 };
                 if released {
                     tables[a as usize % 5].clear();
@@ -273,13 +345,13 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
             }
             18 => {
                 if c.is_multiple_of(2) {
-                    let _ = pool.end_fence(Ticket::new(u64::from(b % 6)));
+                    let _ = pool.apply(ops::pool::EndFence { ticket: Ticket::new(u64::from(b % 6)) });
                 }
                 step += u64::from(b % 3);
-                let _ = pool.complete_step(step);
+                let _ = pool.apply(ops::pool::CompleteStep { step });
             }
             19 => {
-                if pool.acquire(&table).is_ok() {
+                if pool.apply(ops::pool::Acquire { blocks: &table }).is_ok() {
                     tables[b as usize % 5].extend(table);
                 }
             }
@@ -293,27 +365,31 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                 }
                 if c.is_multiple_of(2) {
                     if let (Some(&last), Some(place)) = (table.last(), table.len().checked_sub(1))
-                        && let Ok(now) = pool.promote(last, &link)
+                        && let Ok(now) = pool.apply(ops::pool::Promote { block: last, link: &link })
                     {
                         tables[a as usize % 5][place] = now;
                     }
-                } else if let Ok(Some(block)) = pool.acquire_registered(&link) {
+                } else if let Ok(Some(block)) = pool.apply(ops::pool::AcquireRegistered { link: &link }) {
                     tables[a as usize % 5].push(block);
                 }
             }
             21 => match b % 4 {
-                0 => drop(pool.retain(&table, retention(c))),
-                1 => drop(pool.assign_tenant(&table, TenantId(c % 3))),
-                2 => drop(pool.mark_accessed(&table, f64::from(c % 100))),
-                _ => drop(pool.advance_time(f64::from(c % 60))),
+                0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
+                1 => drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) })),
+                2 => drop(pool.apply(ops::pool::MarkAccessed { blocks: &table, time: f64::from(c % 100) })),
+                _ => drop(pool.apply(ops::pool::AdvanceTime { now: f64::from(c % 60) })),
             },
             22 => match b % 8 {
-                0 => drop(pool.bump_epoch()),
-                1 => drop(pool.reset()),
-                2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
-                _ => drop(pool.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
+                0 => drop(pool.apply(ops::pool::BumpEpoch)),
+                1 => drop(pool.apply(ops::pool::Reset)),
+                2 => drop(pool.apply(ops::pool::Resize { num_blocks: pool.num_blocks() + (c % 4) as usize })),
+                _ => {
+                    drop(pool.apply(ops::pool::DropCached {
+                        blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
+                    }));
+                }
             },
-            23 => drop(pool.take_events()),
+            23 => drop(pool.apply(ops::pool::TakeEvents)),
             _ => {
                 // Chains that are of another kind than the pool's.
                 let chain = match c % 4 {
@@ -336,8 +412,12 @@ pub(crate) fn run_pool(pool: &mut BlockPool, hashed_by: &CacheManager, calls: &[
                         cursor.chain().clone()
                     }
                 };
-                let _ = pool.register(&table[..table.len().min(chain.len())], &chain, 0);
-                let _ = pool.match_and_acquire(&chain, 0);
+                let _ = pool.apply(ops::pool::Register {
+                    blocks: &table[..table.len().min(chain.len())],
+                    chain: &chain,
+                    start: 0,
+                });
+                let _ = pool.apply(ops::pool::Match { chain: &chain, max_blocks: 0, tenant: None });
             }
         }
     }

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
 use kvpool_observe::ManagerWatch;
+use kvpool_journal::Journaled;
+use kvpool_journal::ops::manager as op;
 
 use super::prefetch::Prefetch;
 use super::report::{EngineReport, HitCounts};
@@ -44,7 +46,7 @@ struct Running {
 /// The manager, the queues and what was counted.
 #[derive(Debug)]
 pub(super) struct Engine {
-    pub(super) manager: CacheManager,
+    pub(super) manager: Journaled<CacheManager>,
     max_running: usize,
     step_tokens: usize,
     step_ms: f64,
@@ -71,7 +73,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(manager: CacheManager, config: &ReplayConfig) -> Self {
+    pub(super) fn new(manager: Journaled<CacheManager>, config: &ReplayConfig) -> Self {
         Self {
             manager,
             max_running: config.max_running,
@@ -150,7 +152,7 @@ impl Engine {
 
     fn admit_new(&mut self, trace: &Trace, index: usize, cursor: HashCursor) -> Result<(), ReplayError> {
         let tokens = cursor.num_tokens();
-        match self.manager.admit(index as i64, cursor) {
+        match self.manager.apply(op::Admit::new(index as i64, cursor)) {
             Ok(admission) => {
                 let block_size = self.manager.pool().block_size() as u64;
                 let hit = admission.cached_blocks as u64;
@@ -177,7 +179,7 @@ impl Engine {
     }
 
     fn resume(&mut self, request: Running) -> Result<(), ReplayError> {
-        match self.manager.resume(request.index as i64) {
+        match self.manager.apply(op::Resume { request: RequestRef::Int(request.index as i64) }) {
             Ok(admission) => self.running.push(Running { computed: admission.cached_tokens, ..request }),
             Err(ManagerError::OutOfBlocks(refusal)) if refusal.can_ever_fit => {
                 self.blocked = true;
@@ -203,7 +205,10 @@ impl Engine {
                 prefilled += chunk;
                 request.computed += chunk;
                 if chunk < left {
-                    self.manager.commit(request.index as i64, request.computed)?;
+                    self.manager.apply(op::Commit {
+                        request: RequestRef::Int(request.index as i64),
+                        computed_tokens: request.computed,
+                    })?;
                     continue;
                 }
             }
@@ -234,7 +239,7 @@ impl Engine {
             let ids: Vec<_> = growing.iter().map(|request| RequestRef::Int(request.index as i64)).collect();
             let tokens: Vec<_> =
                 growing.iter().map(|request| output_token(request.index as u32, request.output)).collect();
-            match self.manager.append(&ids, &tokens, true) {
+            match self.manager.apply(op::Append { requests: &ids, tokens: &tokens, commit_first: true }) {
                 Ok(_) => break,
                 // Alone, and the next token needs a block more than the pool has: it would run into this forever.
                 Err(ManagerError::OutOfBlocks(refusal))
@@ -266,7 +271,8 @@ impl Engine {
     fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
-        self.manager.preempt(victim.index as i64, None)?;
+        self.manager
+            .apply(op::Preempt { request: RequestRef::Int(victim.index as i64), after_step: None })?;
         self.waiting.push_front(Waiting::Preempted(Running { computed: 0, ..victim }));
         self.blocked = false;
         Ok(())
@@ -276,7 +282,11 @@ impl Engine {
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
-        self.manager.release(victim.index as i64, None)?;
+        self.manager.apply(op::Release {
+            request: RequestRef::Int(victim.index as i64),
+            after_step: None,
+            end_of_life: false,
+        })?;
         self.report.rejected += 1;
         self.finished += 1;
         self.blocked = false;
@@ -291,8 +301,15 @@ impl Engine {
             let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
             // A prompt without output is done once it is computed.
             if done && request.computed + usize::from(request.output > 0) >= request.tokens {
-                self.manager.commit(request.index as i64, request.computed)?;
-                self.manager.release(request.index as i64, None)?;
+                self.manager.apply(op::Commit {
+                    request: RequestRef::Int(request.index as i64),
+                    computed_tokens: request.computed,
+                })?;
+                self.manager.apply(op::Release {
+                    request: RequestRef::Int(request.index as i64),
+                    after_step: None,
+                    end_of_life: false,
+                })?;
                 self.running.remove(place);
                 self.finished += 1;
                 self.blocked = false;

@@ -1,6 +1,8 @@
 //! Lookup mode: each request looked up and stored at once.
 
 use kvpool::{BlockPool, InvariantViolation, PoolStats};
+use kvpool_journal::Journaled;
+use kvpool_journal::ops::pool as op;
 
 use super::ReplayError;
 use super::prefetch::Prefetch;
@@ -10,7 +12,7 @@ use crate::trace::{Trace, TraceRequest};
 /// The pool and what was counted.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    pub(super) pool: BlockPool,
+    pub(super) pool: Journaled<BlockPool>,
     done: usize,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
@@ -23,7 +25,7 @@ pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) 
 }
 
 impl Lookup {
-    pub(super) fn new(pool: BlockPool) -> Self {
+    pub(super) fn new(pool: Journaled<BlockPool>) -> Self {
         Self { pool, done: 0, hits: HitCounts::default(), last_half: HitCounts::default() }
     }
 
@@ -37,14 +39,14 @@ impl Lookup {
         for index in self.done..all.min(self.done.saturating_add(requests)) {
             let prompt = prompts.next()?;
             let chain = prompt.chain();
-            let mut table = self.pool.match_and_acquire(chain, usize::MAX)?;
+            let mut table = self.pool.apply(op::Match { chain, max_blocks: usize::MAX, tenant: None })?;
             let hits = table.len();
             // A prompt larger than the pool is stored as far as it goes.
             let missing = (chain.len() - hits).min(self.pool.num_available());
-            self.pool.allocate_into(missing, &mut table)?;
-            self.pool.register(&table[hits..], chain, hits)?;
-            self.pool.mark_computed(&table[hits..])?;
-            self.pool.release_table(&table)?;
+            table.extend(self.pool.apply(op::Allocate { blocks: missing })?);
+            self.pool.apply(op::Register { blocks: &table[hits..], chain, start: hits })?;
+            self.pool.apply(op::MarkComputed { blocks: &table[hits..] })?;
+            self.pool.apply(op::ReleaseTable { blocks: &table })?;
             let request = &trace.requests()[index];
             let indexed = indexed_tokens(request, trace.block_tokens());
             let block_size = self.pool.block_size() as u64;

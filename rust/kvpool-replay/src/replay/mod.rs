@@ -22,12 +22,12 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use kvpool::journal::Journal;
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
     ManagerError, PoolConfig, Verify,
 };
 use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
+use kvpool_journal::{Journal, Journaled};
 
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};
@@ -233,11 +233,12 @@ impl Replay {
         Self::start(trace, config, None)
     }
 
-    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked.
+    /// As [`Self::new`], and `journal` records what the pool (lookup mode) or the manager (engine mode) is asked. All of it: a
+    /// replay waits for a journal whose writer is behind ([`Journal::waiting`]).
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use kvpool::journal::{Journal, JournalConfig, JournalReader};
+    /// use kvpool_journal::{Journal, JournalConfig, JournalReader};
     /// use kvpool_replay::generate::{GeneratorConfig, generate};
     /// use kvpool_replay::replay::{Replay, ReplayConfig};
     /// let trace = generate(&GeneratorConfig { requests: 20, ..Default::default() })?;
@@ -309,8 +310,8 @@ impl Replay {
             ..PoolConfig::default()
         };
         let pool = match journal {
-            None => BlockPool::new(settings)?,
-            Some(journal) => BlockPool::with_journal(settings, journal)?,
+            None => BlockPool::new(settings)?.into(),
+            Some(journal) => Journaled::with_journal(settings, journal.waiting())?,
         };
         let hasher = BlockHasher::new(HasherConfig {
             algorithm: config.algorithm,
@@ -347,11 +348,11 @@ impl Replay {
             watermark: config.watermark,
             ..ManagerConfig::default()
         };
-        let mut manager = match journal {
-            None => CacheManager::new(settings)?,
-            Some(journal) => CacheManager::with_journal(settings, journal)?,
+        let watch = ManagerWatchConfig { explain, ..ManagerWatchConfig::default() };
+        let manager = match journal {
+            None => CacheManager::new(settings)?.watched(&watch)?.into(),
+            Some(journal) => Journaled::with_watch(settings, &watch, journal.waiting())?,
         };
-        manager.watch(&ManagerWatchConfig { explain, ..ManagerWatchConfig::default() })?;
         Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }
 

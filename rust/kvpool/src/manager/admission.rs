@@ -7,7 +7,6 @@ use super::{CacheManager, ManagerStats};
 use crate::block::BlockId;
 use crate::error::Refusal;
 use crate::hash::HashCursor;
-use crate::journal::ManagerOperation;
 use crate::pool::PrefixMatch;
 use crate::sequence::Sequence;
 
@@ -248,19 +247,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Preempt { request: manager.name(id), after_step },
-            |manager| manager.preempt_unrecorded(id, after_step),
-        )
-    }
-
-    fn preempt_unrecorded(
-        &mut self,
-        id: RequestRef<'_>,
-        after_step: Option<u64>,
-    ) -> Result<(), ManagerError> {
-        let slot = self.preemptible(id)?;
+        let slot = self.preemptible(id.into())?;
         self.preempt_slot(slot, after_step)
     }
 
@@ -303,18 +290,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Resume {
-                request: manager.name(id),
-                rehashed: manager.rehashed(id),
-            },
-            |manager| manager.resume_unrecorded(id),
-        )
-    }
-
-    fn resume_unrecorded(&mut self, id: RequestRef<'_>) -> Result<Admission, ManagerError> {
-        let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
+        let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
         let rebased = self.rebased(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
         let available = self.tiers.device().num_available();

@@ -60,7 +60,9 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    pub(crate) fn pool(&self) -> PoolConfig {
+    /// The settings of the device's pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolConfig {
         PoolConfig {
             num_blocks: self.num_blocks,
             block_size: self.block_size,

@@ -5,7 +5,6 @@ use super::error::ManagerError;
 use super::request::{RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::Refusal;
-use crate::journal::ManagerOperation;
 use crate::sequence::{GivenUp, TableChange};
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
@@ -38,9 +37,6 @@ impl CacheManager {
     ) -> Result<Vec<NewBlock>, ManagerError> {
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.append_rows(requests, tokens, commit_first, &mut rows);
-        if let Some(journal) = self.journal.take() {
-            self.note_append(journal, (requests, &rows), tokens.len(), commit_first, &result);
-        }
         self.rows = rows;
         result
     }
@@ -129,21 +125,7 @@ impl CacheManager {
         tokens: &[u32],
         lookahead: usize,
     ) -> Result<Vec<TableChange>, ManagerError> {
-        let id = id.into();
-        let result = self.append_tokens_unrecorded(id, tokens, lookahead);
-        if let Some(journal) = self.journal.take() {
-            self.note_append_tokens(journal, id, tokens.len(), lookahead, &result);
-        }
-        result
-    }
-
-    fn append_tokens_unrecorded(
-        &mut self,
-        id: RequestRef<'_>,
-        tokens: &[u32],
-        lookahead: usize,
-    ) -> Result<Vec<TableChange>, ManagerError> {
-        let slot = self.slot_in(id, RequestState::Running, "append to it")?;
+        let slot = self.slot_in(id.into(), RequestState::Running, "append to it")?;
         let needed = self.growth(slot, tokens.len(), lookahead, &mut GivenUp::default())?;
         let fits = self.fits_alone(slot, tokens.len().saturating_add(lookahead))?;
         self.check_growth(needed, self.tiers.device().num_available(), fits)?;
@@ -220,19 +202,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         computed_tokens: usize,
     ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Commit { request: manager.name(id), computed_tokens },
-            |manager| manager.commit_unrecorded(id, computed_tokens),
-        )
-    }
-
-    fn commit_unrecorded(
-        &mut self,
-        id: RequestRef<'_>,
-        computed_tokens: usize,
-    ) -> Result<usize, ManagerError> {
-        let slot = self.slot_in(id, RequestState::Running, "commit tokens of it")?;
+        let slot = self.slot_in(id.into(), RequestState::Running, "commit tokens of it")?;
         let request = self.at(slot)?;
         let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
         if computed_tokens > tokens || computed_tokens < computed {
@@ -253,9 +223,6 @@ impl CacheManager {
     ) -> Result<usize, ManagerError> {
         let mut rows = std::mem::take(&mut self.rows);
         let result = self.commit_rows(requests, computed_tokens, &mut rows);
-        if let Some(journal) = self.journal.take() {
-            self.note_commit_batch(journal, (requests, &rows), computed_tokens, &result);
-        }
         self.rows = rows;
         result
     }

@@ -31,6 +31,14 @@ pub struct RetentionRange {
     pub retention: Retention,
 }
 
+impl RetentionRange {
+    /// Tokens from one on will not be used again.
+    #[must_use]
+    pub const fn end_of_life(start: usize) -> Self {
+        Self { start, end: None, retention: Retention::END_OF_LIFE }
+    }
+}
+
 /// What is known of a request when it is admitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHints {

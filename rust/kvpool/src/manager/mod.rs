@@ -55,10 +55,11 @@ mod config;
 mod error;
 mod growth;
 mod hints;
-mod journal;
+
 pub(crate) mod observe;
 mod request;
 mod retention;
+mod slots;
 mod step;
 mod tables;
 
@@ -70,7 +71,6 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::journal::{Ids, Journal, ManagerOperation};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::TableChange;
 use crate::tiers::{Place, SwapId, TierError, Tiers};
@@ -83,6 +83,7 @@ pub use hints::{RequestHints, RetentionRange};
 use observe::ManagerObserver;
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
+pub use slots::PlannedOperation;
 pub use step::{StepOutcome, StepPlan};
 use tables::Move;
 
@@ -108,7 +109,7 @@ pub struct CacheManager {
     changes: Vec<TableChange>,
     /// Requests of each swap under way.
     swaps: HashMap<SwapId, Move>,
-    journal: Option<Box<Journal>>,
+
     observer: Option<Box<dyn ManagerObserver>>,
 }
 
@@ -166,7 +167,7 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             swaps: HashMap::new(),
-            journal: None,
+
             observer: None,
         })
     }
@@ -245,13 +246,6 @@ impl CacheManager {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::CompleteStep { step },
-            |manager| manager.complete_step_unrecorded(step),
-        )
-    }
-
-    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         self.version += 1;
         let mut ended = 0;
@@ -269,10 +263,6 @@ impl CacheManager {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, ManagerError> {
-        self.recorded(|_, _| ManagerOperation::BumpEpoch, Self::bump_epoch_unrecorded)
-    }
-
-    fn bump_epoch_unrecorded(&mut self) -> Result<u64, ManagerError> {
         self.version += 1;
         let epoch = self.tiers.bump_epoch()?;
         self.tell_changed(None);
@@ -286,10 +276,6 @@ impl CacheManager {
     /// [`PoolError::InUse`] while requests or fences hold blocks of the device, [`TierError::InUse`] while they hold blocks of
     /// the host: a request that is swapped out would bring back what it has there. Nothing has changed then.
     pub fn reset(&mut self) -> Result<usize, ManagerError> {
-        self.recorded(|_, _| ManagerOperation::Reset, Self::reset_unrecorded)
-    }
-
-    fn reset_unrecorded(&mut self) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let forgotten = self.tiers.reset()?;
         self.tell_changed(None);
@@ -302,13 +288,6 @@ impl CacheManager {
     /// # Errors
     /// Unknown ids.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) },
-            |manager| manager.drop_cached_unrecorded(blocks),
-        )
-    }
-
-    fn drop_cached_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, ManagerError> {
         self.check_poison()?;
         let dropped = self.tiers.device_mut().drop_cached(blocks)?;
         self.tell_changed(None);
@@ -321,13 +300,6 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::Shrink`].
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::Resize { num_blocks },
-            |manager| manager.resize_unrecorded(num_blocks),
-        )
-    }
-
-    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), ManagerError> {
         self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
         self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;

@@ -23,8 +23,7 @@ use super::request::{RequestId, RequestRef, RequestState};
 use super::{Admission, CacheManager};
 use crate::error::PoolError;
 use crate::hash::HashCursor;
-use crate::journal::{ManagerOperation, RangeRecord};
-use crate::retention::{HintReport, Retention, RetentionStats, TenantId};
+use crate::retention::{HintReport, RetentionStats, TenantId};
 
 impl CacheManager {
     /// [`Self::admit`], with what is known of the request.
@@ -64,29 +63,11 @@ impl CacheManager {
         cursor: HashCursor,
         hints: &RequestHints,
     ) -> Result<Admission, Refused> {
-        let id = id.into();
-        if self.journal.is_none() {
-            return self.admit_unrecorded(id, cursor, hints);
-        }
-        let request = id.clone();
-        let result = self.admit_unrecorded(id, cursor, hints);
-        if let Some(journal) = self.journal.take() {
-            self.record_admission(journal, request, hints, &result);
-        }
-        result
-    }
-
-    fn admit_unrecorded(
-        &mut self,
-        id: RequestId,
-        cursor: HashCursor,
-        hints: &RequestHints,
-    ) -> Result<Admission, Refused> {
         let hints = match self.check_hints(hints) {
             Ok(hints) => hints,
             Err(error) => return Err(Refused { error, cursor: Box::new(cursor) }),
         };
-        self.admit_hinted(id, cursor, hints)
+        self.admit_hinted(id.into(), cursor, hints)
     }
 
     /// What is kept of hints that are sound.
@@ -165,23 +146,8 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         ranges: &[RetentionRange],
     ) -> Result<HintReport, ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Retain {
-                request: manager.name(id),
-                ranges: ranges.iter().map(RangeRecord::from).collect(),
-            },
-            |manager| manager.retain_unrecorded(id, ranges),
-        )
-    }
-
-    fn retain_unrecorded(
-        &mut self,
-        id: RequestRef<'_>,
-        ranges: &[RetentionRange],
-    ) -> Result<HintReport, ManagerError> {
         self.check_retention("retain blocks")?;
-        let slot = self.slot(id)?;
+        let slot = self.slot(id.into())?;
         self.check_ranges(ranges)?;
         let new = Hints::of(ranges, self.now());
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
@@ -203,16 +169,8 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         tenant: TenantId,
     ) -> Result<(), ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::SetTenant { request: manager.name(id), tenant: tenant.0 },
-            |manager| manager.set_tenant_unrecorded(id, tenant),
-        )
-    }
-
-    fn set_tenant_unrecorded(&mut self, id: RequestRef<'_>, tenant: TenantId) -> Result<(), ManagerError> {
         self.check_retention("assign tenants")?;
-        let slot = self.slot(id)?;
+        let slot = self.slot(id.into())?;
         let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
             return Err(super::lost_slot());
         };
@@ -233,8 +191,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         start_token: usize,
     ) -> Result<HintReport, ManagerError> {
-        let retention = Retention::END_OF_LIFE;
-        self.retain(id, &[RetentionRange { start: start_token, end: None, retention }])
+        self.retain(id, &[RetentionRange::end_of_life(start_token)])
     }
 
     /// [`Self::release`]; with `end_of_life`, its session has ended: its registered blocks that nobody else holds are demoted
@@ -249,26 +206,12 @@ impl CacheManager {
         after_step: Option<u64>,
         end_of_life: bool,
     ) -> Result<HintReport, ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Release { request: manager.name(id), after_step, end_of_life },
-            |manager| manager.release_with_unrecorded(id, after_step, end_of_life),
-        )
-    }
-
-    fn release_with_unrecorded(
-        &mut self,
-        id: RequestRef<'_>,
-        after_step: Option<u64>,
-        end_of_life: bool,
-    ) -> Result<HintReport, ManagerError> {
-        let slot = self.slot(id)?;
+        let slot = self.slot(id.into())?;
         let mut report = HintReport::default();
         if end_of_life {
             self.check_retention("end a session")?;
             self.check_settled(slot, "release it: complete or abort the swap first")?;
-            let all = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
-            let end = Hints::of(&[all], self.now());
+            let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
             let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else {
                 return Err(super::lost_slot());
             };
@@ -295,17 +238,6 @@ impl CacheManager {
         cursor: &HashCursor,
         ranges: &[RetentionRange],
     ) -> Result<HintReport, ManagerError> {
-        self.recorded(
-            |manager, journal| manager.retain_prefix_record(journal, cursor, ranges),
-            |manager| manager.retain_prefix_unrecorded(cursor, ranges),
-        )
-    }
-
-    fn retain_prefix_unrecorded(
-        &mut self,
-        cursor: &HashCursor,
-        ranges: &[RetentionRange],
-    ) -> Result<HintReport, ManagerError> {
         self.check_retention("retain blocks")?;
         self.check_cursor(cursor)?;
         self.check_ranges(ranges)?;
@@ -325,8 +257,7 @@ impl CacheManager {
         cursor: &HashCursor,
         start_token: usize,
     ) -> Result<HintReport, ManagerError> {
-        let retention = Retention::END_OF_LIFE;
-        self.retain_prefix(cursor, &[RetentionRange { start: start_token, end: None, retention }])
+        self.retain_prefix(cursor, &[RetentionRange::end_of_life(start_token)])
     }
 
     /// Lets time pass: see [`crate::BlockPool::advance_time`].
@@ -334,13 +265,6 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::AdvanceTime { now },
-            |manager| manager.advance_time_unrecorded(now),
-        )
-    }
-
-    fn advance_time_unrecorded(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
         Ok(self.tiers.device_mut().advance_time(now)?)
     }

@@ -28,7 +28,7 @@ pub(super) enum Planned {
         cursor: Box<HashCursor>,
         staged: Staged,
         hints: Option<Box<Hints>>,
-        /// What the hints are made of, for the journal.
+        /// What the hints are made of.
         said: Option<Box<RequestHints>>,
     },
     Resume {
@@ -195,7 +195,7 @@ impl CacheManager {
                 staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
                 let cached = self.count_in(plan, &staged);
                 plan.named.insert(id.clone());
-                let said = (self.journal.is_some() && hints.is_some()).then(|| Box::new(said.clone()));
+                let said = hints.is_some().then(|| Box::new(said.clone()));
                 plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged, hints, said });
                 Ok(cached)
             }
@@ -341,17 +341,6 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.
     pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
-        let Some(mut journal) = self.journal.take() else { return self.commit_step_unrecorded(plan) };
-        let mut record = self.step_record(&mut journal, plan);
-        self.journal = Some(journal);
-        let result = self.commit_step_unrecorded(plan);
-        if let Some(journal) = self.journal.take() {
-            self.note_step(journal, &mut record, &result);
-        }
-        result
-    }
-
-    fn commit_step_unrecorded(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
         self.check_current(plan)?;
         let operations = std::mem::take(&mut plan.operations);
         // From here on nothing can fail, short of a broken invariant.

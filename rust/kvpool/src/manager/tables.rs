@@ -6,7 +6,6 @@ use super::error::ManagerError;
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
 use crate::block::BlockId;
-use crate::journal::ManagerOperation;
 use crate::sequence::Sequence;
 use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
 
@@ -37,17 +36,8 @@ impl CacheManager {
         parent: impl Into<RequestRef<'a>>,
         child: impl Into<RequestId>,
     ) -> Result<(), ManagerError> {
-        let (parent, child) = (parent.into(), child.into());
-        let id = child.clone();
-        self.recorded(
-            |manager, _| ManagerOperation::Fork { parent: manager.name(parent), child: id },
-            |manager| manager.fork_unrecorded(parent, child),
-        )
-    }
-
-    fn fork_unrecorded(&mut self, parent: RequestRef<'_>, child: RequestId) -> Result<(), ManagerError> {
-        let id = child;
-        let slot = self.slot_in(parent, RequestState::Running, "fork it")?;
+        let id = child.into();
+        let slot = self.slot_in(parent.into(), RequestState::Running, "fork it")?;
         if self.slots.contains_key(&id) {
             return Err(ManagerError::DuplicateRequest { id });
         }
@@ -74,15 +64,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         num_tokens: usize,
     ) -> Result<(), ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::Truncate { request: manager.name(id), tokens: num_tokens },
-            |manager| manager.truncate_unrecorded(id, num_tokens),
-        )
-    }
-
-    fn truncate_unrecorded(&mut self, id: RequestRef<'_>, num_tokens: usize) -> Result<(), ManagerError> {
-        let slot = self.slot_in(id, RequestState::Running, "truncate it")?;
+        let slot = self.slot_in(id.into(), RequestState::Running, "truncate it")?;
         let request = self.at(slot)?;
         let least = (request.sequence.trimmed * self.tiers.device().block_size()).max(1);
         let tokens = request.sequence.num_tokens();
@@ -109,15 +91,7 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         window: usize,
     ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.recorded(
-            |manager, _| ManagerOperation::TrimWindow { request: manager.name(id), window },
-            |manager| manager.trim_window_unrecorded(id, window),
-        )
-    }
-
-    fn trim_window_unrecorded(&mut self, id: RequestRef<'_>, window: usize) -> Result<usize, ManagerError> {
-        let slot = self.slot_in(id, RequestState::Running, "trim it")?;
+        let slot = self.slot_in(id.into(), RequestState::Running, "trim it")?;
         let (sequence, tiers) = self.parts(slot)?;
         let trimmed = sequence.trim(tiers, window)?;
         self.version += 1;
@@ -130,10 +104,6 @@ impl CacheManager {
     /// # Errors
     /// Only if a pool is poisoned.
     pub fn take_plan(&mut self) -> Result<TransferPlan, ManagerError> {
-        self.recorded(|_, _| ManagerOperation::TakePlan, Self::take_plan_unrecorded)
-    }
-
-    fn take_plan_unrecorded(&mut self) -> Result<TransferPlan, ManagerError> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
         self.version += 1;
@@ -205,13 +175,6 @@ impl CacheManager {
     /// [`ManagerError::OutOfBlocks`] of the host, [`ManagerError::NoHostTier`], [`ManagerError::EmptyGroup`],
     /// [`ManagerError::NamedTwice`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`].
     pub fn begin_swap_out(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId, ManagerError> {
-        self.recorded(
-            |manager, _| ManagerOperation::BeginSwapOut { requests: manager.names(ids) },
-            |manager| manager.begin_swap_out_unrecorded(ids),
-        )
-    }
-
-    fn begin_swap_out_unrecorded(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId, ManagerError> {
         let (slots, references) = self.group(ids, RequestState::Running, "swap it out")?;
         let swap = self.tiers.begin_swap(&references, DEVICE, HOST)?;
         self.depart(swap, Move { slots, to: HOST })
@@ -222,13 +185,6 @@ impl CacheManager {
     /// # Errors
     /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, the watermark respected while others run.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId, ManagerError> {
-        self.recorded(
-            |manager, _| ManagerOperation::BeginSwapIn { requests: manager.names(ids) },
-            |manager| manager.begin_swap_in_unrecorded(ids),
-        )
-    }
-
-    fn begin_swap_in_unrecorded(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId, ManagerError> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let swap = self.tiers.begin_swap_leaving(&references, HOST, DEVICE, self.reserve())?;
         self.tell_changed(slots.first().copied());
@@ -258,13 +214,6 @@ impl CacheManager {
     /// # Errors
     /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
     pub fn complete_swap(&mut self, swap: SwapId) -> Result<Vec<(BlockId, BlockId)>, ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::CompleteSwap { swap: swap.get() },
-            |manager| manager.complete_swap_unrecorded(swap),
-        )
-    }
-
-    fn complete_swap_unrecorded(&mut self, swap: SwapId) -> Result<Vec<(BlockId, BlockId)>, ManagerError> {
         let pairs = self.tiers.complete_swap(swap)?;
         self.tell_changed(None);
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
@@ -285,13 +234,6 @@ impl CacheManager {
     /// # Errors
     /// [`crate::TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, swap: SwapId) -> Result<(), ManagerError> {
-        self.recorded(
-            |_, _| ManagerOperation::AbortSwap { swap: swap.get() },
-            |manager| manager.abort_swap_unrecorded(swap),
-        )
-    }
-
-    fn abort_swap_unrecorded(&mut self, swap: SwapId) -> Result<(), ManagerError> {
         self.tiers.abort_swap(swap)?;
         let Some(Move { slots, to }) = self.swaps.remove(&swap) else { return Ok(()) };
         for slot in slots {

@@ -111,11 +111,9 @@ impl BlockPool {
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
-    /// Poisons the pool: an internal invariant broke during an operation. What the journal has collected is written.
+    /// Poisons the pool: an internal invariant broke during an operation.
     #[cold]
-    pub(super) fn broken(&mut self, reason: String) -> PoolError {
-        let error = self.condemn(|| reason);
-        self.flush_journal();
-        error
+    pub(super) fn broken(&self, reason: String) -> PoolError {
+        self.condemn(|| reason)
     }
 }

@@ -9,7 +9,6 @@ use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
 use crate::fence::Ticket;
 use crate::free_list::check_id;
-use crate::journal::{Check, Ids, PoolOperation};
 use crate::list::try_reserve;
 use crate::retention::EvictionCause;
 
@@ -29,16 +28,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        let before = out.len();
-        let result = self.allocate_unrecorded(n, out);
-        if let Some(journal) = self.journal.take() {
-            let answer = result.as_ref().map(|()| &out[before..]);
-            self.note(journal, &PoolOperation::Allocate { blocks: n }, Check::of(&answer));
-        }
-        result
-    }
-
-    fn allocate_unrecorded(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
         self.check_poison()?;
         let available = self.num_available();
         if n > available {
@@ -110,13 +99,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a block without references (only a lookup takes cached-free blocks); unknown ids.
     pub fn acquire(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Acquire { blocks: Ids::pack(blocks) },
-            |inner| inner.acquire_unrecorded(blocks),
-        )
-    }
-
-    fn acquire_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.add_references(blocks, true)
     }
 
@@ -152,13 +134,6 @@ impl BlockPool {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
     /// ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Release { blocks: Ids::pack(blocks) },
-            |inner| inner.release_unrecorded(blocks),
-        )
-    }
-
-    pub(super) fn release_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.give_up(&blocks.iter())?;
         self.tell_changed(blocks);
         Ok(())
@@ -197,13 +172,6 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::ReleaseTable { blocks: Ids::pack(table) },
-            |inner| inner.release_table_unrecorded(table),
-        )
-    }
-
-    fn release_table_unrecorded(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
         self.give_up(&table.iter().rev())?;
         self.tell_changed(table);
         Ok(())
@@ -347,15 +315,8 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_after(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::ReleaseAfter { blocks: Ids::pack(blocks), step },
-            |inner| inner.release_after_unrecorded(blocks, step),
-        )
-    }
-
-    fn release_after_unrecorded(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
         if self.fences.is_completed(step) {
-            return self.release_unrecorded(blocks);
+            return self.release(blocks);
         }
         self.check_poison()?;
         self.check_releasable(blocks)?;
@@ -369,13 +330,8 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn fence(&mut self) -> Result<Ticket, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Fence,
-            |inner| {
-                inner.check_poison()?;
-                Ok(inner.fences.open())
-            },
-        )
+        self.check_poison()?;
+        Ok(self.fences.open())
     }
 
     /// Releases blocks that may still be read or written until `ticket` ends: then they become free or cached-free, and not
@@ -397,17 +353,12 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::UnknownTicket`]; as [`Self::release`].
     pub fn release_until(&mut self, blocks: &[BlockId], ticket: Ticket) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::ReleaseUntil { blocks: Ids::pack(blocks), ticket: ticket.get() },
-            |inner| {
-                inner.check_poison()?;
-                inner.check_ticket(ticket)?;
-                inner.check_releasable(blocks)?;
-                inner.fences.add_until(&mut inner.records, ticket, blocks);
-                inner.tell_changed(blocks);
-                Ok(())
-            },
-        )
+        self.check_poison()?;
+        self.check_ticket(ticket)?;
+        self.check_releasable(blocks)?;
+        self.fences.add_until(&mut self.records, ticket, blocks);
+        self.tell_changed(blocks);
+        Ok(())
     }
 
     /// Ends a fence. Returns how many references it held. O(those references).
@@ -415,15 +366,10 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::EndFence { ticket: ticket.get() },
-            |inner| {
-                inner.check_poison()?;
-                inner.check_ticket(ticket)?;
-                let ended = inner.fences.close(ticket).unwrap_or_default();
-                inner.end_fences(ended, false)
-            },
-        )
+        self.check_poison()?;
+        self.check_ticket(ticket)?;
+        let ended = self.fences.close(ticket).unwrap_or_default();
+        self.end_fences(ended, false)
     }
 
     fn check_ticket(&self, ticket: Ticket) -> Result<(), PoolError> {
@@ -438,13 +384,6 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned. Completing a step twice, or one that fenced nothing, is fine.
     pub fn complete_step(&mut self, step: u64) -> Result<usize, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::CompleteStep { step },
-            |inner| inner.complete_step_unrecorded(step),
-        )
-    }
-
-    fn complete_step_unrecorded(&mut self, step: u64) -> Result<usize, PoolError> {
         self.check_poison()?;
         let ended = self.fences.complete(step);
         self.end_fences(ended, false)
@@ -477,13 +416,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`] for a free block, unknown ids; [`PoolError::InvalidConfig`] for a time that is not a number.
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::MarkAccessed { blocks: Ids::pack(blocks), time },
-            |inner| inner.mark_accessed_unrecorded(blocks, time),
-        )
-    }
-
-    fn mark_accessed_unrecorded(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
             return Err(PoolError::InvalidConfig {
@@ -512,13 +444,6 @@ impl BlockPool {
     /// # Errors
     /// Unknown ids.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Evict { blocks: Ids::pack(blocks) },
-            |inner| inner.evict_unrecorded(blocks),
-        )
-    }
-
-    fn evict_unrecorded(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "evicted")?;
@@ -552,10 +477,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize, PoolError> {
-        self.recorded(|_, _, _| PoolOperation::Reset, Self::reset_unrecorded)
-    }
-
-    fn reset_unrecorded(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.check_idle()?;
         self.forget(ClearCause::Reset)
@@ -577,10 +498,6 @@ impl BlockPool {
     /// # Errors
     /// Only if the pool is poisoned.
     pub fn bump_epoch(&mut self) -> Result<u64, PoolError> {
-        self.recorded(|_, _, _| PoolOperation::BumpEpoch, Self::bump_epoch_unrecorded)
-    }
-
-    fn bump_epoch_unrecorded(&mut self) -> Result<u64, PoolError> {
         self.check_poison()?;
         let ended = ClearCause::Epoch(self.epoch);
         self.epoch += 1;
@@ -612,13 +529,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::Shrink`] for fewer blocks than there are, or more than a pool can have.
     pub fn resize(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Resize { num_blocks },
-            |inner| inner.resize_unrecorded(num_blocks),
-        )
-    }
-
-    fn resize_unrecorded(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         self.check_poison()?;
         let from = self.num_blocks();
         if num_blocks < from || num_blocks > MAX_BLOCKS {

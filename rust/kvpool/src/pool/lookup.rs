@@ -7,7 +7,6 @@ use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
-use crate::journal::{Ids, PoolOperation};
 use crate::prefix_index::{Index, Inserted, LOOKAHEAD};
 use crate::retention::TenantId;
 
@@ -161,18 +160,9 @@ impl BlockPool {
         max_blocks: usize,
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
-        self.recorded(
-            |pool, journal, found| PoolOperation::Match {
-                chain: pool.chain_record(journal, chain, found.as_ref().map_or(0, Vec::len)),
-                max_blocks,
-                tenant: tenant.map(|tenant| tenant.0),
-            },
-            |pool| {
-                let found = PrefixMatch { tenant, ..pool.find_prefix(chain, max_blocks)? };
-                pool.acquire_match(&found, chain.hashes())?;
-                Ok(found.blocks)
-            },
-        )
+        let found = PrefixMatch { tenant, ..self.find_prefix(chain, max_blocks)? };
+        self.acquire_match(&found, chain.hashes())?;
+        Ok(found.blocks)
     }
 
     /// What [`Self::match_and_acquire`] would find now. Changes nothing, counts nothing. O(blocks matched).
@@ -187,6 +177,12 @@ impl BlockPool {
         Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
     }
 
+    /// Whether a block is registered under the hash of a chain's block at `position`, computed or not. O(1).
+    #[must_use]
+    pub fn is_indexed(&self, chain: &HashChain, position: usize) -> bool {
+        self.index.is_registered(&self.records, chain, position)
+    }
+
     /// Registers held blocks as the chain's blocks `start..`: they are immutable from now on. Nothing matches them
     /// before [`Self::mark_computed`]. Stops at a hash collision, which is counted; the caller's blocks stay usable,
     /// they are just not cached. O(blocks), allocates nothing.
@@ -195,22 +191,6 @@ impl BlockPool {
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], [`PoolError::ChainTooShort`], [`PoolError::TooDeep`] behind
     /// the first 2^28 blocks of a chain, unknown ids, and what [`Self::match_and_acquire`] says of chains.
     pub fn register(
-        &mut self,
-        blocks: &[BlockId],
-        chain: &HashChain,
-        start: usize,
-    ) -> Result<Registered, PoolError> {
-        self.recorded(
-            |pool, journal, _| PoolOperation::Register {
-                blocks: Ids::pack(blocks),
-                chain: pool.chain_record(journal, chain, start),
-                start,
-            },
-            |inner| inner.register_unrecorded(blocks, chain, start),
-        )
-    }
-
-    fn register_unrecorded(
         &mut self,
         blocks: &[BlockId],
         chain: &HashChain,
@@ -277,13 +257,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotRegistered`], unknown ids.
     pub fn mark_computed(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::MarkComputed { blocks: Ids::pack(blocks) },
-            |inner| inner.mark_computed_unrecorded(blocks),
-        )
-    }
-
-    pub(super) fn mark_computed_unrecorded(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
         let records = &self.records[..];
         for &block in blocks {

@@ -38,7 +38,6 @@
 mod checks;
 #[cfg(feature = "fault-injection")]
 mod faults;
-mod journal;
 mod lifetime;
 mod lookup;
 pub(crate) mod observe;
@@ -59,7 +58,6 @@ use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::Fences;
 use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
-use crate::journal::Journal;
 use crate::prefix_index::Index;
 use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
@@ -170,7 +168,6 @@ pub struct BlockPool {
     counters: Counters,
     /// Why it refuses work, once it does. Set through a shared reference, too: a lookup that finds a block changed says so.
     poison: OnceLock<Box<str>>,
-    journal: Option<Box<Journal>>,
     /// Reused by every release, so that a steady state allocates nothing.
     idle: Vec<BlockId>,
     candidates: Vec<Candidate>,
@@ -234,7 +231,6 @@ impl BlockPool {
             epoch: 0,
             counters: Counters::default(),
             poison: OnceLock::new(),
-            journal: None,
             idle: Vec::new(),
             candidates: Vec::new(),
         })

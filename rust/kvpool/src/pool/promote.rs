@@ -8,7 +8,6 @@ use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
-use crate::journal::{LinkRecord, PoolOperation};
 use crate::prefix_index::{Index, Inserted};
 
 impl BlockPool {
@@ -36,13 +35,6 @@ impl BlockPool {
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
     pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
-        self.recorded(
-            |_, journal, _| PoolOperation::Promote { block: block.get(), link: journal.link(link) },
-            |inner| inner.promote_unrecorded(block, link),
-        )
-    }
-
-    fn promote_unrecorded(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
         check_id(block, self.num_blocks(), "promoted")?;
         if self.num_holders(block) == 0 {
@@ -52,7 +44,7 @@ impl BlockPool {
             return Err(PoolError::AlreadyRegistered { block });
         }
         if let Some(shared) = self.acquire_link(&link.as_ref())? {
-            self.release_unrecorded(&[block])?;
+            self.release(&[block])?;
             return Ok(shared);
         }
         match self.index.insert(&mut self.records, block, &link.as_ref()) {
@@ -72,13 +64,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.
     pub fn acquire_registered(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::AcquireRegistered { link: LinkRecord::new(link) },
-            |inner| inner.acquire_registered_unrecorded(link),
-        )
-    }
-
-    fn acquire_registered_unrecorded(&mut self, link: &ChainLink) -> Result<Option<BlockId>, PoolError> {
         self.check_link(link)?;
         let shared = self.acquire_link(&link.as_ref())?;
         self.counters.collisions +=
@@ -149,6 +134,6 @@ impl BlockPool {
         }
         self.note_registered(block, content, None);
         self.tell_registered(&[block], None);
-        self.mark_computed_unrecorded(&[block])
+        self.mark_computed(&[block])
     }
 }

@@ -5,7 +5,6 @@ use crate::block::BlockId;
 use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
-use crate::journal::{Ids, PoolOperation};
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 impl BlockPool {
@@ -28,17 +27,6 @@ impl BlockPool {
     /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is not a number of
     /// seconds, or that is given before any [`Self::advance_time`].
     pub fn retain(&mut self, blocks: &[BlockId], retention: Retention) -> Result<HintReport, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::Retain { blocks: Ids::pack(blocks), retention: retention.into() },
-            |inner| inner.retain_unrecorded(blocks, retention),
-        )
-    }
-
-    fn retain_unrecorded(
-        &mut self,
-        blocks: &[BlockId],
-        retention: Retention,
-    ) -> Result<HintReport, PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "retained")?;
@@ -65,13 +53,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
     pub fn assign_tenant(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::AssignTenant { blocks: Ids::pack(blocks), tenant: tenant.0 },
-            |inner| inner.assign_tenant_unrecorded(blocks, tenant),
-        )
-    }
-
-    fn assign_tenant_unrecorded(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
         self.check_poison()?;
         for &block in blocks {
             check_id(block, self.num_blocks(), "assigned to a tenant")?;
@@ -89,13 +70,6 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
-        self.recorded(
-            |_, _, _| PoolOperation::AdvanceTime { now },
-            |inner| inner.advance_time_unrecorded(now),
-        )
-    }
-
-    fn advance_time_unrecorded(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.retainer("keep time")?.advance_time(now)
     }

@@ -36,7 +36,6 @@ use hashbrown::HashMap;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::Evictor;
-use crate::journal::Journal;
 use crate::pool::observe::PoolObserver;
 use crate::pool::{BlockPool, PoolConfig};
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
@@ -143,14 +142,6 @@ impl Tiers {
         Ok(Self::of(pools)?)
     }
 
-    /// One pool, whose operations `journal` records. Copies and swaps are not its operations, so a journal is of one tier.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn with_journal(config: PoolConfig, journal: Journal) -> Result<Self, TierError> {
-        Ok(Self::of(vec![BlockPool::with_journal(config, journal)?])?)
-    }
-
     fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
         let refuse = |field, value: String, expected: &str| {
             Err(TierError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
@@ -209,11 +200,6 @@ impl Tiers {
         self.pools.is_empty()
     }
 
-    /// Whether a pool of any tier refuses work.
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.pools.iter().any(|pool| pool.poison_reason().is_some())
-    }
-
     /// Why a pool refuses work, if one does: then nothing is done with any of them.
     #[must_use]
     pub fn poison_reason(&self) -> Option<&str> {
@@ -241,6 +227,7 @@ impl Tiers {
     }
 
     /// The same, to be changed.
+    #[cfg(feature = "fault-injection")]
     pub(crate) fn pools_mut(&mut self) -> &mut [BlockPool] {
         &mut self.pools
     }
@@ -410,7 +397,7 @@ impl Tiers {
     /// nothing has changed. [`Self::bump_epoch`] always succeeds.
     pub fn reset(&mut self) -> Result<usize, TierError> {
         self.check_poison()?;
-        // The device comes first, and refuses for itself: its journal, if there is one, tells of that, too.
+        // The device comes first, and refuses for itself.
         if self.device().check_idle().is_ok() {
             for (tier, pool) in self.pools.iter().enumerate() {
                 pool.check_idle().map_err(|error| match error {

@@ -5,9 +5,6 @@
 
 mod digest;
 mod faults;
-mod journal;
-mod observers;
-mod panics;
 mod poison;
 mod scrubs;
 mod world;

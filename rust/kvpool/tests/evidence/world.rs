@@ -10,25 +10,9 @@ use kvpool::{
     HasherConfig, PoolConfig, PoolError, Verify,
 };
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
+pub(crate) use kvpool_testing::Numbers;
 
 const BLOCK_SIZE: usize = 2;
-
-/// `SplitMix64`: the same numbers for the same seed, everywhere.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers(pub(crate) u64);
-
-impl Numbers {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
 
 /// What a pool is made of.
 #[derive(Clone, Copy, Debug)]

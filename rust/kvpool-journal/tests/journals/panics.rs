@@ -3,13 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kvpool::journal::{ManagerOperation, PoolOperation};
 use kvpool::{
     BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation, ManagerConfig,
     Policy, PoolConfig, PoolError, RequestRef, eviction_policy,
 };
+use kvpool_journal::{Journal, Journaled, ManagerOperation, PoolOperation, ops as op};
 
-use super::journal::Shared;
+use super::poison::Shared;
 
 /// First in, first out, until it is asked for a victim.
 #[derive(Clone, Debug, Default)]
@@ -77,24 +77,27 @@ fn request() -> RequestRef<'static> {
 fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
     let sink = Shared::default();
     let config = PoolConfig { num_blocks: 4, block_size: 2, eviction: BOMB, ..PoolConfig::default() };
-    let mut pool = BlockPool::with_journal(config, sink.journal()).unwrap();
+    let mut pool = Journaled::<BlockPool>::with_journal(config, sink.journal()).unwrap();
     let prompt =
         CacheManager::new(ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() })
             .unwrap()
             .prepare(&[1, 2, 3, 4, 5, 6], ExtraKeys::default())
             .unwrap();
-    let table = pool.allocate(3).unwrap();
-    pool.register(&table, prompt.chain(), 0).unwrap();
-    pool.mark_computed(&table).unwrap();
-    pool.release_table(&table).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2))).is_err());
-    assert_eq!(pool.journal().map(kvpool::journal::Journal::operations), Some(4));
+    let table = pool.apply(op::pool::Allocate { blocks: 3 }).unwrap();
+    pool.apply(op::pool::Register { blocks: &table, chain: prompt.chain(), start: 0 }).unwrap();
+    pool.apply(op::pool::MarkComputed { blocks: &table }).unwrap();
+    pool.apply(op::pool::ReleaseTable { blocks: &table }).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.apply(op::pool::Allocate { blocks: 2 }))).is_err());
+    assert_eq!(pool.journal().map(Journal::operations), Some(4));
     // Looks answer, and make nothing good.
     assert_eq!((pool.num_usable(), pool.stats().registered), (3, 3));
     for _ in 0..2 {
-        assert_eq!(pool.allocate(1).unwrap_err().to_string(), REASON);
+        assert_eq!(pool.apply(op::pool::Allocate { blocks: 1 }).unwrap_err().to_string(), REASON);
     }
-    assert!(matches!(pool.match_and_acquire(prompt.chain(), 3), Err(PoolError::Poisoned { .. })));
+    assert!(matches!(
+        pool.apply(op::pool::Match { chain: prompt.chain(), max_blocks: 3, tenant: None }),
+        Err(PoolError::Poisoned { .. })
+    ));
     let written = sink.operations::<PoolOperation>();
     assert!(
         matches!(
@@ -114,22 +117,38 @@ fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
 fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
     let sink = Shared::default();
     let config = ManagerConfig { num_blocks: 4, block_size: 2, eviction: BOMB, ..ManagerConfig::default() };
-    let mut manager = CacheManager::with_journal(config, sink.journal()).unwrap();
+    let mut manager = Journaled::<CacheManager>::with_journal(config, sink.journal()).unwrap();
     let mut admit = |tokens: &[u32]| {
         let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
         let admitted = catch_unwind(AssertUnwindSafe(|| {
-            manager.admit(1, prompt).map(drop).map_err(|refused| refused.error)
+            manager.apply(op::manager::Admit::new(1, prompt)).map(drop).map_err(|refused| refused.error)
         }));
         if let Ok(Ok(())) = admitted {
-            manager.commit(request(), tokens.len()).unwrap();
-            manager.release(request(), None).unwrap();
+            manager.apply(op::manager::Commit { request: request(), computed_tokens: tokens.len() }).unwrap();
+            manager
+                .apply(op::manager::Release { request: request(), after_step: None, end_of_life: false })
+                .unwrap();
         }
         admitted
     };
     assert_eq!(admit(&[1, 2, 3, 4, 5, 6]).unwrap(), Ok(()));
     assert!(admit(&[7, 8, 9, 10, 11, 12]).is_err());
-    assert_eq!(manager.journal().map(kvpool::journal::Journal::operations), Some(3));
+    assert_eq!(manager.journal().map(Journal::operations), Some(3));
     let refused = manager.prepare(&[7, 8], ExtraKeys::default()).unwrap_err();
     assert!(refused.to_string().contains("panicked in the middle of an operation"), "{refused}");
-    assert!(matches!(sink.operations::<ManagerOperation>()[0], ManagerOperation::Admit { .. }));
+    // Nobody has asked anything since: what led there is written when the manager goes.
+    assert!(sink.operations::<ManagerOperation>().is_empty());
+    drop(manager);
+    let written = sink.operations::<ManagerOperation>();
+    assert!(
+        matches!(
+            written[..],
+            [
+                ManagerOperation::Admit { .. },
+                ManagerOperation::Commit { .. },
+                ManagerOperation::Release { .. }
+            ]
+        ),
+        "{written:?}"
+    );
 }

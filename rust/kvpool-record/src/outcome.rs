@@ -1,13 +1,12 @@
 //! Checks of results: a number that two runs have in common if they answered the same.
 
-use super::super::{
-    Admission, BlockId, ManagerError, NewBlock, PoolError, Registered, StepOutcome, SwapId, TableChange,
-    Ticket, TierError, TransferPlan,
+use kvpool::hash::HashError;
+use kvpool::retention::HintReport;
+use kvpool::{
+    Admission, BlockId, ManagerError, NewBlock, PoolError, Refusal, Refused,
+    Registered, StepOutcome, SwapId, TableChange, Ticket, TierError, Transfer, TransferPlan,
 };
-use crate::error::Refusal;
-use crate::hash::HashError;
-use crate::retention::HintReport;
-use crate::tiers::Transfer;
+use kvpool_observe::{BlockEvent, EventBatch};
 
 /// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +167,7 @@ impl Outcome for StepOutcome {
             Self::Appended(changes) => changes.add_to(check),
             Self::Preempted => check.add(3),
             Self::Released => check.add(4),
+            _ => check.add(5),
         }
     }
 }
@@ -183,6 +183,29 @@ impl Outcome for Transfer {
 impl Outcome for TransferPlan {
     fn add_to(&self, check: &mut Check) {
         self.transfers().add_to(check);
+    }
+}
+
+impl Outcome for EventBatch {
+    fn add_to(&self, check: &mut Check) {
+        self.events.add_to(check);
+    }
+}
+
+impl Outcome for BlockEvent {
+    fn add_to(&self, check: &mut Check) {
+        match self {
+            Self::Stored { hash, block, .. } => {
+                check.add(hash.key());
+                block.add_to(check);
+            }
+            Self::Removed { hash, block } => {
+                check.add(!hash.key());
+                block.add_to(check);
+            }
+            Self::Cleared { epoch } => check.add(*epoch),
+            _ => check.add(u64::MAX),
+        }
     }
 }
 
@@ -221,6 +244,8 @@ impl Outcome for PoolError {
             Self::Poisoned { .. } => 119,
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
+            // As of managers.
+            _ => 199,
         });
     }
 }
@@ -259,6 +284,14 @@ impl Outcome for ManagerError {
             Self::BadComputedCount { .. } => 410,
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
+            // Kinds that came later: they get numbers here when they come.
+            _ => 499,
         });
+    }
+}
+
+impl Outcome for Refused {
+    fn add_to(&self, check: &mut Check) {
+        self.error.add_to(check);
     }
 }

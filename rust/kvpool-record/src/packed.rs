@@ -1,10 +1,9 @@
 //! Lists of numbers as byte strings: copied in one go, and read back without trust.
 
+use kvpool::BlockId;
+use kvpool::hash::{BlockHash, Fingerprint};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
-
-use crate::block::BlockId;
-use crate::hash::{BlockHash, Fingerprint};
 
 /// Items of `N` bytes each, little endian.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -75,7 +74,7 @@ impl Keys {
     }
 
     /// Adds a number at the end.
-    pub(crate) fn push(&mut self, key: u64) {
+    pub fn push(&mut self, key: u64) {
         self.0.extend_from_slice(&key.to_le_bytes());
     }
 

@@ -2,12 +2,12 @@
 //!
 //! The order of variants is the format: new ones go to the end.
 
+use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
+use kvpool::{RequestHints, RequestId, RetentionRange};
 use serde::{Deserialize, Serialize};
 
-use super::settings::{RequestIdRecord, request_ids};
-use super::{ChainRecord, Ids, Keys, LinkRecord};
-use crate::manager::{RequestHints, RequestId, RetentionRange};
-use crate::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
+use crate::settings::{RequestIdRecord, request_ids};
+use crate::{ChainRecord, Ids, Keys, LinkRecord};
 
 /// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,63 +18,63 @@ pub enum Entry<O> {
     Digest(u64),
 }
 
-/// A call of a [`crate::BlockPool`].
+/// A call of a [`kvpool::BlockPool`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum PoolOperation {
-    /// [`crate::BlockPool::allocate`]
+    /// [`kvpool::BlockPool::allocate`]
     Allocate { blocks: usize },
-    /// [`crate::BlockPool::acquire`]
+    /// [`kvpool::BlockPool::acquire`]
     Acquire { blocks: Ids },
-    /// [`crate::BlockPool::release`]
+    /// [`kvpool::BlockPool::release`]
     Release { blocks: Ids },
-    /// [`crate::BlockPool::release_table`]
+    /// [`kvpool::BlockPool::release_table`]
     ReleaseTable { blocks: Ids },
-    /// [`crate::BlockPool::release_after`]
+    /// [`kvpool::BlockPool::release_after`]
     ReleaseAfter { blocks: Ids, step: u64 },
-    /// [`crate::BlockPool::complete_step`]
+    /// [`kvpool::BlockPool::complete_step`]
     CompleteStep { step: u64 },
-    /// [`crate::BlockPool::match_and_acquire_for`]
+    /// [`kvpool::BlockPool::match_and_acquire_for`]
     Match { chain: ChainRecord, max_blocks: usize, tenant: Option<u32> },
-    /// [`crate::BlockPool::register`]
+    /// [`kvpool::BlockPool::register`]
     Register { blocks: Ids, chain: ChainRecord, start: usize },
-    /// [`crate::BlockPool::mark_computed`]
+    /// [`kvpool::BlockPool::mark_computed`]
     MarkComputed { blocks: Ids },
-    /// [`crate::BlockPool::promote`]
+    /// [`kvpool::BlockPool::promote`]
     Promote { block: u32, link: LinkRecord },
-    /// [`crate::BlockPool::acquire_registered`]
+    /// [`kvpool::BlockPool::acquire_registered`]
     AcquireRegistered { link: LinkRecord },
-    /// [`crate::BlockPool::mark_accessed`]
+    /// [`kvpool::BlockPool::mark_accessed`]
     MarkAccessed { blocks: Ids, time: f64 },
-    /// [`crate::BlockPool::drop_cached`]
+    /// [`kvpool::BlockPool::drop_cached`]
     Evict { blocks: Ids },
-    /// [`crate::BlockPool::reset`]
+    /// [`kvpool::BlockPool::reset`]
     Reset,
-    /// [`crate::BlockPool::bump_epoch`]
+    /// [`kvpool::BlockPool::bump_epoch`]
     BumpEpoch,
-    /// [`crate::BlockPool::resize`]
+    /// [`kvpool::BlockPool::resize`]
     Resize { num_blocks: usize },
-    /// [`crate::BlockPool::retain`]
+    /// [`kvpool::BlockPool::retain`]
     Retain { blocks: Ids, retention: RetentionRecord },
-    /// [`crate::BlockPool::assign_tenant`]
+    /// [`kvpool::BlockPool::assign_tenant`]
     AssignTenant { blocks: Ids, tenant: u32 },
-    /// [`crate::BlockPool::advance_time`]
+    /// [`kvpool::BlockPool::advance_time`]
     AdvanceTime { now: f64 },
-    /// [`crate::BlockPool::take_events`]
+    /// [`kvpool::BlockPool::take_events`]
     TakeEvents,
-    /// [`crate::BlockPool::fence`]
+    /// [`kvpool::BlockPool::fence`]
     Fence,
-    /// [`crate::BlockPool::release_until`]
+    /// [`kvpool::BlockPool::release_until`]
     ReleaseUntil { blocks: Ids, ticket: u64 },
-    /// [`crate::BlockPool::end_fence`]
+    /// [`kvpool::BlockPool::end_fence`]
     EndFence { ticket: u64 },
 }
 
-/// A call of a [`crate::CacheManager`].
+/// A call of a [`kvpool::CacheManager`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum ManagerOperation {
-    /// [`crate::CacheManager::admit_with`]; `foreign` is a prompt of another hasher.
+    /// [`kvpool::CacheManager::admit_with`]; `foreign` is a prompt of another hasher.
     Admit {
         #[serde(with = "RequestIdRecord")]
         request: RequestId,
@@ -82,61 +82,61 @@ pub enum ManagerOperation {
         foreign: bool,
         hints: HintsRecord,
     },
-    /// [`crate::CacheManager::resume`]; `rehashed` are the keys of a prompt that was hashed again.
+    /// [`kvpool::CacheManager::resume`]; `rehashed` are the keys of a prompt that was hashed again.
     Resume { request: Name, rehashed: Option<Rehashed> },
-    /// [`crate::CacheManager::release_with`]
+    /// [`kvpool::CacheManager::release_with`]
     Release { request: Name, after_step: Option<u64>, end_of_life: bool },
-    /// [`crate::CacheManager::preempt`]
+    /// [`kvpool::CacheManager::preempt`]
     Preempt { request: Name, after_step: Option<u64> },
-    /// [`crate::CacheManager::append`]; `filled` are the keys of the blocks that became full, row by row.
+    /// [`kvpool::CacheManager::append`]; `filled` are the keys of the blocks that became full, row by row.
     Append { rows: Rows, tokens: usize, commit_first: bool, filled: Keys, fingerprints: Keys },
-    /// [`crate::CacheManager::append_tokens`]
+    /// [`kvpool::CacheManager::append_tokens`]
     AppendTokens { request: Name, tokens: usize, lookahead: usize, filled: Keys, fingerprints: Keys },
-    /// [`crate::CacheManager::commit`]
+    /// [`kvpool::CacheManager::commit`]
     Commit { request: Name, computed_tokens: usize },
-    /// [`crate::CacheManager::commit_batch`]
+    /// [`kvpool::CacheManager::commit_batch`]
     CommitBatch { rows: Rows, computed_tokens: Vec<usize> },
-    /// [`crate::CacheManager::fork`]
+    /// [`kvpool::CacheManager::fork`]
     Fork {
         parent: Name,
         #[serde(with = "RequestIdRecord")]
         child: RequestId,
     },
-    /// [`crate::CacheManager::truncate`]
+    /// [`kvpool::CacheManager::truncate`]
     Truncate { request: Name, tokens: usize },
-    /// [`crate::CacheManager::trim_window`]
+    /// [`kvpool::CacheManager::trim_window`]
     TrimWindow { request: Name, window: usize },
-    /// [`crate::CacheManager::take_plan`]
+    /// [`kvpool::CacheManager::take_plan`]
     TakePlan,
-    /// [`crate::CacheManager::begin_swap_out`]
+    /// [`kvpool::CacheManager::begin_swap_out`]
     BeginSwapOut { requests: Vec<Name> },
-    /// [`crate::CacheManager::begin_swap_in`]
+    /// [`kvpool::CacheManager::begin_swap_in`]
     BeginSwapIn { requests: Vec<Name> },
-    /// [`crate::CacheManager::complete_swap`]
+    /// [`kvpool::CacheManager::complete_swap`]
     CompleteSwap { swap: u64 },
-    /// [`crate::CacheManager::abort_swap`]
+    /// [`kvpool::CacheManager::abort_swap`]
     AbortSwap { swap: u64 },
-    /// [`crate::CacheManager::commit_step`]; `stale` is a plan of an earlier state or of another manager.
+    /// [`kvpool::CacheManager::commit_step`]; `stale` is a plan of an earlier state or of another manager.
     CommitStep { planned: Vec<Planned>, stale: bool },
-    /// [`crate::CacheManager::retain`]
+    /// [`kvpool::CacheManager::retain`]
     Retain { request: Name, ranges: Vec<RangeRecord> },
-    /// [`crate::CacheManager::set_tenant`]
+    /// [`kvpool::CacheManager::set_tenant`]
     SetTenant { request: Name, tenant: u32 },
-    /// [`crate::CacheManager::retain_prefix`]
+    /// [`kvpool::CacheManager::retain_prefix`]
     RetainPrefix { prompt: ChainRecord, foreign: bool, ranges: Vec<RangeRecord> },
-    /// [`crate::CacheManager::advance_time`]
+    /// [`kvpool::CacheManager::advance_time`]
     AdvanceTime { now: f64 },
-    /// [`crate::CacheManager::complete_step`]
+    /// [`kvpool::CacheManager::complete_step`]
     CompleteStep { step: u64 },
-    /// [`crate::CacheManager::bump_epoch`]
+    /// [`kvpool::CacheManager::bump_epoch`]
     BumpEpoch,
-    /// [`crate::CacheManager::reset`]
+    /// [`kvpool::CacheManager::reset`]
     Reset,
-    /// [`crate::CacheManager::drop_cached`]
+    /// [`kvpool::CacheManager::drop_cached`]
     Evict { blocks: Ids },
-    /// [`crate::CacheManager::resize`]
+    /// [`kvpool::CacheManager::resize`]
     Resize { num_blocks: usize },
-    /// [`crate::CacheManager::take_events`]
+    /// [`kvpool::CacheManager::take_events`]
     TakeEvents,
 }
 
@@ -144,20 +144,20 @@ pub enum ManagerOperation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum Planned {
-    /// [`crate::CacheManager::plan_admit_with`]
+    /// [`kvpool::CacheManager::plan_admit_with`]
     Admit {
         #[serde(with = "RequestIdRecord")]
         request: RequestId,
         prompt: ChainRecord,
         hints: HintsRecord,
     },
-    /// [`crate::CacheManager::plan_resume`]
+    /// [`kvpool::CacheManager::plan_resume`]
     Resume { request: Name, rehashed: Option<Rehashed> },
-    /// [`crate::CacheManager::plan_append`]
+    /// [`kvpool::CacheManager::plan_append`]
     Append { request: Name, tokens: usize, filled: Keys, fingerprints: Keys },
-    /// [`crate::CacheManager::plan_preempt`]
+    /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, after_step: Option<u64> },
-    /// [`crate::CacheManager::plan_release`]
+    /// [`kvpool::CacheManager::plan_release`]
     Release { request: Name, after_step: Option<u64> },
 }
 
@@ -204,10 +204,13 @@ impl From<Retention> for RetentionRecord {
             Keep::Priority(priority) => priority.get(),
             Keep::Pinned => PINNED,
             Keep::Demoted => DEMOTED,
+            // Kinds that came later: they get numbers here when they come.
+            _ => Priority::NORMAL.get(),
         };
-        let ttl = retention.ttl.map(|ttl| match ttl {
-            Ttl::Idle(seconds) => (false, seconds),
-            Ttl::Absolute(seconds) => (true, seconds),
+        let ttl = retention.ttl.and_then(|ttl| match ttl {
+            Ttl::Idle(seconds) => Some((false, seconds)),
+            Ttl::Absolute(seconds) => Some((true, seconds)),
+            _ => None,
         });
         Self { keep, ttl, demote_then: retention.then == Then::Demote }
     }

@@ -16,12 +16,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Entry, JournalError, JournalHeader, MAGIC};
+use crate::{Entry, JournalError, JournalHeader, MAGIC};
 
 /// Bytes before a payload.
 const HEAD: usize = 12;
 /// Bytes of a payload before its records, and what is before that.
-pub(super) const PREFIX: usize = HEAD + 12;
+pub(crate) const PREFIX: usize = HEAD + 12;
 
 /// Bytes at the end of a list, for postcard.
 struct Push<'a>(&'a mut Vec<u8>);
@@ -49,14 +49,14 @@ impl Flavor for Push<'_> {
 }
 
 /// Begins a frame.
-pub(super) fn open(frame: &mut Vec<u8>, first: u64) {
+pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
     frame.extend_from_slice(&[0; HEAD]);
     frame.extend_from_slice(&first.to_le_bytes());
     frame.extend_from_slice(&[0; 4]);
 }
 
 /// Adds a value to a frame.
-pub(super) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
+pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
         // No type of ours refuses to be serialized. If one did, half a record must not stay.
@@ -65,7 +65,7 @@ pub(super) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Ends a frame: its length and checksum, and how many operations it has, are filled in.
-pub(super) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
+pub(crate) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
     frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());
     let (head, payload) = frame.split_at_mut(HEAD);
     let (length, checksum) = head.split_at_mut(4);
@@ -147,16 +147,17 @@ impl<'a> Iterator for Frames<'a> {
 /// A journal that was written.
 ///
 /// ```
-/// use kvpool::journal::{Journal, JournalConfig, JournalReader};
 /// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_record::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolOperation};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
-/// let mut pool = BlockPool::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
-/// let blocks = pool.allocate(3)?;
-/// pool.release(&blocks)?;
+/// let mut journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// journal.begin(&JournalHeader::of_pool(&config, journal.config()));
+/// let answer = BlockPool::new(config)?.allocate(3);
+/// journal.record(&PoolOperation::Allocate { blocks: 3 }, Check::of(&answer));
 ///
-/// let image = pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default();
-/// let journal = JournalReader::new(&image)?;
-/// assert_eq!(journal.operations(), 2);
+/// let image = journal.image().unwrap_or_default();
+/// let read = JournalReader::new(&image)?;
+/// assert_eq!(read.operations(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -229,8 +230,8 @@ impl<'a> JournalReader<'a> {
         self.tail
     }
 
-    /// The operations and digests, first to last: [`crate::journal::PoolOperation`] or
-    /// [`crate::journal::ManagerOperation`], whichever the header says.
+    /// The operations and digests, first to last: [`crate::PoolOperation`] or
+    /// [`crate::ManagerOperation`], whichever the header says.
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
         let first = self.first;

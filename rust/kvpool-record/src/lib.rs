@@ -1,23 +1,25 @@
-//! The operation journal: every call that changes a pool or a manager, written down so that it can be replayed bit by bit.
+//! What a journal of kvpool is made of: every call that changes a pool or a manager, written down so that it can be replayed
+//! bit by bit.
 //!
-//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`]), a check of what was answered, and where both
-//! go: a bounded ring in memory or a file. A journal begins with its pool or manager
-//! ([`crate::BlockPool::with_journal`], [`crate::CacheManager::with_journal`]), so what it holds leads from nothing to now. The
-//! crate `kvpool-journal` replays, bisects, shrinks and exports it.
+//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`]), a check of what was answered ([`Check`]), and
+//! where both go: a bounded ring in memory, or a thread that writes ([`Journal`]); and how they are read back
+//! ([`JournalReader`]). The crate `kvpool-journal` wraps pools and managers so that they are recorded, and replays, bisects,
+//! shrinks and exports what was. This one is apart from it for the pool of `kvpool-vllm`, which records itself.
 //!
 //! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
 //!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
 //!   first eight bytes, and nobody reads a prompt out of it. Request ids are in it as they are.
 //! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
-//!   [`JournalConfig::digest_every`] operations ([`crate::BlockPool::state_digest`]).
+//!   [`JournalConfig::digest_every`] operations ([`kvpool::BlockPool::state_digest`]).
 //! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a payload: the header, then
 //!   records in postcard's encoding (`frame.rs` says it byte by byte). A file that was cut at any byte holds all frames before the cut.
-//! - *A journal never fails an operation*: if it cannot be written it stops, and says so ([`Journal::error`]).
+//! - *A journal never fails an operation, and no operation waits for a disk*: if it cannot be written, or not fast enough, it
+//!   stops, and says so ([`Journal::error`]). What it holds until then is a journal.
 //! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to its first operation is gone.
 //!
-//! Costs: nothing without a journal but a branch per call. With one, a few bytes per operation (a steady decode step of any
-//! batch: 8 bytes, and 8 per block that it fills), 8 bytes per new block of a prompt, 4 per block id that a caller of a pool
-//! names; the digest costs 24 bytes of memory per block.
+//! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that it fills), 8 bytes per
+//! new block of a prompt, 4 per block id that a caller of a pool names; the digest costs 24 bytes of memory per block.
+#![forbid(unsafe_code)]
 
 mod chain;
 mod config;
@@ -29,6 +31,7 @@ mod outcome;
 mod packed;
 mod settings;
 mod sink;
+mod writer;
 
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use config::{JournalHeader, Subject};
@@ -40,7 +43,8 @@ pub use operation::{
     RetentionRecord, Rows,
 };
 pub use outcome::{Check, Outcome};
-pub use packed::{Ids, Keys};
+pub use packed::{Ids, Keys, Packed};
+pub use writer::QUEUE_BYTES;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -48,11 +52,11 @@ use std::io::Write;
 use std::path::Path;
 
 use hashbrown::HashMap;
+use kvpool::hash::{ChainLink, HashChain};
 use serde::Serialize;
 
-use crate::hash::{ChainLink, HashChain};
-use file::OwnFile;
 use sink::Sink;
+use writer::Background;
 
 /// The bytes that a journal begins with; the last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN01";
@@ -62,7 +66,8 @@ pub const MAGIC: [u8; 8] = *b"KVPJRN01";
 pub struct JournalConfig {
     /// Operations from one digest of the state to the next; 0 for none.
     pub digest_every: u32,
-    /// Bytes that are collected before they are written as one frame, 64 to 2^24: what a crash of the process loses at most.
+    /// Bytes that are collected before they are handed over as one frame, 64 to 2^24: what a crash of the process loses, with the
+    /// frames that wait to be written ([`QUEUE_BYTES`] at most).
     pub frame_bytes: usize,
 }
 
@@ -141,22 +146,43 @@ impl Journal {
         Self::over(Sink::ring(capacity), config)
     }
 
-    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that.
+    /// A journal that goes to `writer`, a frame at a time, unbuffered behind that. A thread of its own writes: nobody who
+    /// records waits for it, and a journal of which more than [`QUEUE_BYTES`] wait to be written stops. The process that makes
+    /// it writes it: in a fork the journal stops, and says so.
+    ///
+    /// ```
+    /// use kvpool_record::{Journal, JournalConfig};
+    /// let mut journal = Journal::to_writer(Box::new(std::io::sink()), JournalConfig::default())?;
+    /// journal.flush(); // waits until everything is written
+    /// assert_eq!((journal.error(), journal.bytes()), (None, 0));
+    /// # Ok::<(), kvpool_record::JournalError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`JournalError::InvalidConfig`].
+    /// [`JournalError::InvalidConfig`]; [`JournalError::Io`] if there is no thread.
     pub fn to_writer(writer: Box<dyn Write + Send>, config: JournalConfig) -> Result<Self, JournalError> {
-        Self::over(Sink::Writer { writer, bytes: 0, error: None }, config)
+        config.check()?;
+        Self::over(Sink::Writer(Background::start(writer)?), config)
     }
 
-    /// A journal in a new file ([`create_file`]). The process that makes it writes it: in a fork the journal stops, and
-    /// says so, and the file stays that of the parent alone.
+    /// A journal in a new file ([`create_file`]), as [`Self::to_writer`]. The file stays that of the process that makes it.
     ///
     /// # Errors
-    /// As [`create_file`]; [`JournalError::InvalidConfig`], and there is no file then.
+    /// As [`create_file`] and [`Self::to_writer`]; there is no file then.
     pub fn create(path: &Path, config: JournalConfig) -> Result<Self, JournalError> {
         config.check()?;
-        Self::to_writer(Box::new(OwnFile::create(path)?), config)
+        let file = create_file(path)?;
+        Self::to_writer(Box::new(file), config).inspect_err(|_| {
+            // The error that is told is the first one.
+            let _ = std::fs::remove_file(path);
+        })
+    }
+
+    /// The same journal, which waits for a writer that is behind instead of stopping: for runs that no step waits for.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.sink.wait();
+        self
     }
 
     fn over(sink: Sink, config: JournalConfig) -> Result<Self, JournalError> {
@@ -188,7 +214,7 @@ impl Journal {
         self.operations
     }
 
-    /// Bytes written, or kept in the ring; what is collected for the next frame is not counted.
+    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.sink.bytes()
@@ -200,7 +226,7 @@ impl Journal {
         self.sink.error()
     }
 
-    /// Writes what has been collected. Failures are told by [`Self::error`].
+    /// Writes what has been collected, and waits until all of it is written. Failures are told by [`Self::error`].
     pub fn flush(&mut self) {
         if self.payload.len() > frame::PREFIX {
             self.write_frame();
@@ -214,12 +240,13 @@ impl Journal {
         self.sink.image()
     }
 
-    /// Writes the header: the first frame of a new journal.
+    /// Writes the header, the first frame of a new journal, and waits until it is written: what has begun is a journal.
     pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
         frame::push(&mut self.payload, header);
         self.sink.header(frame::seal(&mut self.payload, 0));
+        self.sink.flush();
         self.payload.clear();
     }
 
@@ -237,7 +264,7 @@ impl Journal {
     }
 
     /// Writes a digest of the state as it is after the operations so far.
-    pub(crate) fn digest(&mut self, digest: u64) {
+    pub fn digest(&mut self, digest: u64) {
         self.since_digest = 0;
         self.open();
         frame::push(&mut self.payload, &Entry::<()>::Digest(digest));
@@ -258,18 +285,18 @@ impl Journal {
     }
 
     fn write_frame(&mut self) {
-        self.sink.frame(frame::seal(&mut self.payload, (self.operations - self.first) as u32));
-        self.payload.clear();
+        frame::seal(&mut self.payload, (self.operations - self.first) as u32);
+        self.sink.frame(&mut self.payload);
     }
 
     /// What is written of a link that a block is registered by.
-    pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
+    pub fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
     }
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
-    pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
+    pub fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
         // A link does not say the fingerprints of what is before it: blocks that came so are written again.
@@ -289,7 +316,7 @@ impl Journal {
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.
-    pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
+    pub fn rows(&mut self, slots: &[usize]) -> Rows {
         if self.rows == slots {
             return Rows::Same;
         }

@@ -3,9 +3,12 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use kvpool::journal::{Entry, Journal, JournalConfig, JournalReader, ManagerOperation, PoolOperation, Tail};
 use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError};
-use kvpool_observe::{ManagerScrubber, PoolWatch, Scrubber};
+use kvpool_journal::{
+    Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerOperation, PoolOperation, Recordable,
+    Tail, ops as op,
+};
+use kvpool_observe::{ManagerScrubber, Scrubber};
 
 /// A file that can be read while the journal is open.
 #[derive(Clone, Default)]
@@ -38,16 +41,15 @@ impl Write for Shared {
     }
 }
 
-fn pool(sink: &Shared) -> BlockPool {
+fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    let mut pool = BlockPool::with_journal(config, sink.journal()).unwrap();
-    pool.keep_digest().unwrap();
-    let blocks = pool.allocate(3).unwrap();
-    pool.release(&blocks[..1]).unwrap();
+    let mut pool = Journaled::<BlockPool>::with_journal(config, sink.journal()).unwrap();
+    let blocks = pool.apply(op::pool::Allocate { blocks: 3 }).unwrap();
+    pool.apply(op::pool::Release { blocks: &blocks[..1] }).unwrap();
     // So few operations are nowhere but in memory.
     assert!(sink.operations::<PoolOperation>().is_empty());
-    let _counted = pool.state_digest();
-    assert!(pool.inject(Fault::References(blocks[2], 5)));
+    let _counted = pool.unrecorded(Recordable::digest);
+    assert!(pool.unrecorded(|pool| pool.inject(Fault::References(blocks[2], 5))));
     pool
 }
 
@@ -55,7 +57,8 @@ fn pool(sink: &Shared) -> BlockPool {
 fn a_scrubber_that_poisons_a_pool_writes_its_journal() {
     let sink = Shared::default();
     let mut pool = pool(&sink);
-    assert!(matches!(Scrubber::default().scrub(&mut pool, 16), Err(PoolError::Poisoned { .. })));
+    let mut scrubber = Scrubber::default();
+    assert!(matches!(pool.unrecorded(|pool| scrubber.scrub(pool, 16)), Err(PoolError::Poisoned { .. })));
     let written = sink.operations();
     assert!(
         matches!(written[..], [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }]),
@@ -67,8 +70,8 @@ fn a_scrubber_that_poisons_a_pool_writes_its_journal() {
 fn an_operation_that_poisons_a_pool_writes_its_journal_and_is_its_last() {
     let sink = Shared::default();
     let mut pool = pool(&sink);
-    assert!(pool.inject(Fault::NumHeld(9)));
-    assert!(matches!(pool.allocate(1), Err(PoolError::Poisoned { .. })));
+    assert!(pool.unrecorded(|pool| pool.inject(Fault::NumHeld(9))));
+    assert!(matches!(pool.apply(op::pool::Allocate { blocks: 1 }), Err(PoolError::Poisoned { .. })));
     let written = sink.operations();
     assert!(
         matches!(
@@ -79,12 +82,14 @@ fn an_operation_that_poisons_a_pool_writes_its_journal_and_is_its_last() {
     );
 }
 
-fn manager(sink: &Shared, tier: usize) -> CacheManager {
+fn manager(sink: &Shared, tier: usize) -> Journaled<CacheManager> {
     let config = ManagerConfig { num_blocks: 16, host_blocks: 8, block_size: 4, ..ManagerConfig::default() };
-    let mut manager = CacheManager::with_journal(config, sink.journal()).unwrap();
-    manager.admit("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap()).unwrap();
+    let mut manager = Journaled::<CacheManager>::with_journal(config, sink.journal()).unwrap();
+    manager
+        .apply(op::manager::Admit::new("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap()))
+        .unwrap();
     assert!(sink.operations::<ManagerOperation>().is_empty());
-    assert!(manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(7)));
+    assert!(manager.unrecorded(|manager| manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(7))));
     manager
 }
 
@@ -97,11 +102,16 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
     for tier in 0..2 {
         let sink = Shared::default();
         let mut manager = manager(&sink, tier);
-        assert!(is_poisoned(&ManagerScrubber::default().scrub(&mut manager, 1)));
+        let mut scrubber = ManagerScrubber::default();
+        assert!(is_poisoned(&manager.unrecorded(|manager| scrubber.scrub(manager, 1))));
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerOperation::Admit { .. }]), "tier {tier}: {written:?}");
         // What is refused from now on is written, too, at once.
-        assert!(is_poisoned(&manager.release("a", None)));
+        assert!(is_poisoned(&manager.apply(op::manager::Release {
+            request: "a".into(),
+            after_step: None,
+            end_of_life: false
+        })));
         assert_eq!(sink.operations::<ManagerOperation>().len(), 2);
     }
 }

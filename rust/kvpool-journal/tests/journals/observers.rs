@@ -3,15 +3,15 @@
 //!
 //! `KVPOOL_OBSERVED_RUNS` sets how many random histories there are of each (default 4), each with every observer.
 
-use kvpool::journal::{Journal, JournalConfig};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
     CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef,
     RequestState, RetentionRange, SwapId,
 };
+use kvpool_journal::ops::manager as op;
+use kvpool_journal::{Journal, JournalConfig, Journaled, Recordable};
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
-
-use super::world::Numbers;
+use kvpool_testing::Numbers;
 
 const BLOCK_SIZE: usize = 2;
 const IDS: i64 = 6;
@@ -36,7 +36,7 @@ const OBSERVERS: [Observer; 6] = [
     Observer::All,
 ];
 
-fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
+fn manager(config: ManagerConfig, observer: Option<Observer>) -> Journaled<CacheManager> {
     let wants =
         |of: fn(Observer) -> bool| observer.is_some_and(|one| of(one) || matches!(one, Observer::All));
     let watch = ManagerWatchConfig {
@@ -49,18 +49,17 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> CacheManager {
             ..AdvisorConfig::default()
         }),
     };
-    let manager = if wants(|one| matches!(one, Observer::Journal)) {
+    if wants(|one| matches!(one, Observer::Journal)) {
         let journal = Journal::ring(1 << 20, JournalConfig::default()).unwrap();
-        CacheManager::with_journal(config, journal).unwrap()
+        Journaled::with_watch(config, &watch, journal).unwrap()
     } else {
-        CacheManager::new(config).unwrap()
-    };
-    manager.watched(&watch).unwrap()
+        CacheManager::new(config).unwrap().watched(&watch).unwrap().into()
+    }
 }
 
 /// A manager under random operations. Which they are depends on numbers and on its answers alone.
 struct Run {
-    manager: CacheManager,
+    manager: Journaled<CacheManager>,
     numbers: Numbers,
     swaps: Vec<SwapId>,
     now: f64,
@@ -104,44 +103,70 @@ impl Run {
             9..=10 => format!("commit {running}: {:?}", self.commit(running)),
             11..=12 => {
                 let token = self.numbers.below(2) as u32;
-                format!("append {running}: {:?}", self.manager.append_tokens(running, &[token, 1], 0))
+                format!(
+                    "append {running}: {:?}",
+                    self.manager.apply(op::AppendTokens {
+                        request: running.into(),
+                        tokens: &[token, 1],
+                        lookahead: 0
+                    })
+                )
             }
             13..=14 => {
                 let keep = 1 + self.numbers.below(8);
-                format!("truncate {running} to {keep}: {:?}", self.manager.truncate(running, keep))
+                format!(
+                    "truncate {running} to {keep}: {:?}",
+                    self.manager.apply(op::Truncate { request: running.into(), num_tokens: keep })
+                )
             }
-            15 => format!("fork {running}: {:?}", self.manager.fork(running, any)),
-            16..=18 => format!("release {running}: {:?}", self.manager.release(running, after)),
-            19 => format!("preempt {running}: {:?}", self.manager.preempt(running, after)),
+            15 => format!(
+                "fork {running}: {:?}",
+                self.manager.apply(op::Fork { parent: running.into(), child: any.into() })
+            ),
+            16..=18 => format!(
+                "release {running}: {:?}",
+                self.manager.apply(op::Release {
+                    request: running.into(),
+                    after_step: after,
+                    end_of_life: false
+                })
+            ),
+            19 => format!(
+                "preempt {running}: {:?}",
+                self.manager.apply(op::Preempt { request: running.into(), after_step: after })
+            ),
             20 => {
                 let id = self.one(RequestState::Preempted);
-                format!("resume {id}: {:?}", self.manager.resume(id))
+                format!("resume {id}: {:?}", self.manager.apply(op::Resume { request: id.into() }))
             }
             21..=23 => {
-                let answer = self.manager.begin_swap_out(&[RequestRef::Int(running)]);
+                let answer = self.manager.apply(op::BeginSwapOut { requests: &[RequestRef::Int(running)] });
                 self.swaps.extend(answer.as_ref().ok());
                 format!("swap {running} out: {answer:?}")
             }
             24..=26 => {
                 let id = self.one(RequestState::Swapped);
-                let answer = self.manager.begin_swap_in(&[RequestRef::Int(id)]);
+                let answer = self.manager.apply(op::BeginSwapIn { requests: &[RequestRef::Int(id)] });
                 self.swaps.extend(answer.as_ref().ok());
                 format!("swap {id} in: {answer:?}")
             }
             27..=32 => self.end_swap(),
-            33 => format!("plan: {:?}", self.manager.take_plan()),
+            33 => format!("plan: {:?}", self.manager.apply(op::TakePlan)),
             34 => {
                 self.step += 1;
-                format!("complete: {:?}", self.manager.complete_step(self.step - 1))
+                format!("complete: {:?}", self.manager.apply(op::CompleteStep { step: self.step - 1 }))
             }
             35..=38 => {
                 let (start, retention) = (self.numbers.below(4), self.hint());
                 let range = RetentionRange { start, end: Some(start + BLOCK_SIZE), retention };
-                format!("retain {running} {range:?}: {:?}", self.manager.retain(running, &[range]))
+                format!(
+                    "retain {running} {range:?}: {:?}",
+                    self.manager.apply(op::Retain { request: running.into(), ranges: &[range] })
+                )
             }
             _ => {
                 self.now += 1.0;
-                format!("time: {:?}", self.manager.advance_time(self.now))
+                format!("time: {:?}", self.manager.apply(op::AdvanceTime { now: self.now }))
             }
         }
     }
@@ -151,7 +176,7 @@ impl Run {
         let id = (0..IDS).find(|&id| !self.manager.contains(id)).unwrap_or(0);
         let tokens = self.tokens();
         let cursor = self.manager.prepare(&tokens, ExtraKeys::default()).unwrap();
-        let answer = self.manager.admit(id, cursor).map_err(|refused| refused.error);
+        let answer = self.manager.apply(op::Admit::new(id, cursor)).map_err(|refused| refused.error);
         let computed = answer.is_ok() && self.numbers.below(4) > 0;
         let computed = computed.then(|| self.commit(id));
         format!("admit {id} {tokens:?}: {answer:?}, {computed:?}")
@@ -159,7 +184,7 @@ impl Run {
 
     fn commit(&mut self, id: i64) -> Result<usize, ManagerError> {
         let all = self.manager.request(id).map_or(0, |info| info.tokens);
-        self.manager.commit(id, all)
+        self.manager.apply(op::Commit { request: id.into(), computed_tokens: all })
     }
 
     fn end_swap(&mut self) -> String {
@@ -168,11 +193,11 @@ impl Run {
         }
         let swap = self.swaps.remove(0);
         if self.numbers.below(5) == 0 {
-            return format!("abort: {:?}", self.manager.abort_swap(swap));
+            return format!("abort: {:?}", self.manager.apply(op::AbortSwap { swap }));
         }
-        let plan = self.manager.take_plan();
+        let plan = self.manager.apply(op::TakePlan);
         let before = self.manager.stats().swapped_in;
-        let answer = self.manager.complete_swap(swap);
+        let answer = self.manager.apply(op::CompleteSwap { swap });
         self.back += (self.manager.stats().swapped_in - before) as usize;
         format!("{plan:?}: {answer:?}")
     }
@@ -215,8 +240,8 @@ fn compare(config: &ManagerConfig, seed: u64) -> usize {
             assert_eq!(run.operate(), answer, "{what}");
             assert_eq!(run.observe(), seen, "{what}: {answer}");
             if nth % 7 == 0 {
-                run.manager.take_events();
-                run.manager.state_digest();
+                run.manager.apply(op::TakeEvents);
+                run.manager.unrecorded(Recordable::digest);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Prompts and chains as a journal holds them: by the keys of their digests.
 
+use kvpool::hash::{ChainLink, HashAlgorithm, HashChain};
 use serde::{Deserialize, Serialize};
 
-use super::Keys;
-use crate::hash::{ChainLink, HashAlgorithm, HashChain};
+use crate::Keys;
 
 /// An algorithm's position in the list of all.
 fn number(algorithm: HashAlgorithm) -> u8 {
@@ -13,7 +13,7 @@ fn number(algorithm: HashAlgorithm) -> u8 {
 /// The first eight bytes of a block's digest, and of its fingerprint; 0 for one without.
 pub type ContentKey = (u64, u64);
 
-pub(super) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
+pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
     let fingerprint =
         chain.fingerprints().get(position).filter(|_| verified).map_or(0, |&whole| whole as u64);
     Some((chain.hashes().get(position)?.key(), fingerprint))
@@ -44,7 +44,7 @@ pub struct ChainRecord {
 
 impl ChainRecord {
     /// Without verified hits fingerprints are left out.
-    pub(super) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
+    pub(crate) fn new(chain: &HashChain, tokens: usize, known: usize, verified: bool) -> Self {
         let last = known.checked_sub(1).and_then(|last| chain.hashes().get(last));
         let known = if last.is_some() { known } else { 0 };
         let fingerprints = if verified { chain.fingerprints() } else { &[] };
@@ -87,7 +87,9 @@ pub struct LinkRecord {
 }
 
 impl LinkRecord {
-    pub(crate) fn new(link: &ChainLink) -> Self {
+    /// What is written of a link.
+    #[must_use]
+    pub fn new(link: &ChainLink) -> Self {
         let inner = link.as_ref();
         Self {
             algorithm: number(link.algorithm()),

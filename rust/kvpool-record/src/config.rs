@@ -4,20 +4,20 @@
 //! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
 //! with one has no journal.
 
+use kvpool::hash::Verify;
+use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig};
+use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use serde::{Deserialize, Serialize};
 
-use super::settings::{AdvisorSettings, RetentionSettings, known, named};
-use super::{JournalConfig, JournalError};
-use crate::evictor::EvictionPolicy;
-use crate::manager::ManagerConfig;
-use crate::pool::PoolConfig;
+use crate::settings::{AdvisorSettings, RetentionSettings, known, named};
+use crate::{JournalConfig, JournalError};
 
 /// What a journal is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Subject {
-    /// A [`crate::BlockPool`].
+    /// A [`kvpool::BlockPool`].
     Pool,
-    /// A [`crate::CacheManager`].
+    /// A [`kvpool::CacheManager`].
     Manager,
     /// The pool of the crate `kvpool-vllm`.
     VllmPool,
@@ -49,7 +49,9 @@ pub struct JournalHeader {
 }
 
 impl JournalHeader {
-    pub(crate) fn of_pool(config: &PoolConfig, journal: JournalConfig) -> Self {
+    /// The header of a pool.
+    #[must_use]
+    pub fn of_pool(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Self {
         let manager = ManagerConfig {
             num_blocks: config.num_blocks,
             block_size: config.block_size,
@@ -59,10 +61,17 @@ impl JournalHeader {
             retention: config.retention.clone(),
             ..ManagerConfig::default()
         };
-        Self { subject: Subject::Pool, ..Self::of_manager(&manager, journal) }
+        let watch = ManagerWatchConfig {
+            event_capacity: watch.event_capacity,
+            advisor: watch.advisor.clone(),
+            ..ManagerWatchConfig::default()
+        };
+        Self { subject: Subject::Pool, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    pub(crate) fn of_manager(config: &ManagerConfig, journal: JournalConfig) -> Self {
+    /// The header of a manager.
+    #[must_use]
+    pub fn of_manager(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> Self {
         Self {
             subject: Subject::Manager,
             crate_version: env!("CARGO_PKG_VERSION").into(),
@@ -73,8 +82,8 @@ impl JournalHeader {
             duplicates: config.duplicates.name().into(),
             eviction: config.eviction.name().into(),
             retention: config.retention.as_ref().map(RetentionSettings::from),
-            advisor: None,
-            event_capacity: 0,
+            advisor: watch.advisor.as_ref().map(AdvisorSettings::from),
+            event_capacity: watch.event_capacity,
             algorithm: config.algorithm.name().into(),
             watermark: config.watermark,
             host_blocks: config.host_blocks,
@@ -92,12 +101,25 @@ impl JournalHeader {
         journal: JournalConfig,
     ) -> Self {
         let manager = ManagerConfig { num_blocks, eviction, ..ManagerConfig::default() };
-        Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, journal) }
+        let watch = ManagerWatchConfig::default();
+        Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }
 
     /// Whether hits are verified.
-    pub(super) fn verified(&self) -> bool {
-        self.verify != crate::hash::Verify::None.name()
+    pub(crate) fn verified(&self) -> bool {
+        self.verify != Verify::None.name()
+    }
+
+    /// What watched the pool, or the manager, of what is written of it.
+    ///
+    /// # Errors
+    /// [`JournalError::UnknownSetting`].
+    pub fn watch_config(&self, policies: &[EvictionPolicy]) -> Result<ManagerWatchConfig, JournalError> {
+        Ok(ManagerWatchConfig {
+            event_capacity: self.event_capacity,
+            advisor: self.advisor.as_ref().map(|advisor| advisor.config(policies)).transpose()?,
+            ..ManagerWatchConfig::default()
+        })
     }
 
     /// The pool's settings, with policies of `policies`; a manager's device pool has the same.

@@ -1,0 +1,249 @@
+//! [`Journaled`]: a pool or a manager, and the journal of what it is asked.
+//!
+//! Owns: the subject, its journal, and the one way to change it, [`Journaled::apply`]. The subject knows nothing of it.
+//!
+//! Invariants:
+//! - What a journal holds leads from a new subject to the one there is: every operation goes through `apply`, in its order.
+//! - The journal stays here while an operation runs. A panic loses that operation, and no other: a policy of the caller's own
+//!   may panic.
+//! - Behind an operation that met a broken invariant, and behind every refusal from then on, all that was collected is written.
+//!
+//! Costs: without a journal a branch per operation. With one, the record and the check of the answer; every
+//! [`JournalConfig::digest_every`] operations a digest of the state.
+
+use std::fmt;
+use std::ops::Deref;
+
+use kvpool::{BlockPool, CacheManager, ManagerConfig, ManagerError, PoolConfig, PoolError};
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
+use kvpool_record::{Check, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation};
+use serde::Serialize;
+
+/// What a journal can be kept of.
+pub trait Recordable: Sized {
+    /// Its settings.
+    type Config;
+    /// What watches it.
+    type Watch: Default;
+    /// What it says to settings that it refuses.
+    type Error;
+    /// The record of one of its operations.
+    type Record: Serialize;
+
+    /// A new one; with a digest of its state, if the journal is to have some.
+    ///
+    /// # Errors
+    /// What the subject says of its settings.
+    fn create(config: Self::Config, watch: &Self::Watch, digest: bool) -> Result<Self, Self::Error>;
+
+    /// What its journal begins with.
+    fn header(config: &Self::Config, watch: &Self::Watch, journal: JournalConfig) -> JournalHeader;
+
+    /// The digest of its state, if it has one.
+    fn digest(&mut self) -> Option<u64>;
+
+    /// Whether it refuses work because an invariant broke.
+    fn is_poisoned(&self) -> bool;
+}
+
+/// One operation, as plain data: those of pools are in [`crate::ops::pool`], those of managers in [`crate::ops::manager`].
+pub trait Operation<S: Recordable>: Sized {
+    /// What it answers.
+    type Answer: Outcome;
+    /// What of its record must be taken before it runs: for most of them all of it.
+    type Before;
+
+    /// Takes that. Only asked if there is a journal.
+    fn before(&self, subject: &S, journal: &mut Journal) -> Self::Before;
+
+    /// Runs it.
+    fn run(self, subject: &mut S) -> Self::Answer;
+
+    /// The record of an operation that has run; none of one that left nothing to be told.
+    fn record(
+        before: Self::Before,
+        subject: &S,
+        journal: &mut Journal,
+        answer: &Self::Answer,
+    ) -> Option<S::Record>;
+}
+
+/// A pool or a manager with or without a journal. Whatever only looks goes to the subject ([`Deref`]); what changes it goes
+/// through [`Self::apply`].
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_journal::ops::pool::{Allocate, Release};
+/// use kvpool_journal::{Journal, JournalConfig, Journaled};
+/// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// let config = PoolConfig { num_blocks: 64, ..PoolConfig::default() };
+/// let mut pool = Journaled::<BlockPool>::with_journal(config, journal)?;
+/// let blocks = pool.apply(Allocate { blocks: 3 })?;
+/// assert_eq!(pool.num_available(), 60);
+/// pool.apply(Release { blocks: &blocks })?;
+///
+/// let image = pool.journal_image().unwrap_or_default();
+/// let report = kvpool_journal::replay(&image, Default::default(), &mut |_| true)?;
+/// assert_eq!((report.operations, report.difference), (2, None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Journaled<S> {
+    subject: S,
+    journal: Option<Box<Journal>>,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Journaled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journaled").field("subject", &self.subject).field("journal", &self.journal).finish()
+    }
+}
+
+impl<S> Deref for Journaled<S> {
+    type Target = S;
+
+    #[inline]
+    fn deref(&self) -> &S {
+        &self.subject
+    }
+}
+
+impl<S> From<S> for Journaled<S> {
+    /// Without a journal.
+    fn from(subject: S) -> Self {
+        Self { subject, journal: None }
+    }
+}
+
+impl<S: Recordable> Journaled<S> {
+    /// A new subject whose operations `journal` records.
+    ///
+    /// # Errors
+    /// What the subject says of its settings.
+    pub fn with_journal(config: S::Config, journal: Journal) -> Result<Self, S::Error> {
+        Self::with_watch(config, &S::Watch::default(), journal)
+    }
+
+    /// The same of a subject that is watched, too: what watches it is part of the journal's header, for what it says is recorded.
+    ///
+    /// # Errors
+    /// What the subject says of its settings.
+    pub fn with_watch(config: S::Config, watch: &S::Watch, journal: Journal) -> Result<Self, S::Error> {
+        let header = S::header(&config, watch, journal.config());
+        let subject = S::create(config, watch, journal.config().digest_every > 0)?;
+        Ok(Self::begin(subject, &header, journal))
+    }
+
+    /// A subject that has done nothing yet and was made by other means, for replays that are recorded themselves.
+    pub(crate) fn begin(subject: S, header: &JournalHeader, mut journal: Journal) -> Self {
+        journal.begin(header);
+        Self { subject, journal: Some(Box::new(journal)) }
+    }
+
+    /// Runs an operation, and records it if there is a journal.
+    #[inline]
+    pub fn apply<O: Operation<S>>(&mut self, operation: O) -> O::Answer {
+        match &mut self.journal {
+            None => operation.run(&mut self.subject),
+            Some(journal) => Self::apply_recorded(&mut self.subject, journal, operation),
+        }
+    }
+
+    #[inline(never)]
+    fn apply_recorded<O: Operation<S>>(subject: &mut S, journal: &mut Journal, operation: O) -> O::Answer {
+        let before = operation.before(subject, journal);
+        let answer = operation.run(subject);
+        if let Some(record) = O::record(before, subject, journal, &answer)
+            && journal.record(&record, Check::of(&answer))
+            && let Some(digest) = subject.digest()
+        {
+            journal.digest(digest);
+        }
+        if subject.is_poisoned() {
+            journal.flush();
+        }
+        answer
+    }
+
+    /// Runs what has no record: a scrubber's turn, a digest of the state. Whatever changes an answer has an operation: done
+    /// here, it is missing from the journal, whose replay goes another way.
+    pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
+        let result = call(&mut self.subject);
+        if let Some(journal) = &mut self.journal
+            && self.subject.is_poisoned()
+        {
+            journal.flush();
+        }
+        result
+    }
+}
+
+impl<S> Journaled<S> {
+    /// The journal, if there is one: how long it is, and whether it stopped.
+    #[must_use]
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_deref()
+    }
+
+    /// Ends the journal and hands it over. What is done from now on is in none.
+    pub fn take_journal(&mut self) -> Option<Journal> {
+        self.journal.take().map(|journal| *journal)
+    }
+
+    /// What the journal holds, if it is a ring: flushed, as the bytes of a file.
+    pub fn journal_image(&mut self) -> Option<Vec<u8>> {
+        self.journal.as_mut()?.image()
+    }
+
+    /// Writes what the journal has collected, and waits until it is written: what a crash would lose.
+    pub fn flush_journal(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.flush();
+        }
+    }
+}
+
+impl Recordable for BlockPool {
+    type Config = PoolConfig;
+    type Watch = WatchConfig;
+    type Error = PoolError;
+    type Record = PoolOperation;
+
+    fn create(config: PoolConfig, watch: &WatchConfig, digest: bool) -> Result<Self, PoolError> {
+        Self::new(config)?.watched(&WatchConfig { digest: watch.digest || digest, ..watch.clone() })
+    }
+
+    fn header(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> JournalHeader {
+        JournalHeader::of_pool(config, watch, journal)
+    }
+
+    fn digest(&mut self) -> Option<u64> {
+        self.state_digest()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poison_reason().is_some()
+    }
+}
+
+impl Recordable for CacheManager {
+    type Config = ManagerConfig;
+    type Watch = ManagerWatchConfig;
+    type Error = ManagerError;
+    type Record = ManagerOperation;
+
+    fn create(config: ManagerConfig, watch: &ManagerWatchConfig, digest: bool) -> Result<Self, ManagerError> {
+        Self::new(config)?.watched(&ManagerWatchConfig { digest: watch.digest || digest, ..watch.clone() })
+    }
+
+    fn header(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> JournalHeader {
+        JournalHeader::of_manager(config, watch, journal)
+    }
+
+    fn digest(&mut self) -> Option<u64> {
+        self.state_digest()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poison_reason().is_some()
+    }
+}

@@ -1,0 +1,73 @@
+//! Operations as plain data: what [`crate::Journaled::apply`] takes. Each has the name of the call that it makes, and that
+//! call's arguments.
+//!
+//! Owns: which calls are recorded, what of them, and when it is taken. Most records say what was asked and are taken before;
+//! what an operation found, or filled, is taken behind it.
+
+pub mod manager;
+pub mod pool;
+
+use kvpool_record::Journal;
+
+/// Tells a closure what its arguments are.
+fn of<S, R>(subject: &S, journal: &mut Journal, record: impl FnOnce(&S, &mut Journal) -> R) -> R {
+    record(subject, journal)
+}
+
+/// Likewise.
+fn on<S, A>(subject: &mut S, run: impl FnOnce(&mut S) -> A) -> A {
+    run(subject)
+}
+
+/// An operation, and what it is asked.
+macro_rules! operation {
+    ($(#[$doc:meta])* $name:ident {}) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+    };
+    ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident: $kind:ty),* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        #[expect(missing_docs, reason = "the fields are the arguments of the call named")]
+        pub struct $name $(<$life>)? { $(pub $field: $kind),* }
+    };
+}
+
+/// Operations whose record is taken before they run: their fields, the answer, how they run, and the record.
+macro_rules! operations {
+    ($subject:ty, $error:ty, $record:ty; $(
+        $(#[$doc:meta])*
+        $name:ident $(<$life:lifetime>)? { $($field:ident: $kind:ty),* } -> $answer:ty, $run:expr, $written:expr;
+    )*) => { $(
+        super::operation!($(#[$doc])* $name $(<$life>)? { $($field: $kind),* });
+
+        impl $(<$life>)? crate::Operation<$subject> for $name $(<$life>)? {
+            type Answer = Result<$answer, $error>;
+            type Before = $record;
+
+            fn before(&self, subject: &$subject, journal: &mut kvpool_record::Journal) -> $record {
+                let Self { $($field),* } = *self;
+                super::of(subject, journal, $written)
+            }
+
+            #[inline]
+            fn run(self, subject: &mut $subject) -> Self::Answer {
+                let Self { $($field),* } = self;
+                super::on(subject, $run)
+            }
+
+            fn record(
+                before: $record,
+                _: &$subject,
+                _: &mut kvpool_record::Journal,
+                _: &Self::Answer,
+            ) -> Option<$record> {
+                Some(before)
+            }
+        }
+    )* };
+}
+
+use operation;
+use operations;

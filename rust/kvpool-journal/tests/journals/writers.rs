@@ -1,0 +1,173 @@
+//! Writers that are slow, hang, or panic: no operation waits for one, and what was written is a journal.
+
+use std::io::Write;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use kvpool::{BlockId, BlockPool, PoolConfig};
+use kvpool_journal::ops::pool as op;
+use kvpool_journal::{Journal, JournalConfig, JournalReader, Journaled, Options, QUEUE_BYTES, Tail, replay};
+
+/// Says when a write begins, and waits for a word before it goes on; when nobody can say one any more, it goes on at once.
+struct Gate {
+    begun: Sender<()>,
+    words: Receiver<()>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Write for Gate {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.begun.send(());
+        let _ = self.words.recv();
+        self.written.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A journal whose header is written, and nothing else until `words` says so.
+struct Gated {
+    journal: Journal,
+    begun: Receiver<()>,
+    words: Sender<()>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Gated {
+    fn new() -> Self {
+        let ((begins, begun), (words, heard)) = (channel(), channel());
+        let written = Arc::default();
+        let gate = Gate { begun: begins, words: heard, written: Arc::clone(&written) };
+        let config = JournalConfig { digest_every: 0, frame_bytes: 64 };
+        let journal = Journal::to_writer(Box::new(gate), config).unwrap();
+        words.send(()).unwrap(); // for the header
+        Self { journal, begun, words, written }
+    }
+}
+
+fn pool(journal: Journal) -> Journaled<BlockPool> {
+    Journaled::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal).unwrap()
+}
+
+fn turn(pool: &mut Journaled<BlockPool>) {
+    let blocks = pool.apply(op::Allocate { blocks: 3 }).unwrap();
+    pool.apply(op::Release { blocks: &blocks }).unwrap();
+}
+
+/// An operation of 4 MiB, which is refused.
+fn large(pool: &mut Journaled<BlockPool>) {
+    pool.apply(op::Acquire { blocks: &vec![BlockId::new(99); 1 << 20] }).unwrap_err();
+}
+
+fn operations(written: &Mutex<Vec<u8>>) -> u64 {
+    let written = written.lock().unwrap();
+    assert_eq!(JournalReader::new(&written).unwrap().tail(), Tail::Complete);
+    let report = replay(&written, Options::default(), &mut |_| true).unwrap();
+    assert_eq!(report.difference, None);
+    report.operations
+}
+
+#[test]
+fn a_writer_that_hangs_stops_no_operation_and_a_flush_waits_for_it() {
+    let Gated { journal, begun, words, written } = Gated::new();
+    let mut pool = pool(journal);
+    begun.recv().unwrap();
+    let header = written.lock().unwrap().len() as u64;
+    // Many frames, the first of which is being written and never will be.
+    (0..100).for_each(|_| turn(&mut pool));
+    begun.recv().unwrap();
+    let journal = pool.journal().unwrap();
+    assert_eq!((journal.operations(), journal.bytes(), journal.error()), (200, header, None));
+    drop(words);
+    pool.flush_journal();
+    assert_eq!(pool.journal().unwrap().bytes(), written.lock().unwrap().len() as u64);
+    assert_eq!(operations(&written), 200);
+}
+
+#[test]
+fn a_journal_that_is_too_far_behind_stops_and_says_so() {
+    let Gated { journal, begun, words, written } = Gated::new();
+    let mut pool = pool(journal);
+    begun.recv().unwrap();
+    let mut recorded = 0;
+    while pool.journal().unwrap().error().is_none() {
+        large(&mut pool);
+        recorded += 1;
+        assert!(recorded * (4 << 20) <= QUEUE_BYTES + (8 << 20), "more waits than may");
+    }
+    let error = pool.journal().unwrap().error().unwrap().to_owned();
+    assert!(error.contains("bytes behind: no step waits for a disk"), "{error}");
+    turn(&mut pool);
+    assert_eq!(pool.journal().unwrap().operations(), recorded as u64);
+    // What had been handed over is written after all, and is a journal; the operation that did not fit is not in it.
+    drop(words);
+    pool.flush_journal();
+    assert_eq!(pool.journal().unwrap().error(), Some(&*error));
+    assert_eq!(operations(&written), recorded as u64 - 1);
+}
+
+#[test]
+fn a_journal_that_waits_loses_nothing() {
+    let Gated { journal, begun, words, written } = Gated::new();
+    let mut pool = pool(journal.waiting());
+    begun.recv().unwrap();
+    let most = QUEUE_BYTES / (4 << 20) + 4;
+    std::thread::scope(|scope| {
+        let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
+        // One that hangs, behind which as much is handed over as may wait.
+        begun.recv().unwrap();
+        drop(words);
+        recorded.join().unwrap();
+    });
+    assert_eq!(pool.journal().unwrap().error(), None);
+    drop(pool);
+    assert_eq!(operations(&written), most as u64);
+}
+
+#[test]
+fn the_end_of_a_journal_is_written_when_it_goes() {
+    let Gated { journal, words, written, .. } = Gated::new();
+    let mut pool = pool(journal);
+    drop(words);
+    turn(&mut pool);
+    drop(pool);
+    assert_eq!(operations(&written), 2);
+    // The writer went with it.
+    assert_eq!(Arc::strong_count(&written), 1);
+}
+
+/// Fails in its own way from the second write on.
+struct Broken(usize);
+
+impl Write for Broken {
+    #[expect(clippy::panic, reason = "what is tested")]
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += 1;
+        if self.0 > 1 {
+            panic!("a writer of the caller's own");
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_writer_that_panics_stops_the_journal_and_not_the_pool() {
+    let config = JournalConfig { digest_every: 0, frame_bytes: 64 };
+    let mut pool = pool(Journal::to_writer(Box::new(Broken(0)), config).unwrap());
+    (0..10).for_each(|_| turn(&mut pool));
+    pool.flush_journal();
+    assert_eq!(
+        pool.journal().unwrap().error(),
+        Some("the thread that writes it is gone: its writer panicked")
+    );
+    let before = pool.journal().unwrap().operations();
+    turn(&mut pool);
+    assert_eq!(pool.journal().unwrap().operations(), before);
+    assert_eq!(pool.num_available(), 8);
+}

@@ -1,0 +1,166 @@
+//! What journals write of types that are not theirs: request ids, retention's and the advisor's settings.
+//!
+//! The order of fields and variants is the format. Policies are names, so that what was written outlives new ones.
+
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool::{EvictionPolicy, RequestId};
+use kvpool_observe::AdvisorConfig;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::JournalError;
+
+/// A request id: `#[serde(with = "RequestIdRecord")]`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RequestId")]
+pub(crate) enum RequestIdRecord {
+    Int(i64),
+    Str(Box<str>),
+}
+
+/// Several of them: `#[serde(with = "request_ids")]`.
+pub(crate) mod request_ids {
+    use super::{Deserialize, Deserializer, RequestId, RequestIdRecord, Serialize, Serializer};
+
+    struct Written<'a>(&'a RequestId);
+
+    impl Serialize for Written<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            RequestIdRecord::serialize(self.0, serializer)
+        }
+    }
+
+    #[derive(Deserialize)]
+    struct Read(#[serde(with = "RequestIdRecord")] RequestId);
+
+    pub(crate) fn serialize<S: Serializer>(ids: &[RequestId], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(ids.iter().map(Written))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<RequestId>, D::Error> {
+        Ok(Vec::<Read>::deserialize(deserializer)?.into_iter().map(|Read(id)| id).collect())
+    }
+}
+
+/// A [`RetentionConfig`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RetentionSettings {
+    pin_budget: usize,
+    /// Tenant, floor, ceiling.
+    tenants: Vec<(u32, usize, Option<usize>)>,
+}
+
+impl From<&RetentionConfig> for RetentionSettings {
+    fn from(config: &RetentionConfig) -> Self {
+        let limits = |&TenantLimits { tenant, floor, ceiling }| (tenant.0, floor, ceiling);
+        Self { pin_budget: config.pin_budget, tenants: config.tenants.iter().map(limits).collect() }
+    }
+}
+
+impl RetentionSettings {
+    pub(crate) fn config(&self) -> RetentionConfig {
+        let limits = |&(tenant, floor, ceiling)| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
+        RetentionConfig { pin_budget: self.pin_budget, tenants: self.tenants.iter().map(limits).collect() }
+    }
+}
+
+/// An [`AdvisorConfig`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AdvisorSettings {
+    max_sampled_blocks: usize,
+    sample_every: u32,
+    policies: Vec<String>,
+    max_tenants: usize,
+    window: Option<u64>,
+    seed: u64,
+}
+
+impl From<&AdvisorConfig> for AdvisorSettings {
+    fn from(config: &AdvisorConfig) -> Self {
+        Self {
+            max_sampled_blocks: config.max_sampled_blocks,
+            sample_every: config.sample_every,
+            policies: config.policies.iter().map(|policy| policy.name().to_owned()).collect(),
+            max_tenants: config.max_tenants,
+            window: config.window,
+            seed: config.seed,
+        }
+    }
+}
+
+impl AdvisorSettings {
+    pub(crate) fn config(&self, policies: &[EvictionPolicy]) -> Result<AdvisorConfig, JournalError> {
+        Ok(AdvisorConfig {
+            max_sampled_blocks: self.max_sampled_blocks,
+            sample_every: self.sample_every,
+            policies: self
+                .policies
+                .iter()
+                .map(|name| named("advisor", name, policies))
+                .collect::<Result<_, _>>()?,
+            max_tenants: self.max_tenants,
+            window: self.window,
+            seed: self.seed,
+        })
+    }
+}
+
+/// The setting of a name.
+pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
+    name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
+}
+
+/// The policy of a name, of those that the reader knows.
+pub(crate) fn named(
+    field: &'static str,
+    name: &str,
+    policies: &[EvictionPolicy],
+) -> Result<EvictionPolicy, JournalError> {
+    let found = policies.iter().copied().find(|policy| policy.name() == name);
+    found.ok_or_else(|| JournalError::UnknownSetting { field, value: name.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Name, Rows};
+
+    fn assert_written<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+        value: &T,
+        bytes: &[u8],
+    ) {
+        assert_eq!(postcard::to_stdvec(value).unwrap(), bytes);
+        assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
+    }
+
+    /// Bytes that never change: journals of older versions hold them.
+    #[test]
+    fn the_format_is_what_it_was() {
+        assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);
+        assert_written(
+            &Rows::Ids(vec![RequestId::Str("a".into()), RequestId::Int(2)]),
+            &[2, 2, 1, 1, b'a', 0, 4],
+        );
+        let limits = TenantLimits { tenant: TenantId(7), floor: 3, ceiling: Some(9) };
+        let config = RetentionConfig { pin_budget: 5, tenants: vec![limits] };
+        let settings = RetentionSettings::from(&config);
+        assert_written(&settings, &[5, 1, 7, 3, 1, 9]);
+        assert_eq!(settings.config(), config);
+        let config = AdvisorConfig {
+            max_sampled_blocks: 64,
+            sample_every: 1,
+            policies: vec![EvictionPolicy::LRU],
+            max_tenants: 8,
+            window: None,
+            seed: 2,
+        };
+        let settings = AdvisorSettings::from(&config);
+        assert_written(&settings, &[64, 1, 1, 3, b'l', b'r', b'u', 8, 0, 2]);
+        let policies = [EvictionPolicy::LRU];
+        assert_eq!(settings.config(&policies), Ok(config));
+        let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };
+        let refused = JournalError::UnknownSetting { field: "advisor", value: "clock".into() };
+        assert_eq!(unknown.config(&policies), Err(refused));
+    }
+}

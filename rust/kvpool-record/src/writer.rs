@@ -1,0 +1,168 @@
+//! The thread that writes: frames are handed over to it, so that no operation waits for a disk.
+//!
+//! Owns: the writer, the frames that wait for it, and why it stopped.
+//!
+//! Invariants:
+//! - Frames are written in their order, and none behind one that was not written whole.
+//! - No more than [`QUEUE_BYTES`] wait, or a single frame that is larger.
+//! - Whoever forks takes the queue along and not the thread: a fork hands nothing over, waits for nothing, and ends nothing. So
+//!   the file stays the parent's, which writes the same operations itself.
+//!
+//! Costs: one message per frame, and the system call that tells a fork from its parent.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{Builder, JoinHandle};
+
+use crate::JournalError;
+
+/// Bytes that may wait to be written. A journal whose writer is further behind stops, or waits: see [`crate::Journal::waiting`].
+pub const QUEUE_BYTES: usize = 64 << 20;
+
+enum Message {
+    Frame(Vec<u8>),
+    /// Answered when all frames before it are written and flushed.
+    Flush(Sender<()>),
+}
+
+/// What the thread and those who hand over both know.
+#[derive(Default)]
+struct Progress {
+    waiting: AtomicUsize,
+    written: AtomicU64,
+    failed: OnceLock<String>,
+}
+
+/// A writer with a thread of its own.
+pub(crate) struct Background {
+    /// The process that has the thread.
+    process: u32,
+    progress: Arc<Progress>,
+    /// Nothing only while it is dropped.
+    thread: Option<(Sender<Message>, JoinHandle<()>)>,
+    /// Why nothing is handed over any more.
+    stopped: Option<String>,
+    pub(crate) waits: bool,
+}
+
+impl Background {
+    /// Starts the thread.
+    pub(crate) fn start(writer: Box<dyn Write + Send>) -> Result<Self, JournalError> {
+        let progress = Arc::new(Progress::default());
+        let (sender, messages) = channel();
+        let told = Arc::clone(&progress);
+        let thread = Builder::new()
+            .name("kvpool-journal".into())
+            .spawn(move || write(writer, &messages, &told))
+            .map_err(|error| JournalError::Io(format!("no thread to write the journal: {error}")))?;
+        let (process, thread) = (std::process::id(), Some((sender, thread)));
+        Ok(Self { process, progress, thread, stopped: None, waits: false })
+    }
+
+    /// Hands bytes over, unless it has stopped.
+    pub(crate) fn write(&mut self, bytes: Vec<u8>) {
+        if !self.is_open() {
+            return;
+        }
+        let behind = self.progress.waiting.load(Ordering::Acquire);
+        if behind > 0 && behind.saturating_add(bytes.len()) > QUEUE_BYTES {
+            if !self.waits {
+                self.stopped = Some(format!("the writer is {behind} bytes behind: no step waits for a disk"));
+                return;
+            }
+            self.flush();
+        }
+        self.progress.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
+        self.send(Message::Frame(bytes));
+    }
+
+    /// Waits until everything is written that was handed over, also if it has stopped since.
+    pub(crate) fn flush(&mut self) {
+        if self.is_fork() {
+            self.is_open();
+            return;
+        }
+        let (done, reached) = channel();
+        self.send(Message::Flush(done));
+        if reached.recv().is_err() {
+            self.lost();
+        }
+    }
+
+    /// Bytes written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.progress.written.load(Ordering::Acquire)
+    }
+
+    /// Why it has stopped.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.stopped.as_deref().or_else(|| self.progress.failed.get().map(String::as_str))
+    }
+
+    fn is_fork(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Whether bytes can be handed over. A fork stops here.
+    fn is_open(&mut self) -> bool {
+        if self.error().is_none() && self.is_fork() {
+            let (this, owner) = (std::process::id(), self.process);
+            self.stopped = Some(format!(
+                "process {this} is a fork of process {owner}, whose file this is: make a pool with a journal of its own"
+            ));
+        }
+        self.error().is_none()
+    }
+
+    fn send(&mut self, message: Message) {
+        let sent = self.thread.as_ref().is_some_and(|(sender, _)| sender.send(message).is_ok());
+        if !sent {
+            self.lost();
+        }
+    }
+
+    fn lost(&mut self) {
+        self.stopped.get_or_insert_with(|| "the thread that writes it is gone: its writer panicked".into());
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let Some((sender, thread)) = self.thread.take() else { return };
+        if self.is_fork() {
+            // The thread that would let go of the queue's locks does not exist here.
+            std::mem::forget((sender, thread));
+            return;
+        }
+        drop(sender);
+        // A writer that panicked was told when something was handed over.
+        let _panic = thread.join();
+    }
+}
+
+/// Writes what comes, until nobody can hand anything over any more.
+fn write(mut writer: Box<dyn Write + Send>, messages: &Receiver<Message>, progress: &Progress) {
+    for message in messages {
+        let is_well = progress.failed.get().is_none();
+        let done = match &message {
+            Message::Frame(bytes) if is_well => writer.write_all(bytes),
+            Message::Flush(_) if is_well => writer.flush(),
+            _ => Ok(()),
+        };
+        if let Err(error) = &done {
+            progress.failed.get_or_init(|| error.to_string());
+        }
+        match message {
+            Message::Frame(bytes) => {
+                if is_well && done.is_ok() {
+                    progress.written.fetch_add(bytes.len() as u64, Ordering::AcqRel);
+                }
+                progress.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+            }
+            // Whoever waited may have gone.
+            Message::Flush(reached) => drop(reached.send(())),
+        }
+    }
+}
