@@ -50,6 +50,7 @@ mod tiers;
 
 pub use advisor::{Advice, AdvisorConfig};
 pub use allocator::BlockAllocator;
+pub use block::record::Name;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use events::{BlockEvent, EventBatch};

@@ -9,7 +9,7 @@
 //! - The *term* of a block is 0 if it has no reference and no content; else
 //!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^ key)`. `content` is 0 without a
 //!   content; else its depth, with bit 31 set, and bit 30 if it is computed. `key` is the first 8 bytes of its hash,
-//!   little endian. A change of one of them always changes the term.
+//!   little endian; in a group above 0, `mix(group)` is added to it. A change of one of them always changes the term.
 //! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `BlockPool::scalars`, in their
 //!   order, each by `digest = mix(digest ^ scalar)`.
 //!
@@ -73,13 +73,14 @@ impl Counts {
 /// What the digest takes in of a content: its depth and bits, and the first 8 bytes of its hash. Zeros without one.
 fn content_word(record: &Record) -> (u32, u64) {
     if record.is_registered() {
-        (record.flags & (REGISTERED | COMPUTED | DEPTH), record.hash.key())
+        let group = if record.group == 0 { 0 } else { mix(record.group.into()) };
+        (record.flags & (REGISTERED | COMPUTED | DEPTH), record.hash.key().wrapping_add(group))
     } else {
         (0, 0)
     }
 }
 
-/// A number that another hash, depth or computed bit would change; 0 without a content.
+/// A number that another hash, group, depth or computed bit would change; 0 without a content.
 fn content_check(record: &Record) -> u64 {
     let word = |at: usize| {
         let bytes: [u8; 8] = std::array::from_fn(|i| record.hash.as_bytes()[at + i]);
@@ -87,7 +88,9 @@ fn content_check(record: &Record) -> u64 {
     };
     match content_word(record).0 {
         0 => 0,
-        bits => (word(0) ^ word(8) ^ word(16) ^ word(24)).wrapping_add(u64::from(bits)),
+        bits => (word(0) ^ word(8) ^ word(16) ^ word(24))
+            .wrapping_add(u64::from(bits))
+            .wrapping_add(u64::from(record.group) << 40),
     }
 }
 

@@ -43,6 +43,7 @@ mod faults;
 mod journal;
 mod lifetime;
 mod lookup;
+mod named;
 mod order;
 mod pins;
 mod promote;
@@ -54,7 +55,7 @@ use std::sync::OnceLock;
 
 use crate::advisor::{Advisor, AdvisorConfig};
 use crate::allocator::Allocator;
-use crate::block::record::{ByBlock, Record, blank};
+use crate::block::record::{ByBlock, Name, Record, blank};
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::events::{BlockEvent, EventBatch, EventLog};
@@ -322,7 +323,7 @@ impl BlockPool {
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
-        record.references.saturating_sub(record.pins)
+        record.references.saturating_sub(record.pins.into())
     }
 
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
@@ -334,7 +335,7 @@ impl BlockPool {
     /// The blocks registered under `hash`, computed ones first. A look, not a hold: see [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        self.index.copies(&self.records, hash)
+        self.index.copies(&self.records, hash.into())
     }
 
     /// Whether `complete_step` has been called for `step` or a later one.
@@ -501,8 +502,10 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        let parent = before.or_else(|| self.index.head_of_hash(&self.records, &link.parent?));
-        let content = Content { key: link.hash.key(), depth: link.depth };
+        let group = self.records.at(block.get()).group;
+        let named = || self.index.head_of_name(&self.records, Name { hash: &link.parent?, group });
+        let parent = before.or_else(named);
+        let content = Content { key: Name { hash: &link.hash, group }.key(), depth: link.depth };
         self.order.registered(block, content, parent);
     }
 
@@ -515,22 +518,23 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with its event.
     #[inline]
-    fn unregister(&mut self, block: BlockId) {
+    fn unregister(&mut self, block: BlockId) -> Visibility {
         if self.is_watched() {
             return self.unregister_watched(block);
         }
-        self.index.remove(&mut self.records, block);
+        self.index.remove(&mut self.records, block)
     }
 
-    /// Takes blocks that plain LRU evicts out of the index.
+    /// Takes blocks that plain LRU evicts out of the index, and says so.
     #[inline]
-    fn unregister_run(&mut self, blocks: &[BlockId]) {
+    fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {
-            return self.index.remove_run(&mut self.records, blocks);
+            return self.index.remove_run(&mut self.records, blocks, gone);
         }
         for &block in blocks {
             self.note_evicted(EvictionCause::Policy);
-            self.unregister_watched(block);
+            let visibility = self.unregister_watched(block);
+            gone(block, self.records.at(block.get()).name(), visibility);
         }
     }
 
@@ -541,14 +545,18 @@ impl BlockPool {
     }
 
     #[inline(never)]
-    fn unregister_watched(&mut self, block: BlockId) {
-        let Some(hash) = Index::hash_of(&self.records, block) else { return };
+    fn unregister_watched(&mut self, block: BlockId) -> Visibility {
+        let Some(hash) = Index::hash_of(&self.records, block) else { return Visibility::Unchanged };
+        // What no lookup leads to, nobody was told of.
+        let is_hidden = self.records.at(block.get()).is_hidden();
         self.note_content_ends(block);
         let algorithm = self.index.algorithm(); // it may be the last one
-        let vanished = self.index.remove(&mut self.records, block) == Visibility::Vanished;
+        let visibility = self.index.remove(&mut self.records, block);
+        let vanished = visibility == Visibility::Vanished && !is_hidden;
         if vanished {
             self.events.push(BlockEvent::Removed { hash, block }, algorithm);
         }
         self.note_unregistered(vanished.then_some(hash));
+        visibility
     }
 }
