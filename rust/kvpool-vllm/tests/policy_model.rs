@@ -303,7 +303,7 @@ impl Machine {
             Operation::ResetHash(block) => {
                 // The index as well: what leads to a block without a hash is for the model of calls by hand.
                 let keys: Vec<Key> =
-                    self.pool.keys().hash_of(block).map(|(key, _)| *key).into_iter().collect();
+                    self.pool.keys().hash_of(block).map(|(key, _)| key).into_iter().collect();
                 if self.pool.keys().further_keys(block).is_empty() {
                     self.pool.reset_hash(block);
                     keys.iter().for_each(|key| assert!(self.pool.remove_from_index(key, block)));
@@ -313,7 +313,7 @@ impl Machine {
             Operation::SetHash(block) => {
                 let is_alone = self.pool.keys().further_keys(block).is_empty();
                 if block != 0 && is_alone {
-                    if let Some(known) = self.pool.keys().hash_of(block).map(|(key, _)| *key) {
+                    if let Some(known) = self.pool.keys().hash_of(block).map(|(key, _)| key) {
                         self.pool.remove_from_index(&known, block);
                     }
                     let new = key(&[40, block as u8], CHAINED);
@@ -719,14 +719,15 @@ fn a_further_key_is_no_new_content() {
 }
 
 #[test]
-fn what_is_taken_out_of_the_queue_by_hand_is_not_known_any_more() {
+fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
     let mut pool = pool("lfu");
     singles(&mut pool, &[1]);
-    assert_eq!(pool.queue().depth_of(1), Some(0));
-    let mut taken = Vec::new();
-    taken.extend(pool.pop_from_queue(7));
-    assert_eq!((taken.last(), pool.queue().depth_of(1)), (Some(&1), None));
-    pool.claim(&taken, None).unwrap();
+    let taken = pool.pop_from_queue(7);
+    assert_eq!((taken.last(), pool.find(&key(&[1], CHAINED))), (Some(&1), Some(1)));
+    pool.check_representation().unwrap();
+    let mut removed = Vec::new();
+    pool.claim(&taken, Some(&mut removed)).unwrap();
+    assert_eq!((removed.len(), pool.find(&key(&[1], CHAINED))), (1, None));
     pool.check_invariants().unwrap();
 }
 

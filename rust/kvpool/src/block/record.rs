@@ -36,6 +36,8 @@ pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
 
 /// The group of contents that no lookup leads to: they have a place among the cached ones, and no name. Never a caller's.
 pub(crate) const HIDDEN: u16 = u16::MAX;
+/// The group of a record that never had a content, as the null block's: a digest of zeros does not name it.
+const UNNAMED: u16 = u16::MAX - 1;
 
 /// Positions of a chain that a record can note.
 pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
@@ -71,7 +73,7 @@ const BLANK: Record = Record {
     references: 0,
     fences: 0,
     pins: 0,
-    group: 0,
+    group: UNNAMED,
     flags: 0,
 };
 
@@ -153,11 +155,14 @@ impl Record {
 pub struct Name<'a> {
     /// The digest of the block and everything before it.
     pub hash: &'a BlockHash,
-    /// The group; 0 in pools without groups.
+    /// The group, at most [`Self::MAX_GROUP`]; 0 in pools without groups.
     pub group: u16,
 }
 
 impl Name<'_> {
+    /// The highest number of a group.
+    pub const MAX_GROUP: u16 = UNNAMED - 1;
+
     /// A number for the content, the same on any host, for whoever remembers contents without their blocks.
     pub(crate) fn key(self) -> u64 {
         let group = if self.group == HIDDEN { 0 } else { self.group };

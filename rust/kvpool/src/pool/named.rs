@@ -83,6 +83,13 @@ impl BlockPool {
         Index::depth_of(&self.records, block)
     }
 
+    /// Whether the order of eviction depends on what blocks hold and who uses them. With LRU it does not.
+    #[must_use]
+    #[inline]
+    pub const fn keeps_history(&self) -> bool {
+        self.history
+    }
+
     /// Names different contents that are in the pool, as long as nothing is hidden. O(1).
     #[must_use]
     pub fn num_names(&self) -> usize {
@@ -94,7 +101,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids; [`PoolError::MissingVerification`] in a pool that verifies
-    /// hits; [`PoolError::InvalidConfig`] for a group above 65,534, or not as many hashes as blocks.
+    /// hits; [`PoolError::InvalidConfig`] for a group above [`Name::MAX_GROUP`], or not as many hashes as blocks.
     pub fn register_named(
         &mut self,
         blocks: &[BlockId],
@@ -148,7 +155,7 @@ impl BlockPool {
     }
 
     /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds what is before it. A parent
-    /// that is not registered is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
+    /// that is not registered, or has the same hash, is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -187,7 +194,8 @@ impl BlockPool {
     ) -> Result<bool, PoolError> {
         self.check_registrable(&[block])?;
         let depth = depth.min(MAX_POSITIONS as u32 - 1);
-        let parent = parent.filter(|&parent| depth > 0 && self.is_registered(parent));
+        let before = |parent: &BlockId| self.hash_of(*parent).is_some_and(|hash| hash != *name.hash);
+        let parent = parent.filter(|parent| depth > 0 && before(parent));
         let link = Index::link(*name.hash, depth, parent.and_then(|parent| self.hash_of(parent)));
         let is_new = self.index.insert_named(&mut self.records, block, &link, name.group);
         self.note_changed(&[block]);
@@ -278,13 +286,14 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones.
+    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones. Returns how many.
     ///
     /// # Errors
     /// As [`Self::release`]; as [`Self::register_named`] in a pool that verifies hits.
-    pub fn release_to_back(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+    pub fn release_to_back(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
         self.check_group(0)?;
         self.drop_references(&blocks.iter(), false)?;
+        let mut hidden = 0;
         for at in 0..self.idle.len() {
             let block = self.idle[at];
             let record = self.records.at(block.get());
@@ -298,10 +307,11 @@ impl BlockPool {
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
             self.note_contents(&[block]);
             self.note_registered(block, &link, None);
+            hidden += 1;
         }
         self.settle_idle(false, false)?;
         self.note_changed(blocks);
-        Ok(())
+        Ok(hidden)
     }
 
     /// What a block is hidden under that has no content.
@@ -311,7 +321,8 @@ impl BlockPool {
         BlockHash::from_bytes(bytes)
     }
 
-    /// [`Self::allocate_into`], where `gone` is told of every content that makes way, and whether it was the last one with its name.
+    /// [`Self::allocate_into`], where `gone` is told of every content that makes way: its name, if a lookup could ask for it, and
+    /// whether it was the last one with that.
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -320,13 +331,26 @@ impl BlockPool {
         &mut self,
         n: usize,
         out: &mut Vec<BlockId>,
-        mut gone: impl FnMut(BlockId, Name<'_>, bool),
+        mut gone: impl FnMut(BlockId, Option<Name<'_>>, bool),
     ) -> Result<(), PoolError> {
         self.allocate_telling(n, out, |block, name, visibility| {
-            if name.group != HIDDEN {
-                gone(block, name, visibility == Visibility::Vanished);
-            }
+            let name = Some(name).filter(|name| name.group != HIDDEN);
+            gone(block, name, visibility == Visibility::Vanished);
         })
+    }
+
+    /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else O(cached blocks) where the free
+    /// ones are too few.
+    #[must_use]
+    pub fn peek(&self, n: usize) -> Vec<BlockId> {
+        let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
+        if next.len() < n {
+            let more = n - next.len() + self.pinned_in_order;
+            let cached = self.order.first(&self.records, more).into_iter();
+            next.extend(cached.filter(|block| self.records.at(block.get()).references == 0));
+            next.truncate(n);
+        }
+        next
     }
 
     /// Forgets all cached content. What was cached-free is handed out after all that is free, in the order in which it would have
@@ -350,11 +374,11 @@ impl BlockPool {
     /// Refuses a group that has no names, and names in a pool that verifies hits.
     fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
-        if group == HIDDEN {
+        if group > Name::MAX_GROUP {
             return Err(PoolError::InvalidConfig {
                 field: "group",
                 value: group.to_string(),
-                expected: format!("at most {}", HIDDEN - 1),
+                expected: format!("at most {}", Name::MAX_GROUP),
             });
         }
         match self.verify() {
