@@ -77,7 +77,10 @@ impl Key {
         if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
             return None;
         }
-        Some((padded(self.digest())?, u16::try_from(self.group()).ok().filter(|&group| group <= Name::MAX_GROUP)?))
+        let group = self.bytes.get(digest_len..digest_len + GROUP)?;
+        let group = u32::from_be_bytes(group.try_into().ok()?);
+        let group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP)?;
+        Some((padded(self.bytes.get(..digest_len)?)?, group))
     }
 
     /// What the core notes of a content that no name leads to. Policies know contents by the first eight bytes: see

@@ -302,21 +302,17 @@ impl Pool {
         } else {
             let Self { core, ids, digest_len, .. } = self;
             let (mut keys, mut hidden) = (0, 0);
-            let allocated = match removed {
-                None => core.allocate_named(n, ids, |_, name, _| match name {
-                    Some(_) => keys += 1,
-                    None => hidden += 1,
-                }),
-                Some(removed) => core.allocate_named(n, ids, |block, name, last_copy| match name {
-                    Some(name) => {
-                        keys += 1;
-                        let key = Key::of_name(name, *digest_len);
-                        removed.push(Removed { block: block.get(), key, last_copy });
-                    }
-                    None => hidden += 1,
-                }),
-            };
-            allocated?;
+            core.allocate_named(n, ids, |block, name, last_copy| {
+                let Some(name) = name else {
+                    hidden += 1;
+                    return;
+                };
+                keys += 1;
+                if let Some(removed) = &mut removed {
+                    let key = Key::of_name(name, *digest_len);
+                    removed.push(Removed { block: block.get(), key, last_copy });
+                }
+            })?;
             self.removals += keys;
             self.hidden -= hidden;
         }

@@ -8,6 +8,7 @@
 use kvpool::{BlockId, Name, PoolError};
 
 use crate::error::VllmError;
+use crate::hashes::NO_TOKENS;
 use crate::history::Start;
 use crate::key::{Key, padded};
 use crate::pool::{Pool, Removed};
@@ -26,7 +27,14 @@ impl Pool {
         mut stored: Option<&mut Vec<Option<bool>>>,
     ) -> Result<(), VllmError> {
         let tokens_of = |position: usize| ((start.first + position + 1) * block_size) as u32;
-        for (position, &block) in blocks.iter().enumerate() {
+        let mut tell = |is_new: Option<bool>| {
+            if let Some(stored) = stored.as_deref_mut() {
+                stored.push(is_new);
+            }
+        };
+        // Most often all of them are plain; of a plain block there is nothing to check.
+        let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
+        for (position, &block) in blocks.iter().enumerate().skip(plain) {
             self.check(block)?;
             if let Some(cached) = self.tokens_of(block)
                 && cached.is_none_or(|cached| cached >= tokens_of(position))
@@ -36,78 +44,86 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        let mut tell = |is_new: Option<bool>| {
-            if let Some(stored) = stored.as_deref_mut() {
-                stored.push(is_new);
-            }
-        };
         let mut at = 0;
-        while at < blocks.len() {
-            let done = self.cache_plain(&blocks[at..], |i| key_of(at + i), |i| tokens_of(at + i), &mut tell)?;
-            at += done;
-            let Some(&block) = blocks.get(at) else { break };
-            let Some(key) = key_of(at) else {
-                tell(None);
-                at += 1;
-                continue;
-            };
-            if self.is_hashed(block) {
-                self.remove_hashes_into(block, &mut Some(&mut *removed))?;
+        loop {
+            if plain > 0 && self.cache_plain(group, |i| tokens_of(at + i), &mut tell)? {
+                at += plain;
             }
-            let depth = u32::try_from(start.first + at).unwrap_or(u32::MAX);
-            let before = at.checked_sub(1).map_or(start.before, |before| Some(blocks[before]));
-            let is_new = self.give(key, block, Some(tokens_of(at)), (depth, before))?;
-            tell(Some(is_new == Some(true)));
+            let Some(&block) = blocks.get(at) else { return Ok(()) };
+            if let Some(key) = key_of(at) {
+                if self.is_hashed(block) {
+                    self.remove_hashes_into(block, &mut Some(&mut *removed))?;
+                }
+                let depth = u32::try_from(start.first + at).unwrap_or(u32::MAX);
+                let before = at.checked_sub(1).map_or(start.before, |before| Some(blocks[before]));
+                let is_new = self.give(key, block, Some(tokens_of(at)), (depth, before))?;
+                tell(Some(is_new == Some(true)));
+            } else {
+                tell(None);
+            }
             at += 1;
+            (plain, group) = self.gather_plain(&blocks[at..], |i| key_of(at + i));
         }
-        Ok(())
     }
 
-    /// Caches the first of `blocks` as long as they are plain. Returns how many.
+    /// Notes the first of `blocks`, as long as they are plain, and what the core calls their keys. Returns how many, and their group.
     #[inline]
-    fn cache_plain(
-        &mut self,
-        blocks: &[u32],
-        key_of: impl Fn(usize) -> Option<Key>,
-        tokens_of: impl Fn(usize) -> u32,
-        tell: &mut impl FnMut(Option<bool>),
-    ) -> Result<usize, PoolError> {
-        if self.keeps_history() || !self.caching {
-            return Ok(0);
-        }
+    fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
         self.batch.clear();
         let mut group = None;
+        if self.keeps_history() || !self.caching || self.num_blocks < 2 {
+            return (0, 0);
+        }
+        self.ids.reserve(blocks.len());
+        self.batch.reserve(blocks.len());
         for (position, &block) in blocks.iter().enumerate() {
-            let is_plain = block != 0 && self.held(block) > 0 && !self.is_hashed(block);
-            let Some(key) = key_of(position).filter(|_| is_plain) else { break };
-            let Some((hash, of)) = self.regular_name(&key, Some(tokens_of(position))) else { break };
+            let id = BlockId::new(block);
+            // In use, a block is registered exactly if it carries a hash.
+            if self.held(block) == 0 || self.core.is_registered(id) {
+                break;
+            }
+            let Some(key) = key_of(position) else { break };
+            let Some((hash, of)) = self.regular_name(&key, None) else { break };
             if *group.get_or_insert(of) != of {
                 break;
             }
-            self.ids.push(BlockId::new(block));
+            self.ids.push(id);
             self.batch.push(hash);
         }
-        let Some(group) = group else { return Ok(0) };
-        let mut copies = Vec::new();
+        (self.ids.len(), group.unwrap_or(0))
+    }
+
+    /// Caches what [`Self::gather_plain`] has noted. False, and nothing has changed, if that has to be done one by one.
+    #[inline]
+    fn cache_plain(
+        &mut self,
+        group: u16,
+        tokens_of: impl Fn(usize) -> u32,
+        tell: &mut impl FnMut(Option<bool>),
+    ) -> Result<bool, PoolError> {
+        if tokens_of(self.ids.len()) >= NO_TOKENS {
+            return Ok(false);
+        }
+        let mut copies: Vec<BlockId> = Vec::new();
         let Self { core, marks, ids, batch, .. } = self;
         let registered = core.register_named(ids, batch, group, |position, is_new| {
-            if let Some(mark) = marks.get_mut(ids[position].index()) {
+            if let Some(mark) = ids.get(position).and_then(|id| marks.get_mut(id.index())) {
                 *mark = tokens_of(position);
             }
             if !is_new {
-                copies.push(ids[position]);
+                copies.extend(ids.get(position));
             }
             tell(Some(is_new));
         });
         match registered {
             Ok(()) => {}
             // One is named twice: the second time it takes the place of the first.
-            Err(PoolError::AlreadyRegistered { .. }) => return Ok(0),
+            Err(PoolError::AlreadyRegistered { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
         copies.into_iter().for_each(|block| self.mark_shared(block.get()));
-        Ok(self.ids.len())
+        Ok(true)
     }
 
     /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what [`Self::find`] finds for each.

@@ -535,6 +535,20 @@ fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
 }
 
 #[test]
+fn a_block_may_hang_on_one_with_its_own_key() {
+    // Block 1 was given by hand what is cached behind it.
+    let mut pool = pool("fifo");
+    let table = take(&mut pool, 2);
+    pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
+    cache(&mut pool, Start { first: 1, before: Some(1) }, &table[1..], &[1, 2], CHAINED);
+    pool.check_invariants().unwrap();
+    pool.free([1]).unwrap();
+    pool.free([2]).unwrap();
+    assert_eq!(cached(&pool), [2, 1]);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
 fn a_window_is_no_chain() {
     let mut pool = pool("fifo");
     let table = take(&mut pool, 3);

@@ -155,7 +155,7 @@ impl BlockPool {
     }
 
     /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds what is before it. A parent
-    /// that is not registered, or has the same hash, is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
+    /// that is not registered is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
     ///
     /// # Errors
     /// As [`Self::register_named`].
@@ -194,8 +194,7 @@ impl BlockPool {
     ) -> Result<bool, PoolError> {
         self.check_registrable(&[block])?;
         let depth = depth.min(MAX_POSITIONS as u32 - 1);
-        let before = |parent: &BlockId| self.hash_of(*parent).is_some_and(|hash| hash != *name.hash);
-        let parent = parent.filter(|parent| depth > 0 && before(parent));
+        let parent = parent.filter(|&parent| depth > 0 && self.is_registered(parent));
         let link = Index::link(*name.hash, depth, parent.and_then(|parent| self.hash_of(parent)));
         let is_new = self.index.insert_named(&mut self.records, block, &link, name.group);
         self.note_changed(&[block]);

@@ -152,6 +152,12 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
+    /// The hash that the parent of a registered block has: its own, if none is known, or if the parent has the same.
+    pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
+        let record = records.of(block).filter(|record| record.is_registered())?;
+        Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
+    }
+
     pub(crate) fn copies(&self, records: &Records, name: Name<'_>) -> Vec<BlockId> {
         let (computed, others) = self.heads_of(records, self.table.home(name), name);
         let mut out = Vec::new();

@@ -239,7 +239,7 @@ impl Index {
         self.remove_from(records, block, home)
     }
 
-    #[inline]
+    #[inline(always)]
     fn remove_from(&mut self, records: &mut Records, block: BlockId, home: Home) -> Visibility {
         let id = block.get();
         let Record { ring, flags, .. } = *records.at(id);
