@@ -147,6 +147,9 @@ impl Pool {
         }
         let may_register = self.caching && block != 0 && self.held(block) > 0;
         let (depth, parent) = self.place(&key, depth, before);
+        if may_register {
+            self.learn_length(&key);
+        }
         if may_register && let Some((hash, group)) = self.regular_name(&key, num_tokens) {
             let is_new = self.core.register_behind(id, Name { hash: &hash, group }, depth, parent)?;
             self.mark(block, num_tokens);
@@ -164,25 +167,25 @@ impl Pool {
         Ok(is_new)
     }
 
+    /// The first key that the core may know says how long digests are here. Only before the core knows any: two keys of different
+    /// lengths may have one name.
+    #[inline]
+    pub(crate) fn learn_length(&mut self, key: &Key) {
+        let len = key.digest().len();
+        if len != self.digest_len && key.name(len).is_some() && self.core.stats().registered == 0 {
+            self.digest_len = len;
+        }
+    }
+
     /// The name by which the core may know `key`.
     #[inline]
-    pub(crate) fn regular_name(&mut self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
+    pub(crate) fn regular_name(&self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
         let is_noted = num_tokens.is_none_or(|tokens| tokens < NO_TOKENS);
         let is_irregular = !self.overlay.index.is_empty() && self.overlay.index.contains_key(key);
         if !self.caching || is_irregular || !is_noted {
             return None;
         }
-        let name = key.name(self.digest_len);
-        if name.is_some() || self.core.stats().registered > 0 {
-            return name;
-        }
-        // The first one says how long digests are here.
-        let len = key.digest().len();
-        let name = key.name(len);
-        if name.is_some() {
-            self.digest_len = len;
-        }
-        name
+        key.name(self.digest_len)
     }
 
     /// Notes the tokens of a hash that the core knows since now.

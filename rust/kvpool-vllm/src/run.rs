@@ -84,6 +84,9 @@ impl Pool {
                 break;
             }
             let Some(key) = key_of(position) else { break };
+            if position == 0 {
+                self.learn_length(&key);
+            }
             let Some((hash, of)) = self.regular_name(&key, None) else { break };
             if *group.get_or_insert(of) != of {
                 break;

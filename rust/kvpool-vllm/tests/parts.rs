@@ -1,7 +1,7 @@
 //! The parts by themselves: keys, the table of keys, and the arithmetic of slots against vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use kvpool_vllm::{Demand, Key, Pool, Slots, VllmError, find_window};
+use kvpool_vllm::{Demand, Key, Pool, Slots, Start, VllmError, find_window};
 use proptest::prelude::*;
 
 fn key(nth: u8) -> Key {
@@ -83,6 +83,18 @@ fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
         }
         assert_eq!((pool.keys().len(), pool.keys().iter().count()), (4, 4));
         pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn digests_of_one_run_that_differ_in_length_alone_are_different_keys() {
+    for lengths in [[16, 32], [32, 16]] {
+        let keys = lengths.map(|len| Key::new(&[0; 32][..len], 0).unwrap());
+        let (mut pool, mut stored) = (in_use(3), Vec::new());
+        let key_of = |at: usize| Some(keys[at]);
+        pool.cache_full(Start::at(0), &[1, 2], key_of, 4, &mut Vec::new(), Some(&mut stored)).unwrap();
+        assert_eq!(stored, [Some(true), Some(true)]);
+        assert_eq!((pool.find(&keys[0]), pool.find(&keys[1])), (Some(1), Some(2)));
     }
 }
 
