@@ -64,28 +64,36 @@ impl Pool {
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
         self.recorded(
             |_| VllmOperation::QueuePop { blocks: n },
-            |pool| {
-                let next = pool.peek(n);
-                Told(if pool.take_out(&next).is_ok() { next } else { Vec::new() })
-            },
+            |pool| Told(pool.pop_from_queue_unrecorded(n).unwrap_or_default()),
         )
         .0
+    }
+
+    fn pop_from_queue_unrecorded(&mut self, n: usize) -> Result<Vec<u32>, PoolError> {
+        self.ids.clear();
+        self.core.allocate_as_they_are(n.min(self.queue_len()), &mut self.ids)?;
+        let blocks: Vec<u32> = self.ids.iter().map(|block| block.get()).collect();
+        for &block in &blocks {
+            self.settle(block)?;
+            self.counts.add(block, -1);
+        }
+        Ok(blocks)
     }
 
     /// Takes a block out of the queue by hand. Returns whether it was there.
     pub fn remove_from_queue(&mut self, block: u32) -> bool {
         self.recorded(
             |_| VllmOperation::QueueRemove { block },
-            |pool| pool.is_queued(block) && pool.take_out(&[block]).is_ok(),
+            |pool| {
+                if !pool.is_queued(block) {
+                    return false;
+                }
+                pool.gather(&[block]);
+                let is_taken = pool.acquire_held().is_ok();
+                pool.counts.add(block, -i64::from(is_taken));
+                is_taken
+            },
         )
-    }
-
-    /// Takes blocks out of the queue that are in it.
-    fn take_out(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        self.gather(blocks);
-        self.acquire_held()?;
-        blocks.iter().for_each(|&block| self.counts.add(block, -1));
-        Ok(())
     }
 
     /// Puts blocks that are not in the queue at its front or its back by hand.

@@ -746,6 +746,32 @@ fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
 }
 
 #[test]
+fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
+    // As an allocation that somebody watches: the content is known again when it comes back.
+    let reused = |by_hand: bool| {
+        let mut pool = pool("lrfu");
+        singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);
+        for _ in 0..4 {
+            pool.touch(&[1]).unwrap();
+            pool.free([1]).unwrap();
+        }
+        if by_hand {
+            let taken = pool.pop_from_queue(7);
+            pool.claim(&taken, None).unwrap();
+        } else {
+            take(&mut pool, 7);
+        }
+        for (block, prompt) in (1..8).zip([1, 12, 13, 14, 15, 16, 17]) {
+            cache(&mut pool, Start::at(0), &[block], &[prompt], CHAINED);
+            pool.free([block]).unwrap();
+        }
+        cached(&pool)
+    };
+    assert_eq!(reused(true), reused(false));
+    assert_eq!(reused(true).last(), Some(&1));
+}
+
+#[test]
 fn without_caching_no_policy_is_told_anything() {
     for policy in policies() {
         let mut pool = Pool::with_policy(4, false, policy).unwrap();

@@ -52,12 +52,7 @@ impl BlockPool {
         gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
         self.check_poison()?;
-        let available = self.num_available();
-        if n > available {
-            let can_ever_fit = n <= self.num_usable();
-            return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
-        }
-        self.check_sums_of_lists()?;
+        self.check_available(n)?;
         let first = out.len();
         let free = n.min(self.allocator.num_free());
         // Enough are free and cached: whatever fails from here on is an invariant that broke.
@@ -72,6 +67,17 @@ impl BlockPool {
         self.counters.allocated += n as u64;
         self.note_changed(&out[first..]);
         Ok(())
+    }
+
+    /// Refuses to hand out more blocks than are free or evictable, or any where those do not add up.
+    #[inline]
+    pub(super) fn check_available(&mut self, n: usize) -> Result<(), PoolError> {
+        let available = self.num_available();
+        if n > available {
+            let can_ever_fit = n <= self.num_usable();
+            return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
+        }
+        self.check_sums_of_lists()
     }
 
     /// The next `n` victims, of which there are as many, without their contents. Pinned blocks whose turn comes before only leave
@@ -112,7 +118,7 @@ impl BlockPool {
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
     #[inline]
-    fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
+    pub(super) fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
         let record = self.records.at(victim.get());
         if !record.is_released() || !record.is_computed() {
             return Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")));

@@ -352,6 +352,32 @@ impl BlockPool {
         next
     }
 
+    /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and knows them no more until they are
+    /// registered or released again. O(n).
+    ///
+    /// # Errors
+    /// As [`Self::allocate_into`].
+    pub fn allocate_as_they_are(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let first = out.len();
+        let free = n.min(self.allocator.num_free());
+        self.check_available(n)?;
+        let taken = self.allocator.allocate_into(&mut self.records, free, out);
+        taken.map_err(|error| self.broken(error.to_string()))?;
+        while out.len() < first + n {
+            let Some(victim) = self.order.evict(&mut self.records) else {
+                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            };
+            if !self.check_victim(victim)? {
+                out.push(victim);
+            }
+        }
+        self.allocator.hold_parked(&mut self.records, &out[first + free..]);
+        self.counters.allocated += n as u64;
+        self.note_changed(&out[first..]);
+        Ok(())
+    }
+
     /// Forgets all cached content. What was cached-free is handed out after all that is free, in the order in which it would have
     /// been evicted. O(usable blocks).
     ///
