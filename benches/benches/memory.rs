@@ -1,10 +1,11 @@
-//! Bytes per block of a pool, everything included: what the allocator handed out for it.
+//! Bytes per block of a pool, and of vLLM's face of one, everything included: what the allocator handed out for it.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::alloc::System;
 
 use kvpool::{BlockPool, PoolConfig, Verify};
-use kvpool_benches::{REQUEST_BLOCKS, fill};
+use kvpool_benches::{REQUEST_BLOCKS, fill, vllm};
+use kvpool_vllm::Pool;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -13,6 +14,18 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() {
     println!("blocks    verify       bytes per block (empty / full, with open fences)");
     for num_blocks in [1 << 16, 100_000, 1 << 20, 1 << 24] {
+        {
+            let region = Region::new(ALLOCATOR);
+            let held = || {
+                let change = region.change();
+                change.bytes_allocated as i64 - change.bytes_deallocated as i64
+            };
+            let mut pool = Pool::new(num_blocks, true).unwrap();
+            let empty = held();
+            drop(vllm::fill(&mut pool).unwrap());
+            let (empty, full) = (empty as f64 / num_blocks as f64, held() as f64 / num_blocks as f64);
+            println!("{num_blocks:<9} vllm's face  {empty:.1} / {full:.1}");
+        }
         for verify in [Verify::None, Verify::Fingerprint] {
             let region = Region::new(ALLOCATOR);
             let held = || {

@@ -1,6 +1,7 @@
 //! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up; and the soak.
 
 pub mod soak;
+pub mod vllm;
 
 use std::time::{Duration, Instant};
 

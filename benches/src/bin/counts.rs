@@ -1,9 +1,10 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted. Prints how many blocks each operation had.
+//! that only what happens in it is counted; those of vLLM's face beside the core's. Prints how many blocks each operation had.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
 use kvpool::{BlockId, BlockPool, HashChain};
-use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store};
+use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
+use kvpool_vllm::Pool;
 
 const BLOCKS: usize = 1 << 16;
 const REQUESTS: usize = 64;
@@ -38,7 +39,50 @@ fn counted_release_fenced(pool: &mut BlockPool, table: &[BlockId]) {
     pool.release_table(table).unwrap();
 }
 
+#[inline(never)]
+fn counted_vllm_hit(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) {
+    vllm::hit(pool, chain, table).unwrap();
+}
+
+#[inline(never)]
+fn counted_vllm_release(pool: &mut Pool, table: &[u32]) {
+    pool.free(table.iter().rev().copied()).unwrap();
+}
+
+#[inline(never)]
+fn counted_vllm_store_cold(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) {
+    vllm::store(pool, chain, table).unwrap();
+}
+
+#[inline(never)]
+fn counted_vllm_store_evicting(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) {
+    vllm::store(pool, chain, table).unwrap();
+}
+
+/// The same of vLLM's face.
+fn face() {
+    let mut pool = Pool::new(BLOCKS, true).unwrap();
+    let mut table = Vec::new();
+    for nth in 0..REQUESTS as u64 {
+        let cold = chain(1 << 32 | nth, REQUEST_BLOCKS).unwrap();
+        counted_vllm_store_cold(&mut pool, &cold, &mut table);
+        pool.free(table.iter().rev().copied()).unwrap();
+    }
+    assert!(pool.reset());
+    let chains = vllm::fill(&mut pool).unwrap();
+    for nth in 0..REQUESTS {
+        counted_vllm_hit(&mut pool, &chains[nth * 37 % chains.len()], &mut table);
+        counted_vllm_release(&mut pool, &table);
+    }
+    for nth in 0..REQUESTS as u64 {
+        let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
+        counted_vllm_store_evicting(&mut pool, &new, &mut table);
+        pool.free(table.iter().rev().copied()).unwrap();
+    }
+}
+
 fn main() {
+    face();
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::new();
     for nth in 0..REQUESTS as u64 {

@@ -9,7 +9,7 @@
 //! - The *term* of a block is 0 if it has no reference and no content; else
 //!   `mix(mix(mix(id << 32 | references) ^ (fence references << 32 | content)) ^ key)`. `content` is 0 without a
 //!   content; else its depth, with bit 31 set, and bit 30 if it is computed. `key` is the first 8 bytes of its hash,
-//!   little endian. A change of one of them always changes the term.
+//!   little endian; in a group above 0, `mix(group)` is added to it. A change of one of them always changes the term.
 //! - The digest starts with the sum of all terms, modulo 2^64, and takes in the scalars of `scalars`, in their
 //!   order, each by `digest = mix(digest ^ scalar)`.
 //!
@@ -60,7 +60,7 @@ impl Counts {
 
     /// The term of a block that looks so, with this content.
     fn term(self, id: BlockId, content: Option<&ContentView>) -> u64 {
-        let (bits, key) = content.map_or((0, 0), |content| (content_bits(content), content.hash.key()));
+        let (bits, key) = content.map_or((0, 0), |content| (content_bits(content), content_key(content)));
         if self.references | self.fences | bits == 0 {
             return 0;
         }
@@ -72,18 +72,25 @@ impl Counts {
 
 const COMPUTED: u32 = 1 << 30;
 
+/// The first 8 bytes of a content's hash, and its group.
+fn content_key(content: &ContentView) -> u64 {
+    let group = if content.group == 0 { 0 } else { mix(content.group.into()) };
+    content.hash.key().wrapping_add(group)
+}
+
 /// Depth, and what a content is.
 fn content_bits(content: &ContentView) -> u32 {
     content.depth | 1 << 31 | if content.computed { COMPUTED } else { 0 }
 }
 
-/// A number that another hash, depth or computed bit would change.
+/// A number that another hash, group, depth or computed bit would change.
 fn content_check(content: &ContentView) -> u64 {
     let word = |at: usize| {
         let bytes: [u8; 8] = std::array::from_fn(|i| content.hash.as_bytes()[at + i]);
         u64::from_le_bytes(bytes)
     };
-    (word(0) ^ word(8) ^ word(16) ^ word(24)).wrapping_add(u64::from(content_bits(content)))
+    let hash = word(0) ^ word(8) ^ word(16) ^ word(24);
+    hash.wrapping_add(u64::from(content_bits(content))).wrapping_add(u64::from(content.group) << 40)
 }
 
 /// Sums over all blocks.
@@ -190,10 +197,10 @@ impl StateDigest {
         }
     }
 
-    /// These blocks have the contents that they have from now on.
+    /// These blocks have the contents that they have from now on; that they are computed is told apart.
     pub(crate) fn note_contents(&mut self, of: &[BlockId], blocks: Blocks<'_>) {
         let contents = of.iter().filter_map(|&block| blocks.get(block).content);
-        let checks = contents.map(|content| content_check(&content));
+        let checks = contents.map(|content| content_check(&ContentView { computed: false, ..content }));
         self.contents = checks.fold(self.contents, u64::wrapping_add);
     }
 

@@ -1,4 +1,4 @@
-//! What an evictor with a history is told of a pool's contents: the calls by which [`Pool`] keeps V4.
+//! What a policy with a history is told of a pool's contents.
 //!
 //! vLLM knows hashes of blocks; a policy wants to know *contents*, and a prefix-closed one which content depends on which.
 //!
@@ -18,9 +18,11 @@
 //! So each chained group is prefix-closed by itself: no block of it is evicted while a cached-free block hangs on it. A
 //! hit of a model with several groups needs all of them, and no policy keeps groups in step.
 //!
+//! A release gives no block another parent: what hung on a content that is gone hangs on nothing.
+//!
 //! Costs: nothing with `lru`; else O(1) per block and what the policy costs.
 
-use kvpool::evictor::Content;
+use kvpool::BlockId;
 
 use crate::journal::VllmOperation;
 use crate::key::Key;
@@ -48,7 +50,7 @@ impl Pool {
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {
-        self.caching && self.queue.wants_history()
+        self.caching && self.core.keeps_history()
     }
 
     /// From now on a block of `group` is taken to be of no use without the block before it in its table: true of full
@@ -59,41 +61,12 @@ impl Pool {
         }
     }
 
-    /// `block` carries a hash since now; `before` is what stands before it in its table.
-    pub(crate) fn note_content(&mut self, block: u32, depth: u32, before: Option<u32>) {
+    /// Where the core is told that a block with `key` stands, at `depth` of its table and behind `before`.
+    pub(crate) fn place(&self, key: &Key, depth: u32, before: Option<u32>) -> (u32, Option<BlockId>) {
         if !self.keeps_history() {
-            return;
+            return (0, None);
         }
-        let Some((&key, _)) = self.keys.hash_of(block) else { return };
-        let is_chained = |key: Key| self.chained.contains(&key.group());
-        let parent = before.filter(|&before| is_chained(key) && self.keys.hash_of(before).is_some());
-        self.queue.registered(block, Content { key: key.content(), depth }, parent);
-    }
-
-    /// A run of a table has been cached, but for those that `cached` says no of, by their position in `blocks`.
-    pub(crate) fn note_run(&mut self, start: Start, blocks: &[u32], cached: impl Fn(usize) -> bool) {
-        if !self.keeps_history() {
-            return;
-        }
-        let mut before = start.before;
-        for (position, &block) in blocks.iter().enumerate() {
-            if cached(position) {
-                let depth = u32::try_from(start.first + position).unwrap_or(u32::MAX);
-                self.note_content(block, depth, before);
-            }
-            before = Some(block);
-        }
-    }
-
-    /// Those of `blocks` without a hash have none since now.
-    pub(crate) fn note_gone(&mut self, blocks: &[u32]) {
-        if !self.keeps_history() {
-            return;
-        }
-        for &block in blocks {
-            if self.keys.hash_of(block).is_none() {
-                self.queue.forget(block);
-            }
-        }
+        let is_parent = |before: &u32| self.chained.contains(&key.group()) && self.is_hashed(*before);
+        (depth, before.filter(is_parent).map(BlockId::new))
     }
 }

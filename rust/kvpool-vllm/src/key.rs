@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use kvpool::{BlockHash, Name};
+
 use crate::error::VllmError;
 
 /// Bytes of a group number.
@@ -57,6 +59,39 @@ impl Key {
         Ok(Self { len: key.len() as u8, bytes })
     }
 
+    /// The key of `digest_len` bytes of a hash of the core's, in a group.
+    #[inline]
+    pub(crate) fn of_name(name: Name<'_>, digest_len: usize) -> Self {
+        let digest_len = digest_len.min(32);
+        let mut bytes = [0; MAX];
+        bytes[..32].copy_from_slice(name.hash.as_bytes());
+        bytes[digest_len..digest_len + GROUP].copy_from_slice(&u32::from(name.group).to_be_bytes());
+        bytes[digest_len + GROUP..].fill(0);
+        Self { len: (digest_len + GROUP) as u8, bytes }
+    }
+
+    /// The hash and the group that the core knows the key by, if its digest is `digest_len` bytes long, at most 32. Two keys have
+    /// one name only if they are equal: what a digest is padded with is the same for all of that length.
+    #[inline]
+    pub(crate) fn name(&self, digest_len: usize) -> Option<(BlockHash, u16)> {
+        if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
+            return None;
+        }
+        let group = self.bytes.get(digest_len..digest_len + GROUP)?;
+        let group = u32::from_be_bytes(group.try_into().ok()?);
+        let group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP)?;
+        Some((padded(self.bytes.get(..digest_len)?)?, group))
+    }
+
+    /// What the core notes of a content that no name leads to. Policies know contents by the first eight bytes: see
+    /// [`Self::content`].
+    pub(crate) fn hidden_hash(&self) -> BlockHash {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(&self.bytes[..32]);
+        bytes[..8].copy_from_slice(&self.content().to_le_bytes());
+        BlockHash::from_bytes(bytes)
+    }
+
     /// The whole key.
     #[must_use]
     #[inline]
@@ -84,6 +119,17 @@ impl Key {
         let tail = &self.as_bytes()[self.digest().len()..];
         tail.iter().fold(0, |group, &byte| (group << 8) | u32::from(byte))
     }
+}
+
+/// A digest as the core has it; `None` if it is longer than that.
+#[inline]
+pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
+    if let Ok(whole) = digest.try_into() {
+        return Some(BlockHash::from_bytes(whole));
+    }
+    let mut bytes = [0; 32];
+    bytes.get_mut(..digest.len())?.copy_from_slice(digest);
+    Some(BlockHash::from_bytes(bytes))
 }
 
 impl PartialEq for Key {

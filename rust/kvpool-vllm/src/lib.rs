@@ -1,13 +1,12 @@
-//! vLLM's contract for a block pool, over kvpool's parts.
+//! vLLM's contract for a block pool, as a face of kvpool's.
 //!
 //! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by one, set reference
-//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate holds that
-//! contract and nothing else: what a block's state is, which block is handed out next, which keys lead to it. It knows
-//! no Python; the bindings convert, and `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
+//! counts themselves, give a block several keys, and expect one queue with an exact order. This crate adds those words to one
+//! [`kvpool::BlockPool`] and nothing else: no counts, lists or tables of its own. It knows no Python; the bindings convert, and
+//! `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
 //!
 //! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks stands in its table.
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
-//! - [`Queue`]: the free blocks in the order of reuse: kvpool's free list, then its evictor.
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
 //! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
@@ -31,15 +30,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod counts;
 mod error;
+mod hashes;
 mod history;
 mod invariants;
 mod journal;
 mod key;
 mod keys;
 mod last_hit;
+mod overlay;
 mod pool;
 mod queue;
+mod run;
 mod slots;
 mod window;
 
@@ -50,6 +53,5 @@ pub use key::Key;
 pub use keys::Keys;
 pub use last_hit::LastHit;
 pub use pool::{Pool, Removed};
-pub use queue::Queue;
 pub use slots::{Demand, Slots};
 pub use window::{Window, find_window};

@@ -1,26 +1,43 @@
-//! `Pool`: reference counts, hash keys and the queue of one vLLM block pool.
+//! `Pool`: vLLM's block pool as a face of [`kvpool::BlockPool`].
 //!
-//! Invariants, recounted by [`Pool::check_invariants`]:
-//! - V1: a free block is in exactly one part of the queue.
+//! Owns nothing that the core owns: references, contents, the free list and the order of eviction are those of one
+//! [`kvpool::BlockPool`], with its invariants, its scrubber and its digest. What is here is what only vLLM does:
+//!
+//! | what vLLM does | what the core has |
+//! |---|---|
+//! | a key, digest and group | a content's name; keys that are none are in an overlay (`overlay`), and their blocks' contents are hidden |
+//! | a block that leaves its queue by hand | a reference that is not shown (`counts`) |
+//! | a hash that goes, while the block keeps its place | the content is hidden in its place |
+//! | a block without a hash at the back of the queue | a hidden content |
+//! | a block with a hash at the front of the queue | a free block; its hash is in the overlay |
+//! | tokens of a hash, whether a key once had two blocks | a number per block (`marks`) |
+//!
+//! So a block in use is registered in the core exactly if it carries a hash, and the queue reads as the free list, and then the order
+//! of eviction. With `lru` all contents are at depth 0: those of one release keep the order that it is given in.
+//!
+//! Invariants, recounted by [`Pool::check_invariants`] with the core's:
+//! - V1: a key leads to its blocks in the core or in the overlay, never in both.
 //! - V2: a block is in the queue exactly if it has no references; the null block never is.
-//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one ([`Keys`]).
-//! - V4: with another policy than `lru`, the evictor knows a content of a block exactly if the block carries a hash, and a
-//!   free block that carries one is in the evictor's part of the queue.
+//! - V3: a key leads to a block exactly if the block carries it, as its hash or as a further one.
+//! - V4: a block in use is registered exactly if it carries a hash; with another policy than `lru`, a free block that carries one is
+//!   among the cached ones.
 //!
-//! V2 to V4 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by itself
-//! ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM.
+//! V2, V3 and the second half of V4 hold for what went through the pool's own calls. vLLM also writes reference counts and hashes by
+//! itself ([`Pool::set_ref_count`], [`Pool::set_hash`]); what that may break is what it may break in vLLM. Everything else holds
+//! whatever is done by hand ([`Pool::check_representation`]).
 //!
-//! Costs: O(1) per block and key; about 100 bytes per block and 80 more per cached key.
+//! Costs: O(1) per block and key; the core's bytes per block and 4 more. What is in an overlay costs about 100 bytes.
 
-use kvpool::EvictionPolicy;
+use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
+use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 use kvpool_record::{Check, Journal};
 
+use crate::counts::Counts;
 use crate::error::{VllmError, filled};
-use crate::history::Start;
 use crate::journal::{Told, VllmOperation};
 use crate::key::Key;
 use crate::keys::Keys;
-use crate::queue::Queue;
+use crate::overlay::Overlay;
 use crate::slots::{Demand, Slots};
 
 /// A key that led to a block and does no longer.
@@ -37,17 +54,27 @@ pub struct Removed {
 /// One vLLM block pool. Block 0 is the null block.
 #[derive(Debug)]
 pub struct Pool {
+    pub(crate) core: BlockPool,
+    pub(crate) num_blocks: usize,
     pub(crate) caching: bool,
-    ref_counts: Vec<i32>,
-    pub(crate) queue: Queue,
+    /// Bytes of a digest that the core knows. No key has as many before there is a first one.
+    pub(crate) digest_len: usize,
+    /// Of each block with a hash that the core knows: its tokens, and whether its key once had two blocks. See `hashes`.
+    pub(crate) marks: Vec<u32>,
+    /// Blocks whose content is hidden in the core.
+    pub(crate) hidden: usize,
+    pub(crate) overlay: Overlay,
+    pub(crate) counts: Counts,
     /// Blocks of the queue that do not count as free: somebody has written the count.
     withheld: usize,
-    pub(crate) keys: Keys,
     /// How often a key was removed: a lookup's result stands while this does.
-    removals: u64,
+    pub(crate) removals: u64,
     /// The groups in which a block is of no use without the one before it.
     pub(crate) chained: Vec<u32>,
     pub(crate) journal: Option<Box<Journal>>,
+    /// Blocks and hashes of the call that runs.
+    pub(crate) ids: Vec<BlockId>,
+    pub(crate) batch: Vec<BlockHash>,
 }
 
 impl Pool {
@@ -65,35 +92,90 @@ impl Pool {
     /// As [`Self::new`].
     pub fn with_policy(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Result<Self, VllmError> {
         if num_blocks == 0 {
-            return Err(VllmError::Pool(kvpool::PoolError::InvalidConfig {
+            return Err(VllmError::Pool(PoolError::InvalidConfig {
                 field: "num_gpu_blocks",
                 value: "0".into(),
                 expected: "at least 1, the null block".into(),
             }));
         }
+        // The core has no pool of the null block alone; vLLM has. Its only block is never given back.
+        let at_least_two = num_blocks.max(2);
+        let config = PoolConfig { num_blocks: at_least_two, eviction: policy, ..PoolConfig::default() };
+        let mut core = BlockPool::new(config)?;
+        core.allocate(at_least_two - num_blocks)?;
         Ok(Self {
+            core,
+            num_blocks,
             caching,
-            queue: Queue::new(num_blocks, policy)?,
+            digest_len: usize::MAX,
+            marks: filled(num_blocks, 0)?,
+            hidden: 0,
+            overlay: Overlay::default(),
+            counts: Counts::default(),
             withheld: 0,
-            keys: Keys::new(num_blocks)?,
-            ref_counts: filled(num_blocks, 0)?,
             removals: 0,
             chained: Vec::new(),
             journal: None,
+            ids: Vec::new(),
+            batch: Vec::new(),
         })
     }
 
     /// Blocks of the pool, the null block included.
     #[must_use]
     pub const fn num_blocks(&self) -> usize {
-        self.ref_counts.len()
+        self.num_blocks
+    }
+
+    /// The pool underneath, to look at: its statistics, states, and why it refuses work, if it does.
+    #[must_use]
+    pub const fn core(&self) -> &BlockPool {
+        &self.core
+    }
+
+    /// Watches the core from now on: [`PoolWatch::watch`]. What is in the overlays it is not told.
+    ///
+    /// # Errors
+    /// [`VllmError::Pool`] names the setting and what is allowed.
+    pub fn watch(&mut self, config: &WatchConfig) -> Result<(), VllmError> {
+        Ok(self.core.watch(config)?)
+    }
+
+    /// Checks the next `blocks` blocks of the core, and the sums: [`Scrubber::scrub`].
+    ///
+    /// # Errors
+    /// [`VllmError::Pool`] with what is broken, now and from now on.
+    pub fn scrub(&mut self, scrubber: &mut Scrubber, blocks: usize) -> Result<ScrubReport, VllmError> {
+        Ok(scrubber.scrub(&mut self.core, blocks)?)
+    }
+
+    /// One number for the state of the core: [`PoolWatch::state_digest`]. `None` without a digest.
+    pub fn state_digest(&mut self) -> Option<u64> {
+        self.core.state_digest()
+    }
+
+    /// Blocks in the queue.
+    #[inline]
+    pub(crate) fn queue_len(&self) -> usize {
+        self.core.num_available()
+    }
+
+    /// Whether `block` is in the queue.
+    pub(crate) fn is_queued(&self, block: u32) -> bool {
+        block != 0 && (block as usize) < self.num_blocks && self.held(block) == 0
+    }
+
+    /// References that the core has of `block`.
+    #[inline]
+    pub(crate) fn held(&self, block: u32) -> u32 {
+        self.core.ref_count(BlockId::new(block)).unwrap_or(0)
     }
 
     /// Blocks that can be handed out, cached ones included.
     #[must_use]
     #[inline]
     pub fn num_free(&self) -> usize {
-        self.queue.len().saturating_sub(self.withheld)
+        self.queue_len().saturating_sub(self.withheld)
     }
 
     /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is. Allocations see the
@@ -104,9 +186,9 @@ impl Pool {
     /// # Errors
     /// [`VllmError::Pool`] for more blocks than the queue has: they could not be handed out.
     pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
-        let queued = self.queue.len();
+        let queued = self.queue_len();
         self.withheld = queued.checked_sub(count).ok_or_else(|| {
-            VllmError::Pool(kvpool::PoolError::InvalidConfig {
+            VllmError::Pool(PoolError::InvalidConfig {
                 field: "num_free_blocks",
                 value: count.to_string(),
                 expected: format!("at most {queued}, the blocks in the queue"),
@@ -123,101 +205,46 @@ impl Pool {
 
     /// What leads to which block.
     #[must_use]
-    pub const fn keys(&self) -> &Keys {
-        &self.keys
+    pub const fn keys(&self) -> Keys<'_> {
+        Keys::of(self)
     }
 
-    /// The free blocks in the order of reuse.
+    /// The free blocks in the order of reuse. O(free blocks).
     pub fn order(&self) -> impl Iterator<Item = u32> {
-        self.queue.order().into_iter()
-    }
-
-    /// The free blocks, to look at.
-    #[must_use]
-    pub const fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do not follow.
-    pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
-        self.recorded(
-            |_| VllmOperation::QueuePop { blocks: n },
-            |pool| {
-                let mut out = Vec::new();
-                pool.queue.pop_front_n(n, &mut out);
-                Told(out)
-            },
-        )
-        .0
-    }
-
-    /// Takes a block out of the queue by hand. Returns whether it was there.
-    pub fn remove_from_queue(&mut self, block: u32) -> bool {
-        self.recorded(|_| VllmOperation::QueueRemove { block }, |pool| pool.queue.remove(block))
-    }
-
-    /// Puts blocks that are not in the queue at its front or its back by hand.
-    pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
-        self.recorded(
-            |_| VllmOperation::QueuePush { blocks: blocks.to_vec(), front },
-            |pool| if front { pool.queue.push_front_n(blocks) } else { pool.queue.push_back_n(blocks) },
-        );
+        self.peek(self.queue_len()).into_iter()
     }
 
     /// The next `n` blocks, without taking them.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<u32> {
-        self.queue.peek(n)
+        self.core.peek(n).into_iter().map(BlockId::get).collect()
     }
 
-    /// References of `block`.
-    #[must_use]
-    pub fn ref_count(&self, block: u32) -> i32 {
-        self.ref_counts.get(block as usize).copied().unwrap_or(0)
-    }
-
-    /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
-    pub fn set_ref_count(&mut self, block: u32, count: i32) {
-        self.recorded(
-            |_| VllmOperation::SetRefCount { block, count },
-            |pool| pool.set_ref_count_unrecorded(block, count),
-        );
-    }
-
-    fn set_ref_count_unrecorded(&mut self, block: u32, count: i32) {
-        if let Some(place) = self.ref_counts.get_mut(block as usize) {
-            *place = count;
-        }
-    }
-
-    /// Writes the hash of `block`; what leads to it stays.
-    pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        self.recorded(
-            |_| VllmOperation::SetHash { block, key, num_tokens },
-            |pool| pool.set_hash_unrecorded(block, key, num_tokens),
-        );
-    }
-
-    fn set_hash_unrecorded(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        self.keys.set_hash(block, key, num_tokens);
-        self.note_content(block, 0, None);
-    }
-
-    /// Forgets the hash of `block`; what leads to it stays.
-    pub fn reset_hash(&mut self, block: u32) {
-        self.recorded(|_| VllmOperation::ResetHash { block }, |pool| pool.reset_hash_unrecorded(block));
-    }
-
-    fn reset_hash_unrecorded(&mut self, block: u32) {
-        self.keys.reset_hash(block);
-        self.note_gone(&[block]);
-    }
-
-    fn check(&self, block: u32) -> Result<(), VllmError> {
-        if (block as usize) < self.ref_counts.len() {
+    pub(crate) fn check(&self, block: u32) -> Result<(), VllmError> {
+        if (block as usize) < self.num_blocks {
             return Ok(());
         }
-        Err(VllmError::UnknownBlock { block, last: (self.ref_counts.len() - 1) as u32 })
+        Err(VllmError::UnknownBlock { block, last: (self.num_blocks - 1) as u32 })
+    }
+
+    /// What the core refused, in this pool's words.
+    #[cold]
+    pub(crate) fn refusal(&self, error: PoolError) -> VllmError {
+        match error {
+            PoolError::NotHeld { block, .. } => VllmError::NotHeld { block: block.get() },
+            PoolError::NullBlock { .. } => VllmError::NotHeld { block: 0 },
+            PoolError::UnknownBlock { block, .. } => {
+                let block = u32::try_from(block).unwrap_or(u32::MAX);
+                VllmError::UnknownBlock { block, last: (self.num_blocks - 1) as u32 }
+            }
+            error => VllmError::Pool(error),
+        }
+    }
+
+    /// Whether the counts of the core are those that are shown, and its blocks this pool's.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.counts.is_empty() && self.num_blocks > 1
     }
 
     /// Takes the next `n` free blocks, each with one reference, and what they were cached for away from them; the keys
@@ -232,7 +259,7 @@ impl Pool {
         removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
         let free = self.num_free();
-        if n > free && n <= self.queue.len() {
+        if n > free && n <= self.queue_len() {
             return Err(VllmError::OutOfBlocks { wanted: n, free });
         }
         let journal = self.journal.take();
@@ -249,45 +276,61 @@ impl Pool {
         &mut self,
         n: usize,
         out: &mut Vec<u32>,
-        removed: Option<&mut Vec<Removed>>,
+        mut removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
-        if n > self.queue.len() {
+        if n > self.queue_len() {
             return Err(VllmError::OutOfBlocks { wanted: n, free: self.num_free() });
         }
-        let first = out.len();
-        self.queue.pop_front_n(n, out);
-        self.hold_new(&out[first..], removed);
+        self.ids.clear();
+        if !self.overlay.is_empty() || !self.counts.is_empty() {
+            self.allocate_marked(n, &mut removed)?;
+        } else {
+            let Self { core, ids, digest_len, .. } = self;
+            let (mut keys, mut hidden) = (0, 0);
+            core.allocate_named(n, ids, |block, name, last_copy| {
+                let Some(name) = name else {
+                    hidden += 1;
+                    return;
+                };
+                keys += 1;
+                if let Some(removed) = &mut removed {
+                    let key = Key::of_name(name, *digest_len);
+                    removed.push(Removed { block: block.get(), key, last_copy });
+                }
+            })?;
+            self.removals += keys;
+            self.hidden -= hidden;
+        }
+        out.extend(self.ids.iter().map(|block| block.get()));
         Ok(())
     }
 
-    /// The second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
-    ///
-    /// # Errors
-    /// [`VllmError::UnknownBlock`].
-    pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::Claim { blocks: blocks.to_vec() },
-            |pool| pool.claim_unrecorded(blocks, removed),
-        )
-    }
-
-    fn claim_unrecorded(
+    /// The same where blocks have keys that the core does not know, or counts that are not its own.
+    #[cold]
+    fn allocate_marked(
         &mut self,
-        blocks: &[u32],
-        removed: Option<&mut Vec<Removed>>,
+        n: usize,
+        removed: &mut Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
-        blocks.iter().try_for_each(|&block| self.check(block))?;
-        self.hold_new(blocks, removed);
+        let Self { core, ids, digest_len, .. } = self;
+        let mut gone = Vec::new();
+        core.allocate_named(n, ids, |block, name, last_copy| {
+            gone.push((block, name.map(|name| (Key::of_name(name, *digest_len), last_copy))));
+        })?;
+        let mut gone = gone.into_iter().peekable();
+        for at in 0..n {
+            let block = self.ids[at];
+            let content = gone.next_if(|(victim, _)| *victim == block).map(|(_, content)| content);
+            self.hidden -= usize::from(content == Some(None));
+            if let Some(Some((key, last_copy))) = content {
+                self.note_removed(block.get(), key, last_copy, removed);
+                self.remove_further(block.get(), removed);
+            } else if self.caching {
+                self.remove_irregular(block.get(), removed);
+            }
+            self.counts.set(block.get(), 0);
+        }
         Ok(())
-    }
-
-    fn hold_new(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) {
-        if self.caching {
-            self.remove_hashes_into(blocks, removed);
-        }
-        for &block in blocks {
-            self.ref_counts[block as usize] = 1;
-        }
     }
 
     /// Adds one reference to each block, the null block excepted; those that were free are so no longer.
@@ -302,17 +345,19 @@ impl Pool {
     }
 
     fn touch_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        blocks.iter().try_for_each(|&block| self.check(block))?;
-        for &block in blocks.iter().filter(|&&block| block != 0) {
-            let count = &mut self.ref_counts[block as usize];
-            if *count == 0 {
-                self.queue.remove(block);
-            } else {
-                self.queue.used(block);
-            }
-            *count += 1;
+        self.gather(blocks);
+        if self.is_plain() && self.hidden == 0 && self.overlay.hashes.is_empty() {
+            return self.core.acquire_by_id(&self.ids).map_err(|error| self.refusal(error));
         }
-        Ok(())
+        blocks.iter().try_for_each(|&block| self.check(block))?;
+        self.acquire_shown()
+    }
+
+    /// Notes the blocks of a call, but for the null block.
+    #[inline]
+    pub(crate) fn gather(&mut self, blocks: &[u32]) {
+        self.ids.clear();
+        self.ids.extend(blocks.iter().filter(|&&block| block != 0).map(|&block| BlockId::new(block)));
     }
 
     /// Drops one reference of each block, the null block excepted. Blocks without further ones become free in the order
@@ -322,20 +367,14 @@ impl Pool {
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
-        let blocks: Vec<u32> = blocks.into_iter().filter(|&block| block != 0).collect();
+        let mut ids = std::mem::take(&mut self.ids);
+        ids.clear();
+        ids.extend(blocks.into_iter().filter(|&block| block != 0).map(BlockId::new));
+        self.ids = ids;
         self.recorded(
-            |_| VllmOperation::Free { blocks: blocks.clone() },
-            |pool| pool.free_unrecorded(&blocks),
+            |pool| VllmOperation::Free { blocks: pool.ids.iter().map(|block| block.get()).collect() },
+            |pool| pool.free_unrecorded(false),
         )
-    }
-
-    fn free_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        let idle = self.drop_references(blocks)?;
-        let is_hashed = |&block: &u32| self.caching && self.keys.hash_of(block).is_some();
-        let (last, first): (Vec<u32>, Vec<u32>) = idle.into_iter().partition(is_hashed);
-        self.queue.push_front_n(&first);
-        self.queue.push_back_n(&last);
-        Ok(())
     }
 
     /// Drops one reference of each block; those without further ones go to the end of the queue, hash or not.
@@ -345,37 +384,29 @@ impl Pool {
     pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         self.recorded(
             |_| VllmOperation::Unpin { blocks: blocks.to_vec() },
-            |pool| pool.unpin_unrecorded(blocks),
+            |pool| {
+                pool.ids.clear();
+                pool.ids.extend(blocks.iter().map(|&block| BlockId::new(block)));
+                pool.free_unrecorded(true)
+            },
         )
     }
 
-    fn unpin_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        let idle = self.drop_references(blocks)?;
-        self.queue.push_back_n(&idle);
-        Ok(())
+    fn free_unrecorded(&mut self, to_back: bool) -> Result<(), VllmError> {
+        if !self.is_plain() {
+            self.drop_shown()?;
+        }
+        self.release(to_back).map_err(|error| self.refusal(error))
     }
 
-    /// Drops one reference of each block, all or none. Returns those that lost their last one, in the order in which they
-    /// did. The null block has none.
-    fn drop_references(&mut self, blocks: &[u32]) -> Result<Vec<u32>, VllmError> {
-        let mut idle = Vec::with_capacity(blocks.len());
-        for (position, &block) in blocks.iter().enumerate() {
-            match self.ref_counts.get_mut(block as usize) {
-                Some(count) if *count > 0 && block != 0 => {
-                    *count -= 1;
-                    if *count == 0 {
-                        idle.push(block);
-                    }
-                }
-                _ => {
-                    for &undo in &blocks[..position] {
-                        self.ref_counts[undo as usize] += 1;
-                    }
-                    return Err(self.check(block).err().unwrap_or(VllmError::NotHeld { block }));
-                }
-            }
+    /// Drops one of the core's references of each of the call's blocks.
+    #[inline]
+    pub(crate) fn release(&mut self, to_back: bool) -> Result<(), PoolError> {
+        if to_back {
+            self.hidden += self.core.release_to_back(&self.ids)?;
+            return Ok(());
         }
-        Ok(idle)
+        self.core.release_in_order(&self.ids)
     }
 
     /// Takes the blocks that `demand` needs, if they may be taken: holds its `hits`, which are cached, and allocates the
@@ -399,206 +430,6 @@ impl Pool {
         Ok(true)
     }
 
-    /// The block that was cached first under `key` and is still there.
-    #[must_use]
-    #[inline]
-    pub fn find(&self, key: &Key) -> Option<u32> {
-        self.keys.first(key)
-    }
-
-    /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
-    /// cached so already. Returns whether the key is new to the index, as opposed to known by another block, or by this.
-    pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
-        self.insert_hash_behind(key, block, num_tokens, 0, None)
-    }
-
-    /// As [`Self::insert_hash`], for the block at `depth` of a table, behind one with the key `parent`.
-    pub fn insert_hash_behind(
-        &mut self,
-        key: Key,
-        block: u32,
-        num_tokens: Option<u32>,
-        depth: u32,
-        parent: Option<&Key>,
-    ) -> bool {
-        self.recorded(
-            |_| VllmOperation::InsertHash { key, block, num_tokens, depth, parent: parent.copied() },
-            |pool| pool.insert_hash_behind_unrecorded(key, block, num_tokens, depth, parent),
-        )
-    }
-
-    fn insert_hash_behind_unrecorded(
-        &mut self,
-        key: Key,
-        block: u32,
-        num_tokens: Option<u32>,
-        depth: u32,
-        parent: Option<&Key>,
-    ) -> bool {
-        let had_hash = self.keys.hash_of(block).is_some();
-        let is_new = self.keys.give(key, block, num_tokens) == Some(0);
-        if !had_hash {
-            let before = parent.and_then(|parent| self.keys.first(parent));
-            self.note_content(block, depth, before);
-        }
-        is_new
-    }
-
-    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its position
-    /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
-    /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
-    ///
-    /// # Errors
-    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
-    pub fn cache_full(
-        &mut self,
-        start: Start,
-        blocks: &[u32],
-        key_of: impl Fn(usize) -> Option<Key>,
-        block_size: usize,
-        removed: &mut Vec<Removed>,
-        stored: Option<&mut Vec<Option<bool>>>,
-    ) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::CacheFull {
-                first: start.first,
-                before: start.before,
-                blocks: blocks.to_vec(),
-                keys: (0..blocks.len()).map(&key_of).collect(),
-                block_size,
-            },
-            |pool| pool.cache_full_unrecorded(start, blocks, &key_of, block_size, removed, stored),
-        )
-    }
-
-    fn cache_full_unrecorded(
-        &mut self,
-        start: Start,
-        blocks: &[u32],
-        key_of: impl Fn(usize) -> Option<Key>,
-        block_size: usize,
-        removed: &mut Vec<Removed>,
-        mut stored: Option<&mut Vec<Option<bool>>>,
-    ) -> Result<(), VllmError> {
-        let tokens_of = |position: usize| ((start.first + position + 1) * block_size) as u32;
-        for (position, &block) in blocks.iter().enumerate() {
-            self.check(block)?;
-            if let Some((_, cached)) = self.keys.hash_of(block)
-                && cached.is_none_or(|cached| cached >= tokens_of(position))
-                && key_of(position).is_some()
-            {
-                let cached = cached.unwrap_or(0);
-                return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
-            }
-        }
-        let removals = &mut self.removals;
-        self.keys.give_run(
-            blocks,
-            &key_of,
-            tokens_of,
-            |block, key, left| {
-                *removals += 1;
-                removed.push(Removed { block, key, last_copy: left == 0 });
-            },
-            |given| {
-                if let Some(stored) = stored.as_deref_mut() {
-                    stored.push(given.map(|copies| copies == Some(0)));
-                }
-            },
-        );
-        self.note_run(start, blocks, |position| key_of(position).is_some());
-        Ok(())
-    }
-
-    /// Puts `block` under `key` in the index alone.
-    ///
-    /// # Errors
-    /// [`VllmError::UnknownBlock`].
-    pub fn insert_in_index(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::InsertInIndex { key, block },
-            |pool| pool.insert_in_index_unrecorded(key, block),
-        )
-    }
-
-    fn insert_in_index_unrecorded(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
-        self.check(block)?;
-        self.keys.insert(key, block);
-        Ok(())
-    }
-
-    /// Takes `block` from `key` in the index alone. Returns whether it was there.
-    pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
-        self.recorded(
-            |_| VllmOperation::RemoveFromIndex { key: *key, block },
-            |pool| pool.remove_from_index_unrecorded(key, block),
-        )
-    }
-
-    fn remove_from_index_unrecorded(&mut self, key: &Key, block: u32) -> bool {
-        let removed = self.keys.remove(key, block).is_some();
-        self.removals += u64::from(removed);
-        removed
-    }
-
-    /// Empties the index alone.
-    pub fn clear_index(&mut self) {
-        self.recorded(|_| VllmOperation::ClearIndex, Self::clear_index_unrecorded);
-    }
-
-    fn clear_index_unrecorded(&mut self) {
-        self.removals += 1;
-        self.keys.clear_index();
-    }
-
-    /// Takes all keys away from `block`: its hash first, then the further ones.
-    pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
-        self.recorded(|_| VllmOperation::RemoveHashes { block }, |pool| pool.remove_hashes_unrecorded(block))
-    }
-
-    fn remove_hashes_unrecorded(&mut self, block: u32) -> Vec<Removed> {
-        let mut removed = Vec::new();
-        self.remove_hashes_into(&[block], Some(&mut removed));
-        removed
-    }
-
-    fn remove_hashes_into(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) {
-        let removals = &mut self.removals;
-        self.keys.take(blocks, |block, key, left| {
-            *removals += 1;
-            if let Some(removed) = removed.as_deref_mut() {
-                removed.push(Removed { block, key, last_copy: left == 0 });
-            }
-        });
-        self.note_gone(blocks);
-    }
-
-    /// Gives the keys of `from` to `to`, which must carry none. Lookups then find `to`.
-    ///
-    /// # Errors
-    /// [`VllmError::AlreadyCached`] if `to` carries a hash; [`VllmError::UnknownBlock`].
-    pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::MoveHashes { from, to },
-            |pool| pool.move_hashes_unrecorded(from, to),
-        )
-    }
-
-    fn move_hashes_unrecorded(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
-        self.check(from)?;
-        self.check(to)?;
-        let num_tokens = self.keys.hash_of(from).and_then(|(_, num_tokens)| num_tokens);
-        if let Some((_, cached)) = self.keys.hash_of(to) {
-            let (cached, wanted) = (cached.unwrap_or(0), num_tokens.unwrap_or(0));
-            return Err(VllmError::AlreadyCached { block: to, cached, wanted });
-        }
-        let depth = self.queue.depth_of(from).unwrap_or(0);
-        for removed in self.remove_hashes(from) {
-            self.insert_hash_behind(removed.key, to, num_tokens, depth, None);
-        }
-        Ok(())
-    }
-
     /// Takes all keys away from `block`, in use or not. With `reuse_first`, or another policy than `lru`, a free one is also
     /// the next to be handed out, for nothing can hit it any more; vLLM's own pool leaves it among the cached ones, which
     /// it outlives.
@@ -615,31 +446,30 @@ impl Pool {
     fn evict_unrecorded(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
         self.check(block)?;
         let removed = self.remove_hashes(block);
-        if reuse_first
-            && !removed.is_empty()
-            && self.ref_counts[block as usize] == 0
-            && self.queue.remove(block)
-        {
-            self.queue.push_front_n(&[block]);
+        if reuse_first && !removed.is_empty() && self.ref_count(block) == 0 && self.is_queued(block) {
+            self.reuse_next(block)?;
         }
         Ok(removed)
     }
 
     /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
     pub fn reset(&mut self) -> bool {
-        if self.num_free() < self.queue.len() {
+        if self.num_free() < self.queue_len() {
             return false;
         }
         self.recorded(|_| VllmOperation::Reset, Self::reset_unrecorded)
     }
 
     fn reset_unrecorded(&mut self) -> bool {
-        if self.queue.len() + 1 != self.num_blocks() {
+        if self.queue_len() + 1 != self.num_blocks {
+            return false;
+        }
+        if self.num_blocks > 1 && self.core.reset_in_order().is_err() {
             return false;
         }
         self.removals += 1;
-        self.keys.clear();
-        self.queue.forget_all();
+        self.hidden = 0;
+        self.overlay = Overlay::default();
         true
     }
 

@@ -1,229 +1,230 @@
-//! `Queue`: the blocks without references, in the order in which they will be handed out.
+//! What vLLM does to counts and to its queue by hand.
 //!
-//! vLLM has one list. Its blocks without a hash are put at its front and those with one at its back, so it always reads
-//! as two: kvpool's free list, last in first out, and behind it kvpool's evictor, least recently used. A block stays in
-//! the part in which it was put, whatever becomes of its hash, until it is taken or moved.
+//! A block that leaves the queue by hand is held in the core, and shown without that reference; put back, it is released. A count
+//! that is written for a block in use becomes the core's, if it is near; any other is a difference. So the core's counts and its
+//! lists agree with each other, whatever the written ones say.
 //!
-//! Any other policy is no order of vLLM's. It is told what blocks hold ([`Queue::registered`]), who uses it
-//! ([`Queue::remove`], [`Queue::used`]) and what is gone ([`Queue::forget`]); a free block whose content is gone has
-//! nothing to be kept for, and goes to the front. The queue owns what the evictor was told; whether that is what a block
-//! carries is for [`Pool`](crate::Pool) to see to.
-//!
-//! Costs: O(1) per block, O(log n) where the policy needs it; 16 bytes per block, with another policy than `lru` 36 and
-//! what the policy has.
+//! Costs: O(1) per block; the calls of a pool with differences look each block up.
 
-use kvpool::evictor::{Candidate, Content, Evictor};
-use kvpool::{BlockId, EvictionPolicy, FreeBlockList, InvariantViolation, PoolError};
+use hashbrown::HashMap;
+use kvpool::{BlockId, PoolError};
 
-use crate::error::filled;
+use crate::error::VllmError;
+use crate::journal::{Told, VllmOperation};
+use crate::pool::{Pool, Removed};
 
-/// In the place of a depth: the evictor was not told what the block holds.
-const UNTOLD: u32 = u32::MAX;
+/// References that are added or dropped at once so that a count is the core's.
+const NEAR: i64 = 64;
 
-/// The free blocks, in the order of reuse.
-#[derive(Debug)]
-pub struct Queue {
-    free: FreeBlockList,
-    evictor: Box<dyn Evictor>,
-    /// How deep in its chain the content is that the evictor was told of, by block. Empty if it wants no history.
-    told: Vec<u32>,
-}
-
-impl Queue {
-    /// Blocks `1..num_blocks`, ascending, all in the first part.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] for a number of blocks out of range.
-    pub fn new(num_blocks: usize, policy: EvictionPolicy) -> Result<Self, PoolError> {
-        // kvpool has no pool of the null block alone; vLLM has.
-        let at_least_two = num_blocks.max(2);
-        let mut free = FreeBlockList::new(at_least_two)?;
-        if num_blocks < 2 {
-            free.pop_front_n(at_least_two - 1)?;
-        }
-        let evictor = policy.build(at_least_two, None)?;
-        let told = if evictor.wants_history() { filled(at_least_two, UNTOLD)? } else { Vec::new() };
-        Ok(Self { free, evictor, told })
-    }
-
-    /// Whether the order depends on what blocks hold and who uses it: not with `lru`.
+impl Pool {
+    /// References of `block`.
     #[must_use]
     #[inline]
-    pub const fn wants_history(&self) -> bool {
-        !self.told.is_empty()
+    pub fn ref_count(&self, block: u32) -> i32 {
+        let shown = self.shown(block);
+        i32::try_from(shown).unwrap_or(if shown < 0 { i32::MIN } else { i32::MAX })
     }
 
-    /// How deep in its chain the content is that `block` is known to hold.
-    #[must_use]
-    pub fn depth_of(&self, block: u32) -> Option<u32> {
-        self.told.get(block as usize).copied().filter(|&depth| depth != UNTOLD)
+    fn shown(&self, block: u32) -> i64 {
+        if (block as usize) < self.num_blocks { i64::from(self.held(block)) + self.counts.of(block) } else { 0 }
     }
 
-    /// Whether `block` is free and among the cached ones.
-    #[must_use]
-    pub fn is_cached(&self, block: u32) -> bool {
-        self.evictor.contains(BlockId::new(block))
+    /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
+    pub fn set_ref_count(&mut self, block: u32, count: i32) {
+        self.recorded(
+            |_| VllmOperation::SetRefCount { block, count },
+            |pool| {
+                // A pool that is poisoned counts nothing any more.
+                let _refused = pool.show(block, count.into());
+            },
+        );
     }
 
-    fn tell(&mut self, block: u32, depth: u32) {
-        if let Some(place) = self.told.get_mut(block as usize) {
-            *place = depth;
+    /// Makes `count` what is shown of `block`.
+    fn show(&mut self, block: u32, count: i64) -> Result<(), PoolError> {
+        if block as usize >= self.num_blocks {
+            return Ok(());
         }
-    }
-
-    /// Number of blocks in it.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.free.len() + self.evictor.len()
-    }
-
-    /// Whether it is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether `block` is in it.
-    #[must_use]
-    pub fn contains(&self, block: u32) -> bool {
-        let block = BlockId::new(block);
-        self.free.contains(block) || self.evictor.contains(block)
-    }
-
-    /// Takes the next `n` blocks, or as many as there are.
-    pub fn pop_front_n(&mut self, n: usize, out: &mut Vec<u32>) {
-        let mut from_free = Vec::with_capacity(n.min(self.free.len()));
-        if self.free.pop_front_n_into(n.min(self.free.len()), &mut from_free).is_ok() {
-            out.extend(from_free.iter().map(|block| block.get()));
-        }
-        for _ in from_free.len()..n {
-            let Some(block) = self.evictor.evict() else { return };
-            self.tell(block.get(), UNTOLD);
-            out.push(block.get());
-        }
-    }
-
-    /// Takes `block` from wherever it is: what it holds is in use again. Returns whether it was there.
-    pub fn remove(&mut self, block: u32) -> bool {
-        let id = BlockId::new(block);
-        // What the evictor made up for a block without a content ends with its stay.
-        let was_cached =
-            if self.depth_of(block).is_some() { self.evictor.hit(id) } else { self.evictor.remove(id) };
-        was_cached || self.free.remove(id).is_ok()
-    }
-
-    /// Counts a use of what `block` holds, which is in use already.
-    #[inline]
-    pub(crate) fn used(&mut self, block: u32) {
-        if self.depth_of(block).is_some() {
-            self.evictor.hit(BlockId::new(block));
-        }
-    }
-
-    /// `block` has a new content, which depends on that of `parent`, if there is one. If it is free, it is among the
-    /// cached ones from now on.
-    pub(crate) fn registered(&mut self, block: u32, content: Content, parent: Option<u32>) {
-        if !self.wants_history() || block == 0 {
-            return;
-        }
-        let id = BlockId::new(block);
-        // Contents begin in blocks that are in use; one that is free is taken out meanwhile.
-        let was_cached = self.evictor.contains(id) && self.evictor.remove(id);
-        let was_free = was_cached || self.free.contains(id) && self.free.remove(id).is_ok();
-        // A depth without a content would be the mark of none.
-        let content = Content { depth: content.depth.min(UNTOLD - 1), ..content };
-        self.evictor.registered(id, content, parent.filter(|&parent| parent != 0).map(BlockId::new));
-        self.tell(block, content.depth);
-        if was_free {
-            self.push_back_n(&[block]);
-        }
-    }
-
-    /// The content of `block` is gone. If it is among the cached ones, it is reused next.
-    pub(crate) fn forget(&mut self, block: u32) {
-        if !self.wants_history() {
-            return;
-        }
-        self.tell(block, UNTOLD);
-        if self.evictor.remove(BlockId::new(block)) {
-            self.push_front_n(&[block]);
-        }
-    }
-
-    /// All contents are gone: what was cached is reused in the order in which it would have been evicted, behind what is
-    /// free. O(blocks).
-    pub(crate) fn forget_all(&mut self) {
-        if !self.wants_history() {
-            return;
-        }
-        let cached = self.evictor.order();
-        self.evictor.clear();
-        self.told.fill(UNTOLD);
-        for block in cached {
-            // Refused only for a block that is in it already.
-            let _ = self.free.push_back(block);
-        }
-    }
-
-    /// Puts `blocks` at the front: the first of them will be handed out next.
-    pub fn push_front_n(&mut self, blocks: &[u32]) {
-        for &block in blocks.iter().rev() {
-            // Refused only for a block that is in it already.
-            let _ = self.free.push_front(BlockId::new(block));
-        }
-    }
-
-    /// Puts `blocks` at the back: with `lru` the last of them will be handed out last, with another policy they go where
-    /// it wants them, as of one moment.
-    pub fn push_back_n(&mut self, blocks: &[u32]) {
-        // Equal depth, with `lru`: the evictor keeps the order in which they are given.
-        let depth = |block| self.depth_of(block).unwrap_or(0);
-        let candidate = |&block: &u32| Candidate { block: BlockId::new(block), depth: depth(block) };
-        match blocks {
-            [] => {}
-            [block] => {
-                let mut alone = [candidate(block)];
-                self.evictor.insert(&mut alone);
-            }
-            _ => {
-                let mut candidates: Vec<_> = blocks.iter().map(candidate).collect();
-                self.evictor.insert(&mut candidates);
+        let held = i64::from(self.held(block));
+        let missing = count - held;
+        let is_near = held > 0 && count > 0 && missing.abs() <= NEAR;
+        if is_near && missing != 0 {
+            let references = vec![BlockId::new(block); missing.unsigned_abs() as usize];
+            if missing > 0 {
+                self.core.acquire(&references)?;
+            } else {
+                self.core.release(&references)?;
             }
         }
+        self.counts.set(block, if is_near { 0 } else { missing });
+        Ok(())
     }
 
-    /// The next `n` blocks, or as many as there are, without taking them. O(n) while the free list has as many, O(len)
-    /// otherwise.
-    #[must_use]
-    pub fn peek(&self, n: usize) -> Vec<u32> {
-        let mut next: Vec<u32> = self.free.iter().take(n).map(BlockId::get).collect();
-        if next.len() < n {
-            let more = n - next.len();
-            next.extend(self.evictor.order().into_iter().take(more).map(BlockId::get));
+    /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do not follow.
+    pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
+        self.recorded(
+            |_| VllmOperation::QueuePop { blocks: n },
+            |pool| Told(pool.pop_from_queue_unrecorded(n).unwrap_or_default()),
+        )
+        .0
+    }
+
+    fn pop_from_queue_unrecorded(&mut self, n: usize) -> Result<Vec<u32>, PoolError> {
+        self.ids.clear();
+        self.core.allocate_as_they_are(n.min(self.queue_len()), &mut self.ids)?;
+        let blocks: Vec<u32> = self.ids.iter().map(|block| block.get()).collect();
+        for &block in &blocks {
+            self.settle(block)?;
+            self.counts.add(block, -1);
         }
-        next
+        Ok(blocks)
     }
 
-    /// All of them, in the order of reuse. O(n).
-    #[must_use]
-    pub fn order(&self) -> Vec<u32> {
-        self.free.iter().chain(self.evictor.order()).map(BlockId::get).collect()
+    /// Takes a block out of the queue by hand. Returns whether it was there.
+    pub fn remove_from_queue(&mut self, block: u32) -> bool {
+        self.recorded(
+            |_| VllmOperation::QueueRemove { block },
+            |pool| {
+                if !pool.is_queued(block) {
+                    return false;
+                }
+                pool.gather(&[block]);
+                let is_taken = pool.acquire_held().is_ok();
+                pool.counts.add(block, -i64::from(is_taken));
+                is_taken
+            },
+        )
     }
 
-    /// Recounts both parts from scratch: each is a sound list, and no block is in both.
+    /// Puts blocks that are not in the queue at its front or its back by hand.
+    pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
+        self.recorded(
+            |_| VllmOperation::QueuePush { blocks: blocks.to_vec(), front },
+            |pool| {
+                let _refused = pool.push_to_queue_unrecorded(blocks, front);
+            },
+        );
+    }
+
+    fn push_to_queue_unrecorded(&mut self, blocks: &[u32], front: bool) -> Result<(), PoolError> {
+        let mut references = Vec::new();
+        for &block in blocks {
+            let id = BlockId::new(block);
+            let is_here = block != 0 && (block as usize) < self.num_blocks && !references.contains(&id);
+            let held = if is_here { self.held(block) } else { 0 };
+            if front && held > 0 {
+                // What is first in the queue is free, and has no content in the core.
+                self.detach(block)?;
+                self.drop_content(block)?;
+            }
+            references.extend(std::iter::repeat_n(id, held as usize));
+            self.counts.add(block, held.into());
+        }
+        self.ids = references;
+        self.release(!front)
+    }
+
+    /// The second half of [`Self::allocate`], for blocks that were taken from the queue by hand.
     ///
     /// # Errors
-    /// The first broken invariant.
-    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.free.check_invariants()?;
-        self.evictor.check_invariants()?;
-        let twice = self.evictor.order().into_iter().find(|&block| self.free.contains(block));
-        match twice {
-            None => Ok(()),
-            Some(block) => Err(InvariantViolation::new(
-                "V1 (a free block is in one part of the queue)",
-                format!("block {block:?} is in both"),
-            )),
+    /// [`VllmError::UnknownBlock`].
+    pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
+        self.recorded(
+            |_| VllmOperation::Claim { blocks: blocks.to_vec() },
+            |pool| pool.claim_unrecorded(blocks, removed),
+        )
+    }
+
+    fn claim_unrecorded(
+        &mut self,
+        blocks: &[u32],
+        mut removed: Option<&mut Vec<Removed>>,
+    ) -> Result<(), VllmError> {
+        blocks.iter().try_for_each(|&block| self.check(block))?;
+        if self.caching {
+            for &block in blocks {
+                self.remove_hashes_into(block, &mut removed)?;
+            }
         }
+        for &block in blocks {
+            self.show(block, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Adds one reference to what is shown of each of the call's blocks; those in the queue leave it, if they are shown with none.
+    #[cold]
+    pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
+        if !self.counts.is_empty() {
+            let Self { ids, counts, core, .. } = self;
+            // In the queue, and said to be in use: it stays where it is.
+            ids.retain(|block| {
+                let stays = core.ref_count(*block) == Some(0) && counts.of(block.get()) != 0;
+                if stays {
+                    counts.add(block.get(), 1);
+                }
+                !stays
+            });
+        }
+        self.acquire_held()
+    }
+
+    /// Adds one of the core's references to each of the call's blocks.
+    pub(crate) fn acquire_held(&mut self) -> Result<(), VllmError> {
+        if self.hidden > 0 {
+            // A place that a block had without a hash ends with its stay.
+            for at in 0..self.ids.len() {
+                let block = self.ids[at].get();
+                let keeps = self.caching && self.overlay.hashes.contains_key(&block);
+                if self.held(block) == 0 && self.core.is_hidden(self.ids[at]) && !keeps {
+                    self.drop_content(block)?;
+                }
+            }
+        }
+        self.core.acquire_by_id(&self.ids).map_err(|error| self.refusal(error))?;
+        if !self.overlay.hashes.is_empty() {
+            for at in 0..self.ids.len() {
+                self.settle(self.ids[at].get())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops one reference of what is shown of each of the call's blocks, all or none. What the core has to drop for it is the call's
+    /// blocks then: all that it has of a block that is shown with none.
+    #[cold]
+    pub(crate) fn drop_shown(&mut self) -> Result<(), VllmError> {
+        let mut left: HashMap<u32, i64> = HashMap::new();
+        for block in self.ids.iter().map(|block| block.get()) {
+            self.check(block)?;
+            let shown = left.entry(block).or_insert_with(|| self.shown(block));
+            if *shown <= 0 || block == 0 {
+                return Err(VllmError::NotHeld { block });
+            }
+            *shown -= 1;
+        }
+        let mut dropped = Vec::new();
+        let mut held: HashMap<u32, u32> = HashMap::new();
+        for &id in &self.ids {
+            let block = id.get();
+            let held = held.entry(block).or_insert_with(|| self.core.ref_count(id).unwrap_or(0));
+            let shown = i64::from(*held) + self.counts.of(block) - 1;
+            let gives = if shown == 0 { *held } else { u32::from(*held > 1) };
+            dropped.extend(std::iter::repeat_n(id, gives as usize));
+            *held -= gives;
+            self.counts.set(block, shown - i64::from(*held));
+        }
+        self.ids = dropped;
+        Ok(())
+    }
+
+    /// Makes `block`, which is in the queue, the next one to be handed out.
+    pub(crate) fn reuse_next(&mut self, block: u32) -> Result<(), PoolError> {
+        let id = [BlockId::new(block)];
+        if self.core.is_registered(id[0]) {
+            return self.drop_content(block);
+        }
+        self.core.acquire_by_id(&id)?;
+        self.core.release_in_order(&id)
     }
 }

@@ -1,8 +1,7 @@
 //! The parts by themselves: keys, the table of keys, and the arithmetic of slots against vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use kvpool::EvictionPolicy;
-use kvpool_vllm::{Demand, Key, Keys, Queue, Slots, VllmError, find_window};
+use kvpool_vllm::{Demand, Key, Pool, Slots, Start, VllmError, find_window};
 use proptest::prelude::*;
 
 fn key(nth: u8) -> Key {
@@ -53,18 +52,74 @@ fn what_is_shorter_than_a_group_is_a_key_of_no_digest() {
     assert_eq!(Key::new(&[], 5).unwrap().as_bytes(), [0, 0, 0, 5]);
 }
 
+/// A pool of so many blocks, all of them in use.
+fn in_use(num_blocks: usize) -> Pool {
+    let mut pool = Pool::new(num_blocks, true).unwrap();
+    pool.allocate(num_blocks - 1, &mut Vec::new(), None).unwrap();
+    pool
+}
+
 #[test]
 fn zeros_at_the_end_of_a_key_count() {
     let (short, long) = (Key::from_bytes(&[1, 0]).unwrap(), Key::from_bytes(&[1, 0, 0]).unwrap());
     assert_ne!(short, long);
-    let mut keys = Keys::new(4).unwrap();
-    keys.give(short, 1, None);
-    keys.give(long, 2, None);
-    assert_eq!((keys.first(&short), keys.first(&long), keys.len()), (Some(1), Some(2), 2));
+    let mut pool = in_use(4);
+    pool.insert_hash(short, 1, None);
+    pool.insert_hash(long, 2, None);
+    assert_eq!((pool.find(&short), pool.find(&long), pool.keys().len()), (Some(1), Some(2), 2));
+}
+
+#[test]
+fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
+    // Whatever length comes first: what the core pads is of one length, and the others are none of its names.
+    for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
+        let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
+        let mut pool = in_use(6);
+        for (&key, block) in keys.iter().zip(1..) {
+            assert!(pool.insert_hash(key, block, None), "{lengths:?}");
+        }
+        for (key, block) in keys.iter().zip(1..) {
+            assert_eq!((pool.find(key), pool.keys().copies(key)), (Some(block), vec![block]), "{lengths:?}");
+        }
+        assert_eq!((pool.keys().len(), pool.keys().iter().count()), (4, 4));
+        pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn digests_of_one_run_that_differ_in_length_alone_are_different_keys() {
+    for lengths in [[16, 32], [32, 16]] {
+        let keys = lengths.map(|len| Key::new(&[0; 32][..len], 0).unwrap());
+        let (mut pool, mut stored) = (in_use(3), Vec::new());
+        let key_of = |at: usize| Some(keys[at]);
+        pool.cache_full(Start::at(0), &[1, 2], key_of, 4, &mut Vec::new(), Some(&mut stored)).unwrap();
+        assert_eq!(stored, [Some(true), Some(true)]);
+        assert_eq!((pool.find(&keys[0]), pool.find(&keys[1])), (Some(1), Some(2)));
+    }
+}
+
+#[test]
+fn a_group_is_not_its_low_bits() {
+    let groups = [0, 1, 65_533, 65_534, 65_535, 65_536, 65_537, u32::MAX];
+    let keys = groups.map(|group| Key::new(&[7; 32], group).unwrap());
+    let mut pool = in_use(9);
+    for (key, block) in keys.into_iter().zip(1..) {
+        assert!(pool.insert_hash(key, block, Some(4)));
+    }
+    pool.check_invariants().unwrap();
+    pool.free((1..9).rev()).unwrap();
+    for (key, block) in keys.iter().zip(1..) {
+        assert_eq!((pool.find(key), pool.keys().hash_of(block)), (Some(block), Some((*key, Some(4)))));
+    }
+    let mut removed = Vec::new();
+    pool.allocate(8, &mut Vec::new(), Some(&mut removed)).unwrap();
+    assert_eq!(removed.iter().map(|gone| gone.key).collect::<Vec<_>>(), keys.into_iter().rev().collect::<Vec<_>>());
+    assert!(removed.iter().all(|gone| gone.last_copy) && pool.keys().is_empty());
+    pool.check_invariants().unwrap();
 }
 
 proptest! {
-    /// Digests that differ in one byte and groups that differ in one are different keys; the table tells them apart.
+    /// Digests that differ in one byte and groups that differ in one are different keys; the pool tells them apart.
     #[test]
     fn keys_that_differ_anywhere_are_two(
         digest in prop::collection::vec(any::<u8>(), 16..=32),
@@ -78,122 +133,164 @@ proptest! {
         bytes[at] ^= change;
         let other = Key::from_bytes(&bytes).unwrap();
         prop_assert_ne!(one, other);
-        let mut keys = Keys::new(4).unwrap();
-        prop_assert_eq!(keys.give(one, 1, None), Some(0));
-        prop_assert_eq!(keys.first(&other), None);
-        prop_assert_eq!(keys.give(other, 2, None), Some(0));
-        prop_assert_eq!((keys.first(&one), keys.first(&other)), (Some(1), Some(2)));
+        let mut pool = in_use(4);
+        prop_assert!(pool.insert_hash(one, 1, None));
+        prop_assert_eq!(pool.find(&other), None);
+        prop_assert!(pool.insert_hash(other, 2, None));
+        prop_assert_eq!((pool.find(&one), pool.find(&other)), (Some(1), Some(2)));
+    }
+
+    /// A run is looked up as its keys are one by one, whatever digests it has, and whatever leads to blocks.
+    #[test]
+    fn a_run_is_found_as_its_keys_are(
+        lengths in prop::collection::vec(prop::sample::select(&[32usize, 32, 32, 16, 0][..]), 1..150),
+        known in prop::collection::vec(prop::bool::weighted(0.97), 150),
+        by_hand in prop::collection::vec(prop::bool::weighted(0.05), 150),
+        group in prop::sample::select(&[0u32, 65_535, 70_000][..]),
+    ) {
+        let digests: Vec<Vec<u8>> =
+            lengths.iter().enumerate().map(|(n, &len)| [n as u8; 32][..len].to_vec()).collect();
+        let mut pool = in_use(151);
+        for (n, digest) in digests.iter().enumerate() {
+            let (key, block) = (Key::new(digest, group).unwrap(), n as u32 + 1);
+            if by_hand[n] {
+                pool.insert_in_index(key, block).unwrap();
+            } else if known[n] {
+                pool.insert_hash(key, block, None);
+            }
+        }
+        let one_by_one: Vec<u32> =
+            digests.iter().map_while(|digest| pool.find(&Key::new(digest, group).unwrap())).collect();
+        let mut found = vec![9];
+        pool.find_run(digests.iter().map(Vec::as_slice), group, &mut found);
+        prop_assert_eq!(&found[1..], one_by_one);
     }
 }
 
 #[test]
 fn a_key_of_one_block_becomes_one_of_two_and_goes_with_the_last() {
-    let mut keys = Keys::new(4).unwrap();
-    assert_eq!(keys.give(key(0), 1, Some(4)), Some(0));
-    assert!(!keys.was_shared(&key(0)));
-    assert_eq!(keys.give(key(0), 2, Some(4)), Some(1));
-    assert_eq!(keys.give(key(0), 3, Some(4)), Some(2));
-    assert_eq!((keys.copies(&key(0)), keys.len(), keys.was_shared(&key(0))), (vec![1, 2, 3], 1, true));
+    let mut pool = in_use(4);
+    assert!(pool.insert_hash(key(0), 1, Some(4)));
+    assert!(!pool.keys().was_shared(&key(0)));
+    assert!(!pool.insert_hash(key(0), 2, Some(4)));
+    assert!(!pool.insert_hash(key(0), 3, Some(4)));
+    assert_eq!(
+        (pool.keys().copies(&key(0)), pool.keys().len(), pool.keys().was_shared(&key(0))),
+        (vec![1, 2, 3], 1, true)
+    );
     // What it has is not given again, wherever it stands.
-    assert_eq!((keys.give(key(0), 1, None), keys.give(key(0), 2, None)), (None, None));
-    let mut gone = Vec::new();
-    keys.take(&[1], |_, key, left| gone.push((key, left)));
-    keys.take(&[2], |_, key, left| gone.push((key, left)));
-    assert_eq!(gone, [(key(0), 2), (key(0), 1)]);
+    assert!(!pool.insert_hash(key(0), 1, None) && !pool.insert_hash(key(0), 2, None));
+    let gone: Vec<_> = [1, 2].into_iter().flat_map(|block| pool.remove_hashes(block)).collect();
+    assert_eq!(gone.iter().map(|gone| gone.last_copy).collect::<Vec<_>>(), [false, false]);
     // It was shared until it leads nowhere.
-    assert_eq!((keys.first(&key(0)), keys.was_shared(&key(0))), (Some(3), true));
-    keys.take(&[3], |_, key, left| gone.push((key, left)));
-    assert_eq!(gone.last(), Some(&(key(0), 0)));
-    assert!(keys.is_empty());
-    assert!(!keys.was_shared(&key(0)));
-    assert_eq!(keys.give(key(0), 2, None), Some(0));
-    assert!(!keys.was_shared(&key(0)));
+    assert_eq!((pool.find(&key(0)), pool.keys().was_shared(&key(0))), (Some(3), true));
+    assert!(pool.remove_hashes(3)[0].last_copy && pool.keys().is_empty());
+    assert!(!pool.keys().was_shared(&key(0)));
+    assert!(pool.insert_hash(key(0), 2, None));
+    assert!(!pool.keys().was_shared(&key(0)));
 }
 
 #[test]
 fn a_further_key_is_one_of_its_own_and_goes_with_the_hash() {
-    let mut keys = Keys::new(4).unwrap();
-    keys.give(key(0), 1, Some(4));
-    assert_eq!(keys.give(key(1), 1, Some(2)), Some(0));
-    assert_eq!((keys.copies(&key(1)), keys.was_shared(&key(1))), (vec![1], false));
+    let mut pool = in_use(4);
+    pool.insert_hash(key(0), 1, Some(4));
+    assert!(pool.insert_hash(key(1), 1, Some(2)));
+    assert_eq!((pool.keys().copies(&key(1)), pool.keys().was_shared(&key(1))), (vec![1], false));
     // It is the hash of another block as well.
-    assert_eq!(keys.give(key(1), 2, Some(2)), Some(1));
-    assert_eq!((keys.first(&key(1)), keys.hash_of(2).map(|(key, _)| *key)), (Some(1), Some(key(1))));
-    let mut gone = Vec::new();
-    keys.take(&[1], |_, key, left| gone.push((key, left)));
-    assert_eq!(gone, [(key(0), 0), (key(1), 1)]);
-    assert_eq!((keys.first(&key(1)), keys.further_keys(1).len()), (Some(2), 0));
-    keys.take(&[2], |_, key, left| gone.push((key, left)));
-    assert_eq!(gone[2], (key(1), 0));
-    assert!(keys.is_empty());
+    assert!(!pool.insert_hash(key(1), 2, Some(2)));
+    assert_eq!((pool.find(&key(1)), pool.keys().hash_of(2)), (Some(1), Some((key(1), Some(2)))));
+    pool.check_invariants().unwrap();
+    let mut told = |block| -> Vec<_> {
+        pool.remove_hashes(block).into_iter().map(|gone| (gone.key, gone.last_copy)).collect()
+    };
+    assert_eq!(told(1), [(key(0), true), (key(1), false)]);
+    assert_eq!(told(2), [(key(1), true)]);
+    assert!(pool.keys().is_empty() && pool.keys().further_keys(1).is_empty());
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn the_hash_of_a_block_that_is_a_further_key_of_another_stays_in_order() {
+    let mut pool = in_use(5);
+    for block in [2, 3] {
+        pool.insert_hash(key(1), block, Some(2));
+    }
+    pool.insert_hash(key(0), 1, Some(4));
+    pool.insert_hash(key(1), 1, Some(2));
+    pool.insert_hash(key(1), 4, Some(2));
+    assert_eq!(pool.keys().copies(&key(1)), [2, 3, 1, 4]);
+    pool.check_invariants().unwrap();
+    pool.free([2, 3, 4, 1]).unwrap();
+    assert_eq!(pool.order().collect::<Vec<_>>(), [2, 3, 4, 1]);
+    pool.touch(&[2]).unwrap();
+    assert_eq!(pool.keys().hash_of(2), Some((key(1), Some(2))));
+    pool.free([2]).unwrap();
+    assert_eq!((pool.order().collect::<Vec<_>>(), pool.find(&key(1))), (vec![3, 4, 1, 2], Some(2)));
+    pool.check_invariants().unwrap();
 }
 
 #[test]
 fn a_block_that_carries_nothing_has_nothing_to_take() {
-    let mut keys = Keys::new(2).unwrap();
-    keys.give(key(0), 1, None);
-    let mut gone = 0;
-    keys.take(&[0], |_, _, _| gone += 1);
-    keys.take(&[9], |_, _, _| gone += 1);
-    assert_eq!((gone, keys.len(), keys.give(key(1), 9, None)), (0, 1, None));
-    assert_eq!(keys.remove(&key(1), 1), None);
-    assert_eq!(keys.remove(&key(0), 0), None);
-    assert_eq!((keys.remove(&key(0), 1), keys.remove(&key(0), 1)), (Some(0), None));
+    let mut pool = in_use(2);
+    pool.insert_hash(key(0), 1, None);
+    assert!(pool.remove_hashes(0).is_empty() && pool.remove_hashes(9).is_empty());
+    assert!(!pool.insert_hash(key(1), 9, None));
+    assert_eq!(pool.keys().len(), 1);
+    assert!(!pool.remove_from_index(&key(1), 1) && !pool.remove_from_index(&key(0), 0));
+    assert!(pool.remove_from_index(&key(0), 1) && !pool.remove_from_index(&key(0), 1));
 }
 
 #[test]
 fn a_hash_that_is_written_over_still_leads_to_the_block() {
-    let mut keys = Keys::new(3).unwrap();
-    keys.give(key(0), 1, Some(4));
-    keys.set_hash(1, key(1), None);
-    assert_eq!((keys.first(&key(0)), keys.first(&key(1))), (Some(1), None));
-    keys.reset_hash(1);
+    let mut pool = in_use(3);
+    pool.insert_hash(key(0), 1, Some(4));
+    pool.set_hash(1, key(1), None);
+    assert_eq!((pool.find(&key(0)), pool.find(&key(1))), (Some(1), None));
+    pool.reset_hash(1);
+    let keys = pool.keys();
     assert_eq!(
         (keys.hash_of(1).is_none(), keys.copies(&key(0)), keys.was_shared(&key(0))),
         (true, vec![1], false)
     );
-    assert_eq!(keys.remove(&key(0), 1), Some(0));
-    assert!(keys.is_empty());
+    assert!(pool.remove_from_index(&key(0), 1) && pool.keys().is_empty());
 }
 
 #[test]
-fn a_table_with_many_keys_finds_each_and_forgets_all() {
-    let mut keys = Keys::new(3000).unwrap();
+fn a_pool_with_many_keys_finds_each_and_forgets_all() {
+    let mut pool = in_use(3000);
     let nth = |block: u32| Key::new(&block.to_le_bytes().repeat(8), block % 3).unwrap();
-    (0..3000).for_each(|block| assert_eq!(keys.give(nth(block), block, None), Some(0)));
-    assert!((0..3000).all(|block| keys.first(&nth(block)) == Some(block)));
+    (1..3000).for_each(|block| assert!(pool.insert_hash(nth(block), block, None)));
+    assert!((1..3000).all(|block| pool.find(&nth(block)) == Some(block)));
     // Every second one goes; the others are still found.
-    (0..3000).step_by(2).for_each(|block| keys.take(&[block], |_, _, left| assert_eq!(left, 0)));
-    assert!((0..3000).all(|block| keys.first(&nth(block)) == (block % 2 == 1).then_some(block)));
-    assert_eq!((keys.len(), keys.iter().count()), (1500, 1500));
-    keys.clear();
-    assert!(keys.is_empty());
-    assert!((0..3000).all(|block| keys.hash_of(block).is_none()));
+    (2..3000).step_by(2).for_each(|block| assert!(pool.remove_hashes(block)[0].last_copy));
+    assert!((1..3000).all(|block| pool.find(&nth(block)) == (block % 2 == 1).then_some(block)));
+    assert_eq!((pool.keys().len(), pool.keys().iter().count()), (1500, 1500));
+    pool.free(1..3000).unwrap();
+    assert!(pool.reset() && pool.keys().is_empty());
+    assert!((1..3000).all(|block| pool.keys().hash_of(block).is_none()));
 }
 
 #[test]
-fn a_queue_reads_as_one_list() {
-    let mut queue = Queue::new(6, EvictionPolicy::LRU).unwrap();
-    assert_eq!(
-        (queue.len(), queue.is_empty(), queue.contains(0), queue.contains(1)),
-        (5, false, false, true)
-    );
-    let mut out = Vec::new();
-    queue.pop_front_n(4, &mut out);
-    assert_eq!((&out[..], queue.order()), (&[1, 2, 3, 4][..], vec![5]));
-    queue.push_back_n(&[4, 3]);
-    queue.push_front_n(&[2, 1]);
-    assert_eq!(queue.order(), [2, 1, 5, 4, 3]);
+fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
+    let mut pool = Pool::new(6, true).unwrap();
+    let order = |pool: &Pool| pool.order().collect::<Vec<_>>();
+    assert_eq!((pool.pop_from_queue(4), order(&pool)), (vec![1, 2, 3, 4], vec![5]));
+    // Nobody counted a reference.
+    assert_eq!((pool.ref_count(1), pool.num_free()), (0, 1));
+    pool.push_to_queue(&[4, 3], false);
+    pool.push_to_queue(&[2, 1], true);
+    assert_eq!(order(&pool), [2, 1, 5, 4, 3]);
     // Both parts are reached, in their order, and no further than there are blocks.
-    assert_eq!(
-        (queue.peek(2), queue.peek(4), queue.peek(9)),
-        (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3])
-    );
-    assert!(queue.remove(1) && queue.remove(4) && !queue.remove(4) && !queue.remove(9));
-    out.clear();
-    queue.pop_front_n(9, &mut out);
-    assert_eq!((out, queue.is_empty()), (vec![2, 5, 3], true));
-    queue.check_invariants().unwrap();
+    assert_eq!((pool.peek(2), pool.peek(4), pool.peek(9)), (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3]));
+    assert!(pool.remove_from_queue(1) && pool.remove_from_queue(4));
+    assert!(!pool.remove_from_queue(4) && !pool.remove_from_queue(9) && !pool.remove_from_queue(0));
+    assert_eq!(pool.pop_from_queue(9), [2, 5, 3]);
+    assert_eq!(pool.num_free(), 0);
+    // What is put there twice, or is no block, is there once, or not at all.
+    pool.push_to_queue(&[2, 0, 2, 9], true);
+    pool.push_to_queue(&[2], false);
+    assert_eq!(order(&pool), [2]);
+    pool.check_representation().unwrap();
 }
 
 /// `allocate_slots` as vLLM has it for one group of full attention, word for word of its formulas: the blocks to allocate

@@ -303,7 +303,7 @@ impl Machine {
             Operation::ResetHash(block) => {
                 // The index as well: what leads to a block without a hash is for the model of calls by hand.
                 let keys: Vec<Key> =
-                    self.pool.keys().hash_of(block).map(|(key, _)| *key).into_iter().collect();
+                    self.pool.keys().hash_of(block).map(|(key, _)| key).into_iter().collect();
                 if self.pool.keys().further_keys(block).is_empty() {
                     self.pool.reset_hash(block);
                     keys.iter().for_each(|key| assert!(self.pool.remove_from_index(key, block)));
@@ -313,7 +313,7 @@ impl Machine {
             Operation::SetHash(block) => {
                 let is_alone = self.pool.keys().further_keys(block).is_empty();
                 if block != 0 && is_alone {
-                    if let Some(known) = self.pool.keys().hash_of(block).map(|(key, _)| *key) {
+                    if let Some(known) = self.pool.keys().hash_of(block).map(|(key, _)| key) {
                         self.pool.remove_from_index(&known, block);
                     }
                     let new = key(&[40, block as u8], CHAINED);
@@ -535,6 +535,20 @@ fn a_block_behind_one_that_is_not_cached_hangs_on_nothing() {
 }
 
 #[test]
+fn a_block_may_hang_on_one_with_its_own_key() {
+    // Block 1 was given by hand what is cached behind it.
+    let mut pool = pool("fifo");
+    let table = take(&mut pool, 2);
+    pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
+    cache(&mut pool, Start { first: 1, before: Some(1) }, &table[1..], &[1, 2], CHAINED);
+    pool.check_invariants().unwrap();
+    pool.free([1]).unwrap();
+    pool.free([2]).unwrap();
+    assert_eq!(cached(&pool), [2, 1]);
+    pool.check_invariants().unwrap();
+}
+
+#[test]
 fn a_window_is_no_chain() {
     let mut pool = pool("fifo");
     let table = take(&mut pool, 3);
@@ -719,15 +733,42 @@ fn a_further_key_is_no_new_content() {
 }
 
 #[test]
-fn what_is_taken_out_of_the_queue_by_hand_is_not_known_any_more() {
+fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
     let mut pool = pool("lfu");
     singles(&mut pool, &[1]);
-    assert_eq!(pool.queue().depth_of(1), Some(0));
-    let mut taken = Vec::new();
-    taken.extend(pool.pop_from_queue(7));
-    assert_eq!((taken.last(), pool.queue().depth_of(1)), (Some(&1), None));
-    pool.claim(&taken, None).unwrap();
+    let taken = pool.pop_from_queue(7);
+    assert_eq!((taken.last(), pool.find(&key(&[1], CHAINED))), (Some(&1), Some(1)));
+    pool.check_representation().unwrap();
+    let mut removed = Vec::new();
+    pool.claim(&taken, Some(&mut removed)).unwrap();
+    assert_eq!((removed.len(), pool.find(&key(&[1], CHAINED))), (1, None));
     pool.check_invariants().unwrap();
+}
+
+#[test]
+fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
+    // As an allocation that somebody watches: the content is known again when it comes back.
+    let reused = |by_hand: bool| {
+        let mut pool = pool("lrfu");
+        singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);
+        for _ in 0..4 {
+            pool.touch(&[1]).unwrap();
+            pool.free([1]).unwrap();
+        }
+        if by_hand {
+            let taken = pool.pop_from_queue(7);
+            pool.claim(&taken, None).unwrap();
+        } else {
+            take(&mut pool, 7);
+        }
+        for (block, prompt) in (1..8).zip([1, 12, 13, 14, 15, 16, 17]) {
+            cache(&mut pool, Start::at(0), &[block], &[prompt], CHAINED);
+            pool.free([block]).unwrap();
+        }
+        cached(&pool)
+    };
+    assert_eq!(reused(true), reused(false));
+    assert_eq!(reused(true).last(), Some(&1));
 }
 
 #[test]

@@ -318,6 +318,20 @@ impl Allocator {
         if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }
     }
 
+    /// Puts a parked block on the free list, to be handed out last.
+    pub(crate) fn free_behind(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
+        if self.free.push_back(records, block) { Ok(()) } else { Err(torn()) }
+    }
+
+    /// Gives a free block its first reference.
+    pub(crate) fn hold_free(&mut self, records: &mut Records, block: BlockId) -> Result<(), PoolError> {
+        if !self.free.remove(records, block) {
+            return Err(torn());
+        }
+        self.hold_parked(records, &[block]);
+        Ok(())
+    }
+
     /// Gives parked blocks their first reference.
     #[inline]
     pub(crate) fn hold_parked(&mut self, records: &mut Records, blocks: &[BlockId]) {

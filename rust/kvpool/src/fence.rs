@@ -21,7 +21,7 @@ use std::fmt;
 
 use crate::block::BlockId;
 use crate::block::record::{ByBlock, Records};
-use crate::error::{InvariantViolation, ensure};
+use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// What ends a fence. Tickets of one pool never come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,11 +147,38 @@ impl Fences {
         self.pinned.extend_from_slice(blocks);
     }
 
+    /// Checks that one pin more of each can be counted, a block that is named twice twice.
+    ///
+    /// # Errors
+    /// [`PoolError::RefCountOverflow`].
+    pub(crate) fn check_pins(records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
+        // Counted and taken back at once: nothing else knows how often a block is named.
+        let counted = blocks.iter().take_while(|&&block| match records.of_mut(block) {
+            Some(record) if record.pins < u16::MAX => {
+                record.pins += 1;
+                true
+            }
+            record => record.is_none(),
+        });
+        let counted = counted.count();
+        for &block in &blocks[..counted] {
+            if let Some(record) = records.of_mut(block) {
+                record.pins -= 1;
+            }
+        }
+        match blocks.get(counted) {
+            None => Ok(()),
+            Some(&block) => {
+                Err(PoolError::RefCountOverflow { block, held: records.at(block.get()).references })
+            }
+        }
+    }
+
     fn count(&mut self, records: &mut Records, blocks: &[BlockId], pins: bool) {
         for &block in blocks {
             if let Some(record) = records.of_mut(block) {
                 record.fences = record.fences.saturating_add(1);
-                record.pins = record.pins.saturating_add(u32::from(pins));
+                record.pins = record.pins.saturating_add(u16::from(pins));
                 self.fenced = self.fenced.wrapping_add(usize::from(record.is_fenced()));
             }
         }
@@ -211,7 +238,7 @@ impl Fences {
     #[must_use]
     pub(crate) fn end_one(&mut self, records: &mut Records, block: BlockId, pin: bool) -> bool {
         let Some(record) = records.of_mut(block) else { return false };
-        let pins = u32::from(pin);
+        let pins = u16::from(pin);
         if record.fences == 0 || record.fences > record.references || record.pins < pins {
             return false;
         }
@@ -235,7 +262,7 @@ impl Fences {
 
     /// Recounts the fences from what is open.
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
-        let mut recount = vec![(0_u32, 0_u32); records.len()];
+        let mut recount = vec![(0_u32, 0_u16); records.len()];
         let open = self.steps.iter().chain(&self.tickets).flat_map(|fence| &fence.blocks);
         open.for_each(|block| recount[block.index()].0 += 1);
         for block in &self.pinned {

@@ -47,6 +47,7 @@ mod stats;
 mod tiers;
 
 pub use allocator::BlockAllocator;
+pub use block::record::Name;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};

@@ -2,6 +2,8 @@
 //!
 //! Objects end up in logs, whole and nested in each other. So all of them are printed here, and searched.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
 use std::fmt::Debug;
 
 use kvpool::hash::{Adapter, HashAlgorithm, HashChain, MultimodalItem, Verify};

@@ -117,7 +117,7 @@ impl PyVllmBlock {
     /// The key of what it holds, or None.
     #[getter]
     fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| *key);
+        let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| key);
         key.map(|key| PyBytes::new(py, key.as_bytes()))
     }
 

@@ -433,7 +433,7 @@ impl PyVllmPool {
 
     /// Returns every key that leads to a block, in no order.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let keys: Vec<Key> = self.shared.lock().keys().iter().copied().collect();
+        let keys: Vec<Key> = self.shared.lock().keys().iter().collect();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 

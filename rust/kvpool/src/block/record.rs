@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `link` | [`crate::list`]: the free list, or the order of LRU; a block is on one list at most |
 //! | the flag `IN_ORDER` | the order of LRU: on which of the two |
-//! | `hash`, `ring`, depth, the other flags | the prefix index |
+//! | `hash`, `group`, `ring`, depth, the other flags | the prefix index |
 //! | `references` | the allocator |
 //! | `fences`, `pins` | the fences |
 //!
@@ -34,6 +34,11 @@ pub(crate) const DEPTH: u32 = IN_ORDER - 1;
 /// What a block without a content has none of.
 pub(crate) const CONTENT: u32 = REGISTERED | COMPUTED | HEAD | DEPTH;
 
+/// The group of contents that no lookup leads to: they have a place among the cached ones, and no name. Never a caller's.
+pub(crate) const HIDDEN: u16 = u16::MAX;
+/// The group of a record that never had a content, as the null block's: a digest of zeros does not name it.
+const UNNAMED: u16 = u16::MAX - 1;
+
 /// Positions of a chain that a record can note.
 pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 
@@ -52,7 +57,9 @@ pub(crate) struct Record {
     /// Of these, references that fences and pins hold.
     pub(crate) fences: u32,
     /// Of these, pins.
-    pub(crate) pins: u32,
+    pub(crate) pins: u16,
+    /// The group in which its hash names its content: one digest is another content in every group.
+    pub(crate) group: u16,
     /// Depth in the low bits, flags above.
     pub(crate) flags: u32,
 }
@@ -66,6 +73,7 @@ const BLANK: Record = Record {
     references: 0,
     fences: 0,
     pins: 0,
+    group: UNNAMED,
     flags: 0,
 };
 
@@ -92,6 +100,24 @@ impl Record {
         self.flags & DEPTH
     }
 
+    /// Whether it has a content that no lookup leads to.
+    #[inline]
+    pub(crate) const fn is_hidden(&self) -> bool {
+        self.is_registered() && self.group == HIDDEN
+    }
+
+    /// What its content is called, if it has one.
+    #[inline]
+    pub(crate) const fn name(&self) -> Name<'_> {
+        Name { hash: &self.hash, group: self.group }
+    }
+
+    /// Whether its content, if it has one, is called so.
+    #[inline(always)]
+    pub(crate) fn is_named(&self, name: Name<'_>) -> bool {
+        self.group == name.group && self.hash == *name.hash
+    }
+
     /// References that are neither fences nor pins: block tables and other holders. 0 if there are more fences than references,
     /// which the scrubber finds.
     #[inline]
@@ -102,7 +128,7 @@ impl Record {
     /// Whether nobody but pins holds it: nobody at all, of most blocks.
     #[inline]
     pub(crate) const fn is_released(&self) -> bool {
-        self.references == self.pins
+        self.references == self.pins as u32
     }
 
     /// Whether fences and pins hold all of its references, and there are some.
@@ -121,6 +147,34 @@ impl Record {
     #[inline]
     pub(crate) const fn is_in_order(&self) -> bool {
         self.link.is_linked() && self.is(IN_ORDER)
+    }
+}
+
+/// What a content is called: a digest, and the KV-cache group that it is of. Both count, always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// The digest of the block and everything before it.
+    pub hash: &'a BlockHash,
+    /// The group, at most [`Self::MAX_GROUP`]; 0 in pools without groups.
+    pub group: u16,
+}
+
+impl Name<'_> {
+    /// The highest number of a group.
+    pub const MAX_GROUP: u16 = UNNAMED - 1;
+
+    /// A number for the content, the same on any host, for whoever remembers contents without their blocks.
+    pub(crate) fn key(self) -> u64 {
+        let group = if self.group == HIDDEN { 0 } else { self.group };
+        self.hash.key() ^ u64::from(group)
+    }
+}
+
+/// In group 0, that of pools without groups.
+impl<'a> From<&'a BlockHash> for Name<'a> {
+    #[inline]
+    fn from(hash: &'a BlockHash) -> Self {
+        Self { hash, group: 0 }
     }
 }
 

@@ -56,7 +56,7 @@ impl BlockPool {
             return Ok(());
         }
         let Some(parent) = self.order.parent(block) else { return Ok(()) };
-        let (holds, wanted) = (self.hash_of(parent), self.index.parent_of(&self.records, block));
+        let (holds, wanted) = (self.hash_of(parent), self.index.noted_parent(&self.records, block));
         ensure(holds == wanted, "E5 (a block hangs on the content before its own)", || {
             format!("{block:?} hangs on {parent:?} with {holds:?}, not {wanted:?}")
         })

@@ -21,6 +21,8 @@ pub enum Fault {
     RingNext(BlockId, u32),
     /// A bit of the hash that it is registered under, 0 to 255.
     Hash(BlockId, u32),
+    /// A bit of the group that it is registered in, 0 to 15.
+    Group(BlockId, u32),
     /// Its computed bit.
     Computed(BlockId),
     /// Its position in its chain.
@@ -62,6 +64,7 @@ impl Fault {
             Self::RingPrev(block, to),
             Self::RingNext(block, to),
             Self::Hash(block, to % 256),
+            Self::Group(block, to % 16),
             Self::Computed(block),
             Self::Depth(block, to),
             Self::Registered(block),
@@ -92,6 +95,7 @@ impl BlockPool {
             Fault::RingPrev(block, to) => self.index.corrupt(records, block, 0, to),
             Fault::RingNext(block, to) => self.index.corrupt(records, block, 1, to),
             Fault::Hash(block, bit) => self.index.corrupt(records, block, 2, bit),
+            Fault::Group(block, bit) => self.index.corrupt(records, block, 9, bit),
             Fault::Computed(block) => self.index.corrupt(records, block, 3, 0),
             Fault::Depth(block, to) => self.index.corrupt(records, block, 4, to),
             Fault::Registered(block) => self.index.corrupt(records, block, 8, 0),

@@ -3,13 +3,14 @@
 use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
 use super::{BlockPool, DuplicatePolicy};
-use crate::block::record::{ByBlock, grow};
+use crate::block::record::{ByBlock, Name, grow};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
 use crate::fence::Ticket;
 use crate::free_list::check_id;
 use crate::list::try_reserve;
+use crate::prefix_index::Visibility;
 use crate::retention::EvictionCause;
 
 impl BlockPool {
@@ -28,13 +29,19 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        self.allocate_telling(n, out, |_, _, _| {})
+    }
+
+    /// The same; `gone` is told of each content that makes way.
+    #[inline]
+    pub(super) fn allocate_telling(
+        &mut self,
+        n: usize,
+        out: &mut Vec<BlockId>,
+        gone: impl FnMut(BlockId, Name<'_>, Visibility),
+    ) -> Result<(), PoolError> {
         self.check_poison()?;
-        let available = self.num_available();
-        if n > available {
-            let can_ever_fit = n <= self.num_usable();
-            return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
-        }
-        self.check_sums_of_lists()?;
+        self.check_available(n)?;
         let first = out.len();
         let free = n.min(self.allocator.num_free());
         // Enough are free and cached: whatever fails from here on is an invariant that broke.
@@ -42,7 +49,7 @@ impl BlockPool {
             return Err(self.broken(error.to_string()));
         }
         if n > free {
-            self.evict_into(n - free, out)?;
+            self.evict_into(n - free, out, gone)?;
             self.allocator.hold_parked(&mut self.records, &out[first + free..]);
         }
         self.counters.evicted += (n - free) as u64;
@@ -51,9 +58,26 @@ impl BlockPool {
         Ok(())
     }
 
+    /// Refuses to hand out more blocks than are free or evictable, or any where those do not add up.
+    #[inline]
+    pub(super) fn check_available(&mut self, n: usize) -> Result<(), PoolError> {
+        let available = self.num_available();
+        if n > available {
+            let can_ever_fit = n <= self.num_usable();
+            return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
+        }
+        self.check_sums_of_lists()
+    }
+
     /// The next `n` victims, of which there are as many, without their contents. Pinned blocks whose turn comes before only leave
     /// the order.
-    fn evict_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+    #[inline]
+    fn evict_into(
+        &mut self,
+        n: usize,
+        out: &mut Vec<BlockId>,
+        mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
+    ) -> Result<(), PoolError> {
         let first = out.len();
         if let Order::Lru(lru) = &mut self.order
             && self.pinned_in_order == 0
@@ -64,7 +88,7 @@ impl BlockPool {
             for &victim in &out[first..] {
                 self.check_victim(victim)?;
             }
-            self.unregister_run(&out[first..]);
+            self.unregister_run(&out[first..], gone);
             return Ok(());
         }
         while out.len() < first + n {
@@ -72,7 +96,8 @@ impl BlockPool {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
-                self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
+                let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
+                gone(victim, self.records.at(victim.get()).name(), visibility);
                 out.push(victim);
             }
         }
@@ -81,7 +106,7 @@ impl BlockPool {
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
     #[inline]
-    fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
+    pub(super) fn check_victim(&mut self, victim: BlockId) -> Result<bool, PoolError> {
         let record = self.records.at(victim.get());
         if !record.is_released() || !record.is_computed() {
             return Err(self.broken(format!("B2: the evictor gave up block {victim}, which is in use")));
@@ -145,11 +170,28 @@ impl BlockPool {
         &mut self,
         blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
     ) -> Result<(), PoolError> {
+        self.drop_references(blocks, self.has_plain_releases())?;
+        self.settle_idle(false, self.history)
+    }
+
+    /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a place in the order depends
+    /// on what got one before.
+    #[inline]
+    pub(super) fn has_plain_releases(&self) -> bool {
+        self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0
+    }
+
+    /// Drops references. Of the blocks that nobody holds any more those that are computed are in `self.candidates` then, if the
+    /// release is `plain`, and the others, or all, in `self.idle`: for [`Self::settle_idle`].
+    #[inline]
+    pub(super) fn drop_references<'a>(
+        &mut self,
+        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
+        plain: bool,
+    ) -> Result<(), PoolError> {
         self.check_poison()?;
         self.idle.clear();
         self.candidates.clear();
-        // With pins, what gets a place in the order depends on what got one before.
-        let plain = self.duplicates == DuplicatePolicy::Keep && self.fences.num_references() == 0;
         let Self { allocator, records, idle, candidates, .. } = self;
         let released = allocator.release(records, blocks, |block, record| {
             if plain && record.is_computed() {
@@ -164,7 +206,7 @@ impl BlockPool {
             Err(PoolError::Poisoned { reason }) => return Err(self.broken(reason)),
             Err(error) => return Err(error),
         }
-        self.settle_idle(false)
+        Ok(())
     }
 
     /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
@@ -192,9 +234,9 @@ impl BlockPool {
 
     /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor, with those that are in
     /// `self.candidates` already, or to the free list.
-    /// Whose last pin has just ended has been there.
+    /// Whose last pin has just ended has been there. With `relink`, what hangs on a content that is gone is given another copy of it.
     #[inline]
-    fn settle_idle(&mut self, unpinned: bool) -> Result<(), PoolError> {
+    pub(super) fn settle_idle(&mut self, unpinned: bool, relink: bool) -> Result<(), PoolError> {
         let idle = std::mem::take(&mut self.idle);
         let keep = !unpinned && self.duplicates == DuplicatePolicy::Keep;
         for &block in &idle {
@@ -221,7 +263,7 @@ impl BlockPool {
                 self.free_parked(block)?;
             }
         }
-        if self.history {
+        if relink {
             self.relink_candidates();
         }
         let held = self.order.len();
@@ -299,7 +341,8 @@ impl BlockPool {
             let parent = self.order.parent(block);
             if parent.is_none_or(|parent| !self.records.at(parent.get()).is_computed())
                 && let Some(hash) = self.index.parent_of(&self.records, block)
-                && let Some(parent) = self.index.head_of_hash(&self.records, &hash)
+                && let group = self.records.at(block.get()).group
+                && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
             {
                 self.place_again(parent);
                 self.order.relink(block, parent);
@@ -404,7 +447,7 @@ impl BlockPool {
             }
         }
         self.tell_changed(&ended);
-        self.settle_idle(pins)?;
+        self.settle_idle(pins, self.history)?;
         let count = ended.len();
         self.fences.recycle(ended, pins);
         Ok(count)
@@ -479,7 +522,7 @@ impl BlockPool {
     pub fn reset(&mut self) -> Result<usize, PoolError> {
         self.check_poison()?;
         self.check_idle()?;
-        self.forget(ClearCause::Reset)
+        self.forget(ClearCause::Reset, false)
     }
 
     /// Refuses while blocks are held.
@@ -501,16 +544,20 @@ impl BlockPool {
         self.check_poison()?;
         let ended = ClearCause::Epoch(self.epoch);
         self.epoch += 1;
-        self.forget(ended)?;
+        self.forget(ended, false)?;
         Ok(self.epoch)
     }
 
-    fn forget(&mut self, cause: ClearCause) -> Result<usize, PoolError> {
+    /// Forgets all contents. What is free by it is handed out next, or, with `behind`, after all that was free before, in the order of
+    /// eviction.
+    pub(super) fn forget(&mut self, cause: ClearCause, behind: bool) -> Result<usize, PoolError> {
         let registered = self.index.num_registered();
         while let Some(block) = self.order.evict(&mut self.records) {
             let pinned = self.check_victim(block)?;
             self.index.remove(&mut self.records, block);
-            if !pinned {
+            if !pinned && behind {
+                self.free_behind(block)?;
+            } else if !pinned {
                 self.free_parked(block)?;
             }
         }

@@ -63,10 +63,10 @@ impl BlockPool {
         let plain = self.verify() == Verify::None;
         let mut position = 0;
         for hashes in hashes.chunks(LOOKAHEAD) {
-            let guesses = self.index.guess::<LOOKAHEAD>(records, hashes);
+            let guesses = self.index.guess::<LOOKAHEAD>(records, hashes, 0);
             for (hash, &guess) in hashes.iter().zip(&guesses) {
                 let (mut block, mut record) = (guess, records.at(guess));
-                if !(plain && record.is_computed() && record.hash == *hash) {
+                if !(plain && record.is_computed() && record.is_named(hash.into())) {
                     match self.index.find_or_collision(records, chain, position) {
                         Ok(Some(sure)) => (block, record) = (sure.get(), records.at(sure.get())),
                         missed => {
@@ -92,15 +92,34 @@ impl BlockPool {
         found: &PrefixMatch,
         hashes: &[BlockHash],
     ) -> Result<(), PoolError> {
+        self.acquire_blocks(&found.blocks)?;
+        self.counters.hits += found.blocks.len() as u64;
+        self.counters.misses += (found.asked - found.blocks.len()) as u64;
+        self.counters.collisions += u64::from(found.collided);
+        self.tell_changed(&found.blocks);
+        let hashes = hashes.get(..found.asked).unwrap_or(&[]);
+        let PrefixMatch { tenant, .. } = *found;
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: found.blocks.len(), tenant });
+        Ok(())
+    }
+
+    /// Adds one reference to each of some blocks, of which as many can be counted, wherever they are.
+    #[inline]
+    pub(super) fn acquire_blocks(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let mut at = 0;
-        while at < found.blocks.len() {
+        while at < blocks.len() {
             let Self { records, order, allocator, .. } = self;
             // What nobody holds, which is most of it; each of the rest by itself.
-            let idle = order.hit_run(records, &found.blocks[at..]);
-            allocator.hold_parked(records, &found.blocks[at..at + idle]);
+            let idle = order.hit_run(records, &blocks[at..]);
+            allocator.hold_parked(records, &blocks[at..at + idle]);
             at += idle;
-            let Some(&block) = found.blocks.get(at) else { break };
+            let Some(&block) = blocks.get(at) else { break };
             let record = self.records.at(block.get());
+            if record.is_free() && !record.is_registered() {
+                self.acquire_free(block)?;
+                at += 1;
+                continue;
+            }
             if record.references == 0 {
                 let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
                 return Err(self.broken(reason));
@@ -117,13 +136,6 @@ impl BlockPool {
             }
             at += 1;
         }
-        self.counters.hits += found.blocks.len() as u64;
-        self.counters.misses += (found.asked - found.blocks.len()) as u64;
-        self.counters.collisions += u64::from(found.collided);
-        self.tell_changed(&found.blocks);
-        let hashes = hashes.get(..found.asked).unwrap_or(&[]);
-        let PrefixMatch { tenant, .. } = *found;
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: found.blocks.len(), tenant });
         Ok(())
     }
 

@@ -40,6 +40,7 @@ mod checks;
 mod faults;
 mod lifetime;
 mod lookup;
+mod named;
 pub(crate) mod observe;
 mod order;
 mod pins;
@@ -50,7 +51,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use crate::allocator::Allocator;
-use crate::block::record::{ByBlock, Record, blank};
+use crate::block::record::{ByBlock, Name, Record, blank};
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::lru::Lru;
@@ -58,7 +59,7 @@ use crate::evictor::{Candidate, Content, EvictionPolicy, Evictor};
 use crate::fence::Fences;
 use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
-use crate::prefix_index::Index;
+use crate::prefix_index::{Index, Visibility};
 use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
 
@@ -289,7 +290,7 @@ impl BlockPool {
     #[must_use]
     pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
-        record.references.saturating_sub(record.pins)
+        record.references.saturating_sub(record.pins.into())
     }
 
     /// Whether `block` is registered: full, hashed, indexed, and immutable.
@@ -301,7 +302,7 @@ impl BlockPool {
     /// The blocks registered under `hash`, computed ones first. A look, not a hold: see [`Self::match_and_acquire`].
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        self.index.copies(&self.records, hash)
+        self.index.copies(&self.records, hash.into())
     }
 
     /// Blocks with a reference, fenced ones included.
@@ -475,8 +476,10 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        let parent = before.or_else(|| self.index.head_of_hash(&self.records, &link.parent?));
-        let content = Content { key: link.hash.key(), depth: link.depth };
+        let group = self.records.at(block.get()).group;
+        let named = || self.index.head_of_name(&self.records, Name { hash: &link.parent?, group });
+        let parent = before.or_else(named);
+        let content = Content { key: Name { hash: &link.hash, group }.key(), depth: link.depth };
         self.order.registered(block, content, parent);
     }
 
@@ -489,21 +492,22 @@ impl BlockPool {
 
     /// Takes a registered block out of the index.
     #[inline]
-    fn unregister(&mut self, block: BlockId, cause: RemovalCause) {
+    fn unregister(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
         if self.is_watched() {
             return self.unregister_watched(block, cause);
         }
-        self.index.remove(&mut self.records, block);
+        self.index.remove(&mut self.records, block)
     }
 
-    /// Takes blocks that plain LRU evicts out of the index.
+    /// Takes blocks that plain LRU evicts out of the index, and says so.
     #[inline]
-    fn unregister_run(&mut self, blocks: &[BlockId]) {
+    fn unregister_run(&mut self, blocks: &[BlockId], mut gone: impl FnMut(BlockId, Name<'_>, Visibility)) {
         if !self.is_watched() {
-            return self.index.remove_run(&mut self.records, blocks);
+            return self.index.remove_run(&mut self.records, blocks, gone);
         }
         for &block in blocks {
-            self.unregister_watched(block, RemovalCause::Evicted(EvictionCause::Policy));
+            let visibility = self.unregister_watched(block, RemovalCause::Evicted(EvictionCause::Policy));
+            gone(block, self.records.at(block.get()).name(), visibility);
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct BlockView {
 pub struct ContentView {
     /// Its hash.
     pub hash: BlockHash,
+    /// Its group: the same hash in two groups is two contents. [`u16::MAX`] is that of what no lookup can ask for.
+    pub group: u16,
     /// Its position in its chain.
     pub depth: u32,
     /// Whether its KV is written.
@@ -67,6 +69,7 @@ impl Blocks<'_> {
         let record = self.records.at(block.get());
         let content = record.is_registered().then(|| ContentView {
             hash: record.hash,
+            group: record.group,
             depth: record.depth(),
             computed: record.is_computed(),
         });
@@ -96,7 +99,7 @@ pub struct Lookup<'a> {
     pub tenant: Option<TenantId>,
 }
 
-/// A run of blocks that was registered; not yet computed.
+/// A run of blocks that was registered. That they are computed is told apart, even of those that are at once.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NewContents<'a> {
@@ -306,6 +309,14 @@ impl BlockPool {
             return;
         }
         let first = self.index.mark_computed(&mut self.records, block) == Visibility::Appeared;
+        self.tell_computed(block, first);
+    }
+
+    /// A registered block is computed now: the `first` with its content, if it is.
+    pub(super) fn tell_computed(&mut self, block: BlockId, first: bool) {
+        if !self.is_watched() {
+            return;
+        }
         let (parent, algorithm) = (self.index.parent_of(&self.records, block), self.index.algorithm());
         let Some(content) = self.blocks().get(block).content else { return };
         if let Some(observer) = &mut self.observer {
@@ -315,11 +326,29 @@ impl BlockPool {
 
     /// Takes a registered block out of the index, with a word to the observer.
     #[inline(never)]
-    pub(super) fn unregister_watched(&mut self, block: BlockId, cause: RemovalCause) {
-        let Some(content) = self.blocks().get(block).content else { return };
-        let algorithm = self.index.algorithm(); // it may be the last one
-        let last = self.index.remove(&mut self.records, block) == Visibility::Vanished;
-        if let Some(observer) = &mut self.observer {
+    pub(super) fn unregister_watched(&mut self, block: BlockId, cause: RemovalCause) -> Visibility {
+        // The algorithm first: it may be the last one.
+        let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
+        if content.is_none() {
+            return Visibility::Unchanged;
+        }
+        // What no lookup leads to, nobody was told of as the last one.
+        let hidden = self.records.at(block.get()).is_hidden();
+        let visibility = self.index.remove(&mut self.records, block);
+        self.tell_removed(block, content, algorithm, visibility == Visibility::Vanished && !hidden, cause);
+        visibility
+    }
+
+    /// A block has left the index, with the last computed copy of its content, if it is.
+    pub(super) fn tell_removed(
+        &mut self,
+        block: BlockId,
+        content: Option<ContentView>,
+        algorithm: Option<HashAlgorithm>,
+        last: bool,
+        cause: RemovalCause,
+    ) {
+        if let (Some(observer), Some(content)) = (&mut self.observer, content) {
             observer.removed(&Removed { block, content, algorithm, last, cause });
         }
     }

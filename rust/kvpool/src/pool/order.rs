@@ -211,6 +211,14 @@ impl Order {
         }
     }
 
+    /// The first `n` of them. O(n) with LRU, O(blocks held) otherwise.
+    pub(super) fn first(&self, records: &Records, n: usize) -> Vec<BlockId> {
+        match self {
+            Self::Lru(lru) => lru.iter(records).take(n).collect(),
+            Self::Other(_) => self.order(records).into_iter().take(n).collect(),
+        }
+    }
+
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         match self {
             Self::Lru(_) => Ok(()),

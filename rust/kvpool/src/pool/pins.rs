@@ -12,6 +12,7 @@ use crate::block::BlockId;
 use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::evictor::Candidate;
+use crate::fence::Fences;
 use crate::hash::LinkRef;
 
 impl BlockPool {
@@ -19,8 +20,9 @@ impl BlockPool {
     /// or write them. O(n).
     ///
     /// # Errors
-    /// As [`Self::acquire`].
+    /// As [`Self::acquire`]; a block has at most 65,535 pins.
     pub(crate) fn pin(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        Fences::check_pins(&mut self.records, blocks)?;
         self.add_references(blocks, false)?;
         self.fences.pin(&mut self.records, blocks);
         Ok(())

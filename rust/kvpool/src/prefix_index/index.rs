@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::table::{Home, Table};
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, HEAD, MAX_POSITIONS, Record, Records};
+use crate::block::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 use crate::error::PoolError;
 use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX_BLOCK_SIZE, Verify};
 use crate::list::{no_memory, try_reserve};
@@ -77,7 +77,7 @@ impl Index {
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
         self.grow_arrays(num_blocks, self.keeps_parents())?;
-        table.rebuild(&self.table, |id| &records.at(id).hash);
+        table.rebuild(&self.table, |id| records.at(id).name());
         self.table = table;
         Ok(())
     }
@@ -152,13 +152,19 @@ impl Index {
         self.parents.get(block.index()).copied().filter(|parent| *parent != record.hash)
     }
 
-    pub(crate) fn copies(&self, records: &Records, hash: &BlockHash) -> Vec<BlockId> {
-        let (computed, others) = self.heads_of(records, self.table.home(hash), hash);
+    /// The hash that the parent of a registered block has: its own, if none is known, or if the parent has the same.
+    pub(crate) fn noted_parent(&self, records: &Records, block: BlockId) -> Option<BlockHash> {
+        let record = records.of(block).filter(|record| record.is_registered())?;
+        Some(self.parents.get(block.index()).copied().unwrap_or(record.hash))
+    }
+
+    pub(crate) fn copies(&self, records: &Records, name: Name<'_>) -> Vec<BlockId> {
+        let (computed, others) = self.heads_of(records, self.table.home(name), name);
         let mut out = Vec::new();
         for head in computed.into_iter().chain(others) {
             let mut at = head;
             // Never longer than the pool: a broken ring ends, it does not hang.
-            while out.len() < records.len() && records.at(at).hash == *hash {
+            while out.len() < records.len() && records.at(at).is_named(name) {
                 out.push(BlockId::new(at));
                 at = records.at(at).ring.next;
                 if at == head {
@@ -174,19 +180,19 @@ impl Index {
         let record = records.of(block).filter(|record| record.is_registered())?;
         // It is the head of the computed ones; or that is this block, and the other one is next.
         let first = record.is(HEAD) && record.is_computed();
-        let other = if first { record.ring.next } else { self.ring_of(records, &record.hash, true)? };
+        let other = if first { record.ring.next } else { self.ring_of(records, record.name(), true)? };
         let copy = records.at(other);
-        let found = other != block.get() && copy.is_computed() && copy.hash == record.hash;
+        let found = other != block.get() && copy.is_computed() && copy.is_named(record.name());
         found.then_some(BlockId::new(other))
     }
 
-    /// The block under `hash` that a lookup would find first: the oldest computed one, else the oldest.
+    /// The block under `name` that a lookup would find first: the oldest computed one, else the oldest.
     #[inline]
-    fn head_of(&self, records: &Records, home: Home, hash: &BlockHash) -> Option<u32> {
+    fn head_of(&self, records: &Records, home: Home, name: Name<'_>) -> Option<u32> {
         let mut uncomputed = None;
         let leads = |head: u32| {
             let record = records.at(head);
-            if record.hash != *hash {
+            if !record.is_named(name) {
                 return false;
             }
             if !record.is_computed() {
@@ -197,11 +203,11 @@ impl Index {
         self.table.find(home, leads).or(uncomputed)
     }
 
-    /// The head of the ring of the computed blocks under `hash`, or of the others.
-    pub(super) fn ring_of(&self, records: &Records, hash: &BlockHash, computed: bool) -> Option<u32> {
-        self.table.find(self.table.home(hash), |head| {
+    /// The head of the ring of the computed blocks under `name`, or of the others.
+    pub(super) fn ring_of(&self, records: &Records, name: Name<'_>, computed: bool) -> Option<u32> {
+        self.table.find(self.table.home(name), |head| {
             let record = records.at(head);
-            record.is_computed() == computed && record.hash == *hash
+            record.is_computed() == computed && record.is_named(name)
         })
     }
 
@@ -211,12 +217,12 @@ impl Index {
         &self,
         records: &Records,
         home: Home,
-        hash: &BlockHash,
+        name: Name<'_>,
     ) -> (Option<u32>, Option<u32>) {
         let (mut computed, mut uncomputed) = (None, None);
         self.table.find(home, |head| {
             let record = records.at(head);
-            if record.hash == *hash {
+            if record.is_named(name) {
                 *(if record.is_computed() { &mut computed } else { &mut uncomputed }) = Some(head);
             }
             computed.is_some() && uncomputed.is_some()
@@ -243,9 +249,10 @@ impl Index {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }
 
-    /// The block registered under `hash` that a lookup would find first, computed or not.
-    pub(crate) fn head_of_hash(&self, records: &Records, hash: &BlockHash) -> Option<BlockId> {
-        self.head_of(records, self.table.home(hash), hash).map(BlockId::new)
+    /// The block registered under `name` that a lookup would find first, computed or not.
+    #[inline]
+    pub(crate) fn head_of_name(&self, records: &Records, name: Name<'_>) -> Option<BlockId> {
+        self.head_of(records, self.table.home(name), name).map(BlockId::new)
     }
 
     /// What is known of a registered block: enough to register another one with its content, in another tier.
@@ -263,10 +270,8 @@ impl Index {
     /// The block registered with this content that a lookup would find first, computed or not; `Err(())` if blocks with
     /// its hash hold other content.
     pub(crate) fn find_link(&self, records: &Records, link: &LinkRef<'_>) -> Result<Option<BlockId>, ()> {
-        let Some(head) = self.head_of(records, self.table.home(&link.hash), &link.hash) else {
-            return Ok(None);
-        };
-        if self.verifies_link(head, link) { Ok(Some(BlockId::new(head))) } else { Err(()) }
+        let Some(head) = self.head_of_name(records, Name::from(&link.hash)) else { return Ok(None) };
+        if self.verifies_link(head.get(), link) { Ok(Some(head)) } else { Err(()) }
     }
 
     /// Checks that a block of `block_size` tokens, hashed with `algorithm`, can be registered here.
@@ -305,10 +310,16 @@ impl Index {
         Ok(())
     }
 
-    /// The blocks that most likely have these hashes; 0 for none. The lines of all of them are asked for before any is waited for.
+    /// The blocks that most likely have these hashes in a group; 0 for none. The lines of all of them are asked for before any is waited for.
     #[inline]
-    pub(crate) fn guess<const N: usize>(&self, records: &Records, hashes: &[BlockHash]) -> [u32; N] {
-        let (homes, mut guesses) = (self.table.homes::<N>(hashes.iter()), [0; N]);
+    pub(crate) fn guess<const N: usize>(
+        &self,
+        records: &Records,
+        hashes: &[BlockHash],
+        group: u16,
+    ) -> [u32; N] {
+        let names = hashes.iter().map(|hash| Name { hash, group });
+        let (homes, mut guesses) = (self.table.homes::<N>(names), [0; N]);
         let mut read = 0;
         for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
             *guess = self.table.first_guess(home);
@@ -335,8 +346,8 @@ impl Index {
     }
 
     fn head_at(&self, records: &Records, chain: &HashChain, position: usize) -> Option<u32> {
-        let hash = chain.hashes().get(position)?;
-        self.head_of(records, self.table.home(hash), hash)
+        let name = Name::from(chain.hashes().get(position)?);
+        self.head_of(records, self.table.home(name), name)
     }
 
     /// Whether some block, computed or not, is registered under the chain's hash at `position`.

@@ -34,6 +34,7 @@
 //! ```
 
 mod index;
+mod named;
 mod rings;
 pub(crate) mod table;
 
@@ -143,7 +144,7 @@ impl PrefixIndex {
     /// in which they were registered.
     #[must_use]
     pub fn copies(&self, hash: &BlockHash) -> Vec<BlockId> {
-        self.index.copies(&self.records, hash)
+        self.index.copies(&self.records, hash.into())
     }
 
     /// Whether a computed copy of the block's content exists beside `block`.

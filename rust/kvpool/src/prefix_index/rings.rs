@@ -7,7 +7,7 @@ use super::Inserted;
 use super::index::{Index, Visibility};
 use super::table::Home;
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, REGISTERED, Record, Records};
+use crate::block::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, ensure};
 use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
@@ -28,25 +28,44 @@ impl Index {
         hashes: &[BlockHash],
     ) -> usize {
         self.algorithm = Some(chain.algorithm());
-        let more = self.verify > Verify::None || self.keeps_parents();
+        let done = self.enter_run(records, blocks, hashes, (0, 0), |at| (position + at) as u32);
+        if self.verify > Verify::None || self.keeps_parents() {
+            for (at, &block) in blocks[..done].iter().enumerate() {
+                if let Some(link) = chain.link(position + at) {
+                    self.note_more(block, &link);
+                }
+            }
+        }
+        done
+    }
+
+    /// Registers blocks, which are real, with the contents of these names, as long as they are not registered and nothing has that
+    /// name. Returns how many. `flags` are theirs: computed, or not.
+    #[inline]
+    pub(super) fn enter_run(
+        &mut self,
+        records: &mut Records,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        (group, flags): (u16, u32),
+        depth_of: impl Fn(usize) -> u32,
+    ) -> usize {
         let mut done = 0;
         'runs: for (blocks, hashes) in blocks.chunks(LOOKAHEAD).zip(hashes.chunks(LOOKAHEAD)) {
-            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter());
+            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter().map(|hash| Name { hash, group }));
             for ((&block, hash), &home) in blocks.iter().zip(hashes).zip(&homes) {
-                let id = block.get();
+                let (id, name) = (block.get(), Name { hash, group });
                 if records.at(id).is_registered()
-                    || !self.table.insert_new(home, id, |head| records.at(head).hash == *hash)
+                    || !self.table.insert_new(home, id, |head| records.at(head).is_named(name))
                 {
                     break 'runs;
                 }
                 if let Some(record) = records.of_mut(block) {
                     record.hash = *hash;
+                    record.group = group;
                     record.ring = Link { prev: id, next: id };
-                    let depth = (position + done) as u32 & DEPTH;
-                    record.flags = (record.flags & !CONTENT) | depth | REGISTERED | HEAD;
-                }
-                if more && let Some(link) = chain.link(position + done) {
-                    self.note_more(block, &link);
+                    let depth = depth_of(done) & DEPTH;
+                    record.flags = (record.flags & !CONTENT) | depth | REGISTERED | HEAD | flags;
                 }
                 done += 1;
             }
@@ -58,10 +77,22 @@ impl Index {
     /// Registers a block, which is real and not registered, with a content whose kind and depth were checked; not yet computed.
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, block: BlockId, link: &LinkRef<'_>) -> Inserted {
-        let id = block.get();
         self.algorithm = Some(link.algorithm);
-        let home = self.table.home(&link.hash);
-        let (computed, uncomputed) = self.heads_of(records, home, &link.hash);
+        self.insert_in(records, block, link, 0)
+    }
+
+    /// The same in a group, of a content whose hash function nobody here knows.
+    #[inline]
+    pub(super) fn insert_in(
+        &mut self,
+        records: &mut Records,
+        block: BlockId,
+        link: &LinkRef<'_>,
+        group: u16,
+    ) -> Inserted {
+        let (id, name) = (block.get(), Name { hash: &link.hash, group });
+        let home = self.table.home(name);
+        let (computed, uncomputed) = self.heads_of(records, home, name);
         if computed.or(uncomputed).is_some_and(|copy| !self.verifies_link(copy, link)) {
             return Inserted::Collision;
         }
@@ -81,6 +112,7 @@ impl Index {
         }
         if let Some(record) = records.of_mut(block) {
             record.hash = link.hash;
+            record.group = group;
             record.ring = ring;
             record.flags = (record.flags & !CONTENT) | (link.depth & DEPTH) | REGISTERED | head;
         }
@@ -92,7 +124,7 @@ impl Index {
     }
 
     /// What a record has no room for.
-    fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
+    pub(super) fn note_more(&mut self, block: BlockId, link: &LinkRef<'_>) {
         if let Some(slot) = self.fingerprints.get_mut(block.index()) {
             *slot = link.fingerprint.unwrap_or_default();
         }
@@ -126,8 +158,9 @@ impl Index {
 
     #[inline(never)]
     fn mark_copy(&mut self, records: &mut Records, block: BlockId, alone: bool) -> Visibility {
-        let (id, hash) = (block.get(), records.at(block.get()).hash);
-        let computed = self.ring_of(records, &hash, true);
+        let (id, Record { hash, group, .. }) = (block.get(), *records.at(block.get()));
+        let name = Name { hash: &hash, group };
+        let computed = self.ring_of(records, name, true);
         let moves = !alone || computed.is_some();
         if moves && !self.leave_ring(records, id) {
             return Visibility::Unchanged;
@@ -140,7 +173,7 @@ impl Index {
             return Visibility::Unchanged;
         }
         if moves {
-            self.torn |= !self.table.insert(self.table.home(&hash), id);
+            self.torn |= !self.table.insert(self.table.home(name), id);
             self.mixed += 1; // the ring that it left has others
             if let Some(record) = records.of_mut(block) {
                 record.ring = Link { prev: id, next: id };
@@ -155,7 +188,7 @@ impl Index {
         let (before, behind) = (records.at(prev), records.at(next));
         let sound = before.ring.next == next
             && behind.ring.prev == prev
-            && before.hash == behind.hash
+            && before.is_named(behind.name())
             && before.is_computed() == behind.is_computed();
         self.torn |= !sound;
         sound
@@ -177,7 +210,7 @@ impl Index {
     /// Takes `id` out of its ring, which the next one heads then, or which is gone. Returns whether its links were sound.
     #[inline]
     fn leave_ring(&mut self, records: &mut Records, id: u32) -> bool {
-        let Record { hash, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
+        let Record { hash, group, ring: Link { prev, next: heir }, flags, .. } = *records.at(id);
         let alone = heir == id && prev == id;
         let sound = alone || (self.mirrors(records, prev, id) && self.mirrors(records, id, heir));
         if sound && !alone {
@@ -185,7 +218,7 @@ impl Index {
             set_prev(records, heir, prev);
         }
         if flags & HEAD != 0 {
-            let home = self.table.home(&hash);
+            let home = self.table.home(Name { hash: &hash, group });
             // What hangs on broken links is not found any more, rather than somebody else's content.
             if sound && heir != id {
                 self.torn |= !self.table.replace(home, id, heir);
@@ -202,11 +235,11 @@ impl Index {
     /// Takes a registered block out of the index: no lookup finds it any more.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
-        let home = self.table.home(&records.at(block.get()).hash);
+        let home = self.table.home(records.at(block.get()).name());
         self.remove_from(records, block, home)
     }
 
-    #[inline]
+    #[inline(always)]
     fn remove_from(&mut self, records: &mut Records, block: BlockId, home: Home) -> Visibility {
         let id = block.get();
         let Record { ring, flags, .. } = *records.at(id);
@@ -220,14 +253,21 @@ impl Index {
         self.remove_copy(records, block)
     }
 
-    /// [`Self::remove`] of several.
+    /// [`Self::remove`] of several. `gone` is told of each what was known of it, and what a lookup makes of its end.
     #[inline]
-    pub(crate) fn remove_run(&mut self, records: &mut Records, blocks: &[BlockId]) {
+    pub(crate) fn remove_run(
+        &mut self,
+        records: &mut Records,
+        blocks: &[BlockId],
+        mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
+    ) {
         for blocks in blocks.chunks(LOOKAHEAD) {
-            let hashes = blocks.iter().map(|block| &records.at(block.get()).hash);
-            let homes = self.table.homes::<LOOKAHEAD>(hashes);
+            let names = blocks.iter().map(|block| records.at(block.get()).name());
+            let homes = self.table.homes::<LOOKAHEAD>(names);
             for (&block, &home) in blocks.iter().zip(&homes) {
-                self.remove_from(records, block, home);
+                let visibility = self.remove_from(records, block, home);
+                // What it was called stays in the record, and means nothing any more.
+                gone(block, records.at(block.get()).name(), visibility);
             }
         }
     }
@@ -235,10 +275,11 @@ impl Index {
     #[inline(never)]
     fn remove_copy(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let id = block.get();
-        let Record { hash, ring, flags, .. } = *records.at(id);
+        let Record { hash, group, ring, flags, .. } = *records.at(id);
         let sound = self.leave_ring(records, id);
         let last = flags & HEAD != 0 && (ring.next == id || !sound);
-        if last && self.mixed > 0 && self.ring_of(records, &hash, flags & COMPUTED == 0).is_some() {
+        let name = Name { hash: &hash, group };
+        if last && self.mixed > 0 && self.ring_of(records, name, flags & COMPUTED == 0).is_some() {
             self.mixed = self.mixed.saturating_sub(1);
         }
         forget(records.of_mut(block));
@@ -271,7 +312,7 @@ impl Index {
                 format!("{block:?}: {content:x}")
             });
         }
-        let head = self.ring_of(records, &record.hash, record.is_computed());
+        let head = self.ring_of(records, record.name(), record.is_computed());
         let leads = head.is_some_and(|head| records.at(head).is(HEAD))
             && record.is(HEAD) == (head == Some(block.get()));
         ensure(leads, "P1 (the table leads to the head of a block's ring)", || {
@@ -279,7 +320,7 @@ impl Index {
         })?;
         let neighbour = |id: u32| {
             let other = records.of(BlockId::new(id));
-            other.filter(|other| other.is_registered() && other.hash == record.hash)
+            other.filter(|other| other.is_registered() && other.is_named(record.name()))
         };
         let Link { prev, next } = record.ring;
         let (before, behind) = (neighbour(prev), neighbour(next));
@@ -301,13 +342,14 @@ impl Index {
     pub(crate) fn check_invariants(&self, records: &Records) -> Result<(), InvariantViolation> {
         let (mut in_rings, mut mixed) = (0, 0);
         self.check_block(records, BlockId::new(0))?;
-        self.table.check_invariants(|id| &records.at(id).hash)?;
+        self.table.check_invariants(|id| records.at(id).name())?;
         for head in self.table.iter() {
-            let Record { hash, flags, .. } = *records.at(head);
+            let Record { hash, group, flags, .. } = *records.at(head);
+            let name = Name { hash: &hash, group };
             ensure(flags & HEAD != 0, "P1 (a table entry is the head of its ring)", || format!("#{head}"))?;
             let computed = flags & COMPUTED != 0;
-            mixed += usize::from(computed && self.ring_of(records, &hash, false).is_some());
-            for copy in self.copies(records, &hash) {
+            mixed += usize::from(computed && self.ring_of(records, name, false).is_some());
+            for copy in self.copies(records, name) {
                 let member = records.at(copy.get());
                 if member.is_computed() != computed {
                     continue;
@@ -368,13 +410,13 @@ fn forget(record: Option<&mut Record>) {
 impl Index {
     /// Changes what is noted of a registered block behind the index' back: 0 its link backward, 1 its link forward, 2 a byte of
     /// its hash, 3 its computed bit, 4 its depth, 5 where the table leads that leads to it, 6 whether the table leads to it, 7 (of
-    /// any block) the number of registered blocks, 8 (of one that is not registered) that it is. False if there is no such thing,
+    /// any block) the number of registered blocks, 8 (of one that is not registered) that it is, 9 a bit of its group. False if there is no such thing,
     /// or if it is so already.
     pub(crate) fn corrupt(&mut self, records: &mut Records, block: BlockId, what: usize, to: u32) -> bool {
         if what == 7 {
             return std::mem::replace(&mut self.registered, to as usize) != to as usize;
         }
-        let home = self.table.home(&records.at(block.get()).hash);
+        let home = self.table.home(records.at(block.get()).name());
         let Some(record) = records.of_mut(block) else { return false };
         let registered = record.is_registered();
         let replace = |slot: &mut u32, to: u32| std::mem::replace(slot, to) != to;
@@ -399,6 +441,10 @@ impl Index {
             6 if registered => self.table.remove(home, block.get()),
             8 if !registered && !block.is_null() => {
                 record.flags |= REGISTERED;
+                true
+            }
+            9 if registered => {
+                record.group ^= 1 << (to % 16);
                 true
             }
             _ => false,

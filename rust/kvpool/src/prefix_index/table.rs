@@ -1,4 +1,4 @@
-//! `Table`: digest -> block, for the heads of the rings of an index.
+//! `Table`: name -> block, for the heads of the rings of an index. A name is a digest and its group.
 //!
 //! Owns: where an entry is. It holds block ids and one byte of each digest; whether an id is the one that is looked for is for the
 //! caller to say, who has the digests. Several entries may have one digest.
@@ -19,7 +19,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::hash::BlockHash;
+use crate::block::record::Name;
 use crate::list::no_memory;
 
 /// Entries of a bucket.
@@ -145,16 +145,18 @@ impl Table {
         self.len
     }
 
-    /// Where `digest` goes.
+    /// Where a name goes. Group 0 is nothing but the digest.
     #[inline]
-    pub(crate) fn home(&self, digest: &BlockHash) -> Home {
-        let bytes = digest.as_bytes();
+    pub(crate) fn home(&self, name: Name<'_>) -> Home {
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let bytes = name.hash.as_bytes();
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[8 * at + i])) ^ self.key[at];
         let fold = |a: u64, b: u64| {
             let product = u128::from(a) * u128::from(b);
             product as u64 ^ (product >> 64) as u64
         };
-        let mixed = fold(word(0), word(1)) ^ fold(word(2), word(3));
+        let group = u64::from(name.group).wrapping_mul(SPREAD);
+        let mixed = fold(word(0) ^ group, word(1)) ^ fold(word(2), word(3));
         let bucket = ((mixed >> 32) * self.buckets.len() as u64) >> 32;
         Home { bucket: bucket as u32, tag: (mixed as u8).max(1) }
     }
@@ -177,17 +179,17 @@ impl Table {
         bucket.find(home.tag, |_| true).and_then(|slot| bucket.ids.get(slot)).map_or(EMPTY, |&id| id)
     }
 
-    /// Asks for the lines of several digests at once: what is done with them next does not wait for one after the other. Returns
+    /// Asks for the lines of several names at once: what is done with them next does not wait for one after the other. Returns
     /// where they go.
     #[inline]
     pub(crate) fn homes<'a, const N: usize>(
         &self,
-        digests: impl Iterator<Item = &'a BlockHash>,
+        names: impl Iterator<Item = Name<'a>>,
     ) -> [Home; N] {
         let mut homes = [Home { bucket: 0, tag: 0 }; N];
         let mut read = 0;
-        for (home, digest) in homes.iter_mut().zip(digests) {
-            *home = self.home(digest);
+        for (home, name) in homes.iter_mut().zip(names) {
+            *home = self.home(name);
             read ^= self.bucket(home.bucket as usize).tags[0];
         }
         std::hint::black_box(read);
@@ -275,10 +277,10 @@ impl Table {
         true
     }
 
-    /// Takes the entries of `before`, whose digests `digest_of` knows. O(blocks).
-    pub(crate) fn rebuild<'a>(&mut self, before: &Self, digest_of: impl Fn(u32) -> &'a BlockHash) {
+    /// Takes the entries of `before`, whose names `name_of` knows. O(blocks).
+    pub(crate) fn rebuild<'a>(&mut self, before: &Self, name_of: impl Fn(u32) -> Name<'a>) {
         for id in before.iter() {
-            self.insert(self.home(digest_of(id)), id);
+            self.insert(self.home(name_of(id)), id);
         }
     }
 
@@ -302,7 +304,7 @@ impl Table {
     /// The broken invariant.
     pub(crate) fn check_invariants<'a>(
         &self,
-        digest_of: impl Fn(u32) -> &'a BlockHash,
+        name_of: impl Fn(u32) -> Name<'a>,
     ) -> Result<(), InvariantViolation> {
         const NAME: &str = "P4 (buckets count what passed them)";
         let (mut passed, mut len) = (vec![0; self.buckets.len()], 0);
@@ -313,7 +315,7 @@ impl Table {
                     continue;
                 }
                 len += 1;
-                let home = self.home(digest_of(id));
+                let home = self.home(name_of(id));
                 ensure(home.tag == tag, NAME, || format!("block {id} has tag {tag}, not {}", home.tag))?;
                 let mut at = home.bucket as usize;
                 while at != found {

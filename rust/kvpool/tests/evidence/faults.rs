@@ -90,6 +90,7 @@ fn needs_digest(fault: Fault) -> bool {
         Fault::References(..)
             | Fault::FenceReferences(..)
             | Fault::Hash(..)
+            | Fault::Group(..)
             | Fault::Depth(..)
             | Fault::Computed(_)
             | Fault::NumReferences(_)

@@ -1,0 +1,171 @@
+//! Runs of blocks: caching full blocks, and looking them up, many at once.
+//!
+//! Of a run the core is told as long as nothing is out of the ordinary: keys of one group that it can know, of blocks in use that
+//! carry nothing yet. The first block that differs is cached by itself.
+//!
+//! Costs: the core's, and a copy of each digest; policies with a history are told of each block by itself.
+
+use kvpool::{BlockId, Name, PoolError};
+
+use crate::error::VllmError;
+use crate::hashes::NO_TOKENS;
+use crate::history::Start;
+use crate::key::{Key, padded};
+use crate::pool::{Pool, Removed};
+
+/// Digests that are looked up at once.
+const LOOKUP: usize = 64;
+
+impl Pool {
+    pub(crate) fn cache_run(
+        &mut self,
+        start: Start,
+        blocks: &[u32],
+        key_of: impl Fn(usize) -> Option<Key>,
+        block_size: usize,
+        removed: &mut Vec<Removed>,
+        mut stored: Option<&mut Vec<Option<bool>>>,
+    ) -> Result<(), VllmError> {
+        let tokens_of = |position: usize| ((start.first + position + 1) * block_size) as u32;
+        let mut tell = |is_new: Option<bool>| {
+            if let Some(stored) = stored.as_deref_mut() {
+                stored.push(is_new);
+            }
+        };
+        // Most often all of them are plain; of a plain block there is nothing to check.
+        let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
+        for (position, &block) in blocks.iter().enumerate().skip(plain) {
+            self.check(block)?;
+            if let Some(cached) = self.tokens_of(block)
+                && cached.is_none_or(|cached| cached >= tokens_of(position))
+                && key_of(position).is_some()
+            {
+                let cached = cached.unwrap_or(0);
+                return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
+            }
+        }
+        let mut at = 0;
+        loop {
+            if plain > 0 && self.cache_plain(group, |i| tokens_of(at + i), &mut tell)? {
+                at += plain;
+            }
+            let Some(&block) = blocks.get(at) else { return Ok(()) };
+            if let Some(key) = key_of(at) {
+                if self.is_hashed(block) {
+                    self.remove_hashes_into(block, &mut Some(&mut *removed))?;
+                }
+                let depth = u32::try_from(start.first + at).unwrap_or(u32::MAX);
+                let before = at.checked_sub(1).map_or(start.before, |before| Some(blocks[before]));
+                let is_new = self.give(key, block, Some(tokens_of(at)), (depth, before))?;
+                tell(Some(is_new == Some(true)));
+            } else {
+                tell(None);
+            }
+            at += 1;
+            (plain, group) = self.gather_plain(&blocks[at..], |i| key_of(at + i));
+        }
+    }
+
+    /// Notes the first of `blocks`, as long as they are plain, and what the core calls their keys. Returns how many, and their group.
+    #[inline]
+    fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
+        self.ids.clear();
+        self.batch.clear();
+        let mut group = None;
+        if self.keeps_history() || !self.caching || self.num_blocks < 2 {
+            return (0, 0);
+        }
+        self.ids.reserve(blocks.len());
+        self.batch.reserve(blocks.len());
+        for (position, &block) in blocks.iter().enumerate() {
+            let id = BlockId::new(block);
+            // In use, a block is registered exactly if it carries a hash.
+            if self.held(block) == 0 || self.core.is_registered(id) {
+                break;
+            }
+            let Some(key) = key_of(position) else { break };
+            if position == 0 {
+                self.learn_length(&key);
+            }
+            let Some((hash, of)) = self.regular_name(&key, None) else { break };
+            if *group.get_or_insert(of) != of {
+                break;
+            }
+            self.ids.push(id);
+            self.batch.push(hash);
+        }
+        (self.ids.len(), group.unwrap_or(0))
+    }
+
+    /// Caches what [`Self::gather_plain`] has noted. False, and nothing has changed, if that has to be done one by one.
+    #[inline]
+    fn cache_plain(
+        &mut self,
+        group: u16,
+        tokens_of: impl Fn(usize) -> u32,
+        tell: &mut impl FnMut(Option<bool>),
+    ) -> Result<bool, PoolError> {
+        if tokens_of(self.ids.len()) >= NO_TOKENS {
+            return Ok(false);
+        }
+        let mut copies: Vec<BlockId> = Vec::new();
+        let Self { core, marks, ids, batch, .. } = self;
+        let registered = core.register_named(ids, batch, group, |position, is_new| {
+            if let Some(mark) = ids.get(position).and_then(|id| marks.get_mut(id.index())) {
+                *mark = tokens_of(position);
+            }
+            if !is_new {
+                copies.extend(ids.get(position));
+            }
+            tell(Some(is_new));
+        });
+        match registered {
+            Ok(()) => {}
+            // One is named twice: the second time it takes the place of the first.
+            Err(PoolError::AlreadyRegistered { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        copies.into_iter().for_each(|block| self.mark_shared(block.get()));
+        Ok(true)
+    }
+
+    /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what [`Self::find`] finds for each.
+    pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
+        let mut digests = digests.into_iter().peekable();
+        let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
+        let (mut batch, mut found) = (Vec::with_capacity(LOOKUP), Vec::with_capacity(LOOKUP));
+        while digests.peek().is_some() {
+            batch.clear();
+            found.clear();
+            while batch.len() < LOOKUP
+                && let Some(digest) = digests.next_if(|digest| digest.len() == self.digest_len)
+            {
+                batch.extend(padded(digest));
+            }
+            if let Some(group) = core_group {
+                self.core.find_named_run(&batch, group, &mut found);
+            }
+            out.extend(found.iter().map(|block| block.get()));
+            if found.len() == batch.len() && !batch.is_empty() {
+                continue;
+            }
+            // What the core does not know may be in the overlay.
+            let rest = batch[found.len()..].iter().map(|hash| hash.as_bytes().get(..self.digest_len));
+            for digest in rest.collect::<Vec<_>>().into_iter().map(Option::unwrap_or_default) {
+                if self.overlay.index.is_empty() {
+                    return;
+                }
+                let key = Key::new(digest, group);
+                let Some(block) = key.ok().and_then(|key| self.find(&key)) else { return };
+                out.push(block);
+            }
+            if batch.is_empty()
+                && let Some(digest) = digests.next()
+            {
+                let key = Key::new(digest, group);
+                let Some(block) = key.ok().and_then(|key| self.find(&key)) else { return };
+                out.push(block);
+            }
+        }
+    }
+}

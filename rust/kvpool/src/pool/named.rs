@@ -1,0 +1,421 @@
+//! Operations for engines that name blocks and contents by themselves, as vLLM's does: they hash on their own, in several groups,
+//! take any block by its id, and say in which order blocks are reused.
+//!
+//! Owns nothing: the same records, lists, table and orders as every other operation. What differs:
+//!
+//! - A content has a [`Name`]: a digest of the caller's and a group. Two names are equal only if both are: one digest in two groups
+//!   is two contents. It is computed as soon as it is registered; of several blocks with one name the oldest is found.
+//! - A block can be *hidden*: registered under no name that a lookup can ask for. It keeps its place among the cached ones, and is
+//!   handed out when its turn comes, as vLLM's queue has it with a block whose hash was dropped.
+//! - A release keeps the order in which it is given, not that of depths.
+//!
+//! Every operation is all-or-nothing, and every invariant of the pool holds behind it. Pools that verify hits have no names: there
+//! would be nothing to compare. No journal writes these operations: whoever calls them has one of its own.
+//!
+//! Costs: as the operations that they stand beside, O(1) per block.
+//!
+//! ```
+//! use kvpool::hash::BlockHash;
+//! use kvpool::{BlockId, BlockPool, Name, PoolConfig};
+//! let mut pool = BlockPool::new(PoolConfig { num_blocks: 6, ..PoolConfig::default() })?;
+//! let blocks = pool.allocate(3)?;
+//! let hash = BlockHash::from_bytes([7; 32]);
+//! pool.register_named(&blocks[..1], &[hash], 2, |_, is_new| assert!(is_new))?;
+//! pool.release_in_order(&[blocks[2], blocks[1], blocks[0]])?;
+//! // What has no content is handed out first, the first of it first.
+//! assert_eq!(pool.free_order()[..2], [blocks[2], blocks[1]]);
+//! assert_eq!(pool.find_named(Name { hash: &hash, group: 2 }), Some(blocks[0]));
+//! assert_eq!(pool.find_named(Name { hash: &hash, group: 0 }), None);
+//! pool.acquire_by_id(&[blocks[0], BlockId::new(4)])?; // a cached one and a free one
+//! # Ok::<(), kvpool::PoolError>(())
+//! ```
+
+use super::BlockPool;
+use super::observe::{ClearCause, RemovalCause};
+use crate::block::BlockId;
+use crate::block::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
+use crate::error::PoolError;
+use crate::free_list::check_id;
+use crate::hash::{BlockHash, Verify};
+use crate::prefix_index::{Index, LOOKAHEAD, Visibility};
+
+impl BlockPool {
+    /// The block that was registered first under `name`, of those that are left. A look, not a hold. O(1).
+    #[must_use]
+    #[inline]
+    pub fn find_named(&self, name: Name<'_>) -> Option<BlockId> {
+        let found = self.index.head_of_name(&self.records, name)?;
+        (name.group != HIDDEN && self.records.at(found.get()).is_computed()).then_some(found)
+    }
+
+    /// Appends the blocks of a run of contents of one group, up to the first that there is none of. A look, not a hold. O(run).
+    #[inline]
+    pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
+        if group != HIDDEN {
+            self.index.find_run::<LOOKAHEAD>(&self.records, hashes, group, out);
+        }
+    }
+
+    /// The blocks registered under `name`, the oldest first. O(copies).
+    #[must_use]
+    pub fn copies_named(&self, name: Name<'_>) -> Vec<BlockId> {
+        if name.group == HIDDEN { Vec::new() } else { self.index.copies(&self.records, name) }
+    }
+
+    /// The name of what `block` holds, if a lookup can ask for it.
+    #[must_use]
+    #[inline]
+    pub fn name_of(&self, block: BlockId) -> Option<Name<'_>> {
+        let record = self.records.at(block.get());
+        (record.is_registered() && record.group != HIDDEN).then(|| record.name())
+    }
+
+    /// Whether `block` is registered under no name that a lookup can ask for.
+    #[must_use]
+    #[inline]
+    pub fn is_hidden(&self, block: BlockId) -> bool {
+        self.records.at(block.get()).is_hidden()
+    }
+
+    /// The position in its chain of what `block` holds.
+    #[must_use]
+    pub fn depth_of(&self, block: BlockId) -> Option<u32> {
+        Index::depth_of(&self.records, block)
+    }
+
+    /// Whether the order of eviction depends on what blocks hold and who uses them. With LRU it does not.
+    #[must_use]
+    #[inline]
+    pub const fn keeps_history(&self) -> bool {
+        self.history
+    }
+
+    /// Names different contents that are in the pool, as long as nothing is hidden. O(1).
+    #[must_use]
+    pub fn num_names(&self) -> usize {
+        self.index.num_hashes()
+    }
+
+    /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each, by its position here, whether its
+    /// name is new. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::AlreadyRegistered`], [`PoolError::NotHeld`], unknown ids; [`PoolError::MissingVerification`] in a pool that verifies
+    /// hits; [`PoolError::InvalidConfig`] for a group above [`Name::MAX_GROUP`], or not as many hashes as blocks.
+    pub fn register_named(
+        &mut self,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        group: u16,
+        mut told: impl FnMut(usize, bool),
+    ) -> Result<(), PoolError> {
+        self.check_group(group)?;
+        if hashes.len() != blocks.len() {
+            return Err(PoolError::InvalidConfig {
+                field: "hashes",
+                value: hashes.len().to_string(),
+                expected: format!("as many as blocks, {}", blocks.len()),
+            });
+        }
+        self.check_registrable(blocks)?;
+        let Self { index, records, .. } = self;
+        let (mut done, mut copies) = (0, Vec::new());
+        let refused = loop {
+            done += index.insert_named_run(records, &blocks[done..], &hashes[done..], group);
+            let (Some(&block), Some(&hash)) = (blocks.get(done), hashes.get(done)) else { break None };
+            if records.at(block.get()).is_registered() {
+                break Some(block);
+            }
+            index.insert_named(records, block, &Index::link(hash, 0, None), group);
+            copies.push(done);
+            done += 1;
+        };
+        // Named twice in this call: what it did is taken back.
+        if let Some(block) = refused {
+            for undo in blocks[..done].iter().rev() {
+                self.index.remove(&mut self.records, *undo);
+            }
+            return Err(PoolError::AlreadyRegistered { block });
+        }
+        self.tell_changed(blocks);
+        self.tell_registered(blocks, None);
+        let mut copies = copies.into_iter().peekable();
+        for (position, &block) in blocks.iter().enumerate() {
+            let is_new = copies.next_if_eq(&position).is_none();
+            self.tell_computed(block, is_new);
+            if self.history {
+                self.note_registered(block, &Index::link(hashes[position], 0, None), None);
+            }
+            told(position, is_new);
+        }
+        Ok(())
+    }
+
+    /// Registers one held block as a computed one at `depth` of its chain, behind the block that holds what is before it. A parent
+    /// that is not registered is none, and what is at depth 0 has none. Returns whether its name is new. O(1).
+    ///
+    /// # Errors
+    /// As [`Self::register_named`].
+    pub fn register_behind(
+        &mut self,
+        block: BlockId,
+        name: Name<'_>,
+        depth: u32,
+        parent: Option<BlockId>,
+    ) -> Result<bool, PoolError> {
+        self.check_group(name.group)?;
+        self.register_one(block, name, depth, parent)
+    }
+
+    /// The same of a content that no lookup leads to. Its hash need not be one of its own.
+    ///
+    /// # Errors
+    /// As [`Self::register_named`].
+    pub fn register_hidden(
+        &mut self,
+        block: BlockId,
+        hash: &BlockHash,
+        depth: u32,
+        parent: Option<BlockId>,
+    ) -> Result<(), PoolError> {
+        self.check_group(0)?;
+        self.register_one(block, Name { hash, group: HIDDEN }, depth, parent).map(|_| ())
+    }
+
+    fn register_one(
+        &mut self,
+        block: BlockId,
+        name: Name<'_>,
+        depth: u32,
+        parent: Option<BlockId>,
+    ) -> Result<bool, PoolError> {
+        self.check_registrable(&[block])?;
+        let depth = depth.min(MAX_POSITIONS as u32 - 1);
+        let parent = parent.filter(|&parent| depth > 0 && self.is_registered(parent));
+        let link = Index::link(*name.hash, depth, parent.and_then(|parent| self.hash_of(parent)));
+        let is_new = self.index.insert_named(&mut self.records, block, &link, name.group);
+        self.tell_changed(&[block]);
+        self.tell_registered(&[block], None);
+        self.tell_computed(block, is_new && name.group != HIDDEN);
+        self.note_registered(block, &link, parent);
+        Ok(is_new)
+    }
+
+    /// From now on no lookup leads to what `block`, held or cached-free, has registered: it keeps its place, and its history. Returns
+    /// whether it was the last one with its name. O(1).
+    ///
+    /// # Errors
+    /// [`PoolError::NotRegistered`]; unknown ids.
+    pub fn hide(&mut self, block: BlockId) -> Result<bool, PoolError> {
+        self.check_group(0)?;
+        check_id(block, self.num_blocks(), "hidden")?;
+        let record = *self.records.at(block.get());
+        if !record.is_registered() {
+            return Err(PoolError::NotRegistered { block });
+        }
+        if record.is_hidden() {
+            return Ok(false);
+        }
+        let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
+        let last = self.index.hide(&mut self.records, block) == Visibility::Vanished;
+        self.tell_removed(block, content, algorithm, last, RemovalCause::Dropped);
+        self.tell_changed(&[block]);
+        self.tell_registered(&[block], None);
+        self.tell_computed(block, false);
+        Ok(last)
+    }
+
+    /// Adds one reference per id, wherever the block is: held, cached-free, which counts as a use of its content, or free. O(n).
+    ///
+    /// # Errors
+    /// [`PoolError::RefCountOverflow`], unknown ids.
+    pub fn acquire_by_id(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let most = u32::MAX.saturating_sub(u32::try_from(blocks.len()).unwrap_or(u32::MAX));
+        for &block in blocks {
+            match self.records.of(block) {
+                Some(record) if record.references <= most && !block.is_null() => {}
+                record => {
+                    check_id(block, self.num_blocks(), "acquired")?;
+                    let held = record.map_or(0, |record| record.references);
+                    return Err(PoolError::RefCountOverflow { block, held });
+                }
+            }
+        }
+        self.acquire_blocks(blocks)?;
+        self.tell_changed(blocks);
+        Ok(())
+    }
+
+    /// Takes a block that is free.
+    #[cold]
+    pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let held = self.allocator.hold_free(&mut self.records, block);
+        held.map_err(|error| self.broken(error.to_string()))
+    }
+
+    /// Drops one reference per id. Blocks without further ones become cached-free, and are evicted in the order given if they are
+    /// equally deep; or free, and are handed out in the order given, before all others. O(n).
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn release_in_order(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        let plain = self.has_plain_releases();
+        self.drop_references(&blocks.iter(), plain)?;
+        // What is freed last is handed out first.
+        if plain {
+            self.idle.reverse();
+        } else {
+            let mut idle = std::mem::take(&mut self.idle);
+            let (kept, freed): (Vec<_>, Vec<_>) =
+                idle.drain(..).partition(|block| self.records.at(block.get()).is_computed());
+            idle.extend(kept.into_iter().chain(freed.into_iter().rev()));
+            self.idle = idle;
+        }
+        self.settle_idle(false, false)?;
+        self.tell_changed(blocks);
+        Ok(())
+    }
+
+    /// The same, but for blocks without a content: those are cached-free, too, as hidden ones. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Self::release`]; as [`Self::register_named`] in a pool that verifies hits.
+    pub fn release_to_back(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
+        self.check_group(0)?;
+        self.drop_references(&blocks.iter(), false)?;
+        let mut hidden = 0;
+        for at in 0..self.idle.len() {
+            let block = self.idle[at];
+            let record = self.records.at(block.get());
+            if record.references > 0 || record.is_computed() {
+                continue;
+            }
+            if record.is_registered() {
+                self.unregister(block, RemovalCause::Dropped);
+            }
+            let link = Index::link(Self::hash_of_nothing(block), 0, None);
+            self.index.insert_named(&mut self.records, block, &link, HIDDEN);
+            self.tell_registered(&[block], None);
+            self.tell_computed(block, false);
+            self.note_registered(block, &link, None);
+            hidden += 1;
+        }
+        self.settle_idle(false, false)?;
+        self.tell_changed(blocks);
+        Ok(hidden)
+    }
+
+    /// What a block is hidden under that has no content.
+    fn hash_of_nothing(block: BlockId) -> BlockHash {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&block.get().to_le_bytes());
+        BlockHash::from_bytes(bytes)
+    }
+
+    /// [`Self::allocate_into`], where `gone` is told of every content that makes way: its name, if a lookup could ask for it, and
+    /// whether it was the last one with that.
+    ///
+    /// # Errors
+    /// As [`Self::allocate_into`].
+    #[inline]
+    pub fn allocate_named(
+        &mut self,
+        n: usize,
+        out: &mut Vec<BlockId>,
+        mut gone: impl FnMut(BlockId, Option<Name<'_>>, bool),
+    ) -> Result<(), PoolError> {
+        self.allocate_telling(n, out, |block, name, visibility| {
+            let name = Some(name).filter(|name| name.group != HIDDEN);
+            gone(block, name, visibility == Visibility::Vanished);
+        })
+    }
+
+    /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else O(cached blocks) where the free
+    /// ones are too few.
+    #[must_use]
+    pub fn peek(&self, n: usize) -> Vec<BlockId> {
+        let mut next: Vec<_> = self.allocator.free_list().iter(&self.records[..]).take(n).collect();
+        if next.len() < n {
+            let more = n - next.len() + self.pinned_in_order;
+            let cached = self.order.first(&self.records, more).into_iter();
+            next.extend(cached.filter(|block| self.records.at(block.get()).references == 0));
+            next.truncate(n);
+        }
+        next
+    }
+
+    /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and knows them no more until they are
+    /// registered or released again. O(n).
+    ///
+    /// # Errors
+    /// As [`Self::allocate_into`].
+    pub fn allocate_as_they_are(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let first = out.len();
+        let free = n.min(self.allocator.num_free());
+        self.check_available(n)?;
+        let taken = self.allocator.allocate_into(&mut self.records, free, out);
+        taken.map_err(|error| self.broken(error.to_string()))?;
+        while out.len() < first + n {
+            let Some(victim) = self.order.evict(&mut self.records) else {
+                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
+            };
+            if !self.check_victim(victim)? {
+                out.push(victim);
+            }
+        }
+        self.allocator.hold_parked(&mut self.records, &out[first + free..]);
+        self.counters.allocated += n as u64;
+        self.tell_changed(&out[first..]);
+        Ok(())
+    }
+
+    /// Forgets all cached content. What was cached-free is handed out after all that is free, in the order in which it would have
+    /// been evicted. O(usable blocks).
+    ///
+    /// # Errors
+    /// As [`Self::reset`].
+    pub fn reset_in_order(&mut self) -> Result<usize, PoolError> {
+        self.check_poison()?;
+        self.check_idle()?;
+        self.forget(ClearCause::Reset, true)
+    }
+
+    /// Puts a parked block on the free list, to be handed out last.
+    pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let freed = self.allocator.free_behind(&mut self.records, block);
+        freed.map_err(|error| self.broken(error.to_string()))
+    }
+
+    /// Refuses a group that has no names, and names in a pool that verifies hits.
+    fn check_group(&self, group: u16) -> Result<(), PoolError> {
+        self.check_poison()?;
+        if group > Name::MAX_GROUP {
+            return Err(PoolError::InvalidConfig {
+                field: "group",
+                value: group.to_string(),
+                expected: format!("at most {}", Name::MAX_GROUP),
+            });
+        }
+        match self.verify() {
+            Verify::None => Ok(()),
+            Verify::Fingerprint => Err(PoolError::MissingVerification { verify: "fingerprints" }),
+            _ => Err(PoolError::MissingVerification { verify: "tokens" }),
+        }
+    }
+
+    fn check_registrable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        for (position, &block) in blocks.iter().enumerate() {
+            let record = self.records.at(block.get());
+            if record.references == 0 {
+                check_id(block, self.num_blocks(), "registered")?;
+                return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position });
+            }
+            if record.is_registered() {
+                return Err(PoolError::AlreadyRegistered { block });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Contents that somebody else names: computed from the start, in any group, by a hash function that the index does not know.
+
+use super::index::{Index, Visibility};
+use crate::block::BlockId;
+use crate::block::record::{ByBlock, COMPUTED, HIDDEN, Name, Records};
+use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
+
+impl Index {
+    /// What is noted of a content with this hash at `depth`.
+    pub(crate) fn link(hash: BlockHash, depth: u32, parent: Option<BlockHash>) -> LinkRef<'static> {
+        // Nothing compares the algorithm: the index keeps that of its chains.
+        let algorithm = HashAlgorithm::default();
+        LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
+    }
+
+    /// Registers blocks, which are real, as computed ones, at depth 0 and behind nothing, as long as they are not registered and
+    /// nothing has that name. Returns how many.
+    #[inline]
+    pub(crate) fn insert_named_run(
+        &mut self,
+        records: &mut Records,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        group: u16,
+    ) -> usize {
+        let done = self.enter_run(records, blocks, hashes, (group, COMPUTED), |_| 0);
+        if self.keeps_parents() {
+            for (&block, &hash) in blocks[..done].iter().zip(hashes) {
+                self.note_more(block, &Self::link(hash, 0, None));
+            }
+        }
+        done
+    }
+
+    /// Registers one block, which is real and not registered, as a computed one: the youngest of its name. Returns whether it is the
+    /// only one.
+    pub(crate) fn insert_named(
+        &mut self,
+        records: &mut Records,
+        block: BlockId,
+        link: &LinkRef<'_>,
+        group: u16,
+    ) -> bool {
+        self.insert_in(records, block, link, group);
+        self.mark_computed(records, block) == Visibility::Appeared
+    }
+
+    /// Takes a registered block away from its name, and leaves it everything else that it has.
+    pub(crate) fn hide(&mut self, records: &mut Records, block: BlockId) -> Visibility {
+        let record = *records.at(block.get());
+        let parent = self.parent_of(records, block);
+        let visibility = self.remove(records, block);
+        let link = Self::link(record.hash, record.depth(), parent);
+        self.insert_in(records, block, &link, HIDDEN);
+        if record.is_computed() {
+            self.mark_computed(records, block);
+        }
+        visibility
+    }
+
+    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of.
+    #[inline]
+    pub(crate) fn find_run<const N: usize>(
+        &self,
+        records: &Records,
+        hashes: &[BlockHash],
+        group: u16,
+        out: &mut Vec<BlockId>,
+    ) {
+        for hashes in hashes.chunks(N) {
+            let guesses = self.guess::<N>(records, hashes, group);
+            for (hash, &guess) in hashes.iter().zip(&guesses) {
+                let (name, record) = (Name { hash, group }, records.at(guess));
+                if record.is_computed() && record.is_named(name) {
+                    out.push(BlockId::new(guess));
+                    continue;
+                }
+                let found = self.head_of_name(records, name);
+                let Some(found) = found.filter(|found| records.at(found.get()).is_computed()) else { return };
+                out.push(found);
+            }
+        }
+    }
+}
