@@ -46,7 +46,8 @@ fn both(criterion: &mut Criterion) {
             };
             bencher.iter_custom(|n| {
                 let chain = next();
-                time(n, &mut core, |core| hit(core, &chain), |core| core.pool.release_table(&core.table)).unwrap()
+                time(n, &mut core, |core| hit(core, &chain), |core| core.pool.release_table(&core.table))
+                    .unwrap()
             });
         });
         group.bench_function(BenchmarkId::new("hit_face", size), |bencher| {
@@ -63,8 +64,12 @@ fn both(criterion: &mut Criterion) {
             bencher.iter_custom(|n| {
                 let chain = next();
                 take(&mut core, &chain).unwrap();
-                let time =
-                    time(n, &mut core, |core| core.pool.release_table(&core.table), |core| take(core, &chain));
+                let time = time(
+                    n,
+                    &mut core,
+                    |core| core.pool.release_table(&core.table),
+                    |core| take(core, &chain),
+                );
                 core.pool.release_table(&core.table).unwrap();
                 time.unwrap()
             });

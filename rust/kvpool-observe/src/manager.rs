@@ -253,7 +253,8 @@ impl ManagerWatch for CacheManager {
             self.observe(Box::new(Requests::default()));
         }
         let requests = self.observer_mut::<Requests>();
-        let mut scrubber = requests.map(|requests| std::mem::take(&mut requests.scrubber)).unwrap_or_default();
+        let mut scrubber =
+            requests.map(|requests| std::mem::take(&mut requests.scrubber)).unwrap_or_default();
         let report = scrubber.scrub(self, blocks);
         if let Some(requests) = self.observer_mut::<Requests>() {
             requests.scrubber = scrubber;

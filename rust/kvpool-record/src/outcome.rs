@@ -3,8 +3,8 @@
 use kvpool::hash::HashError;
 use kvpool::retention::HintReport;
 use kvpool::{
-    Admission, BlockId, ManagerError, NewBlock, PoolError, Refusal, Refused,
-    Registered, StepOutcome, SwapId, TableChange, Ticket, TierError, Transfer, TransferPlan,
+    Admission, BlockId, ManagerError, NewBlock, PoolError, Refusal, Refused, Registered, StepOutcome, SwapId,
+    TableChange, Ticket, TierError, Transfer, TransferPlan,
 };
 use kvpool_observe::{BlockEvent, EventBatch};
 

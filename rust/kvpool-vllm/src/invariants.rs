@@ -4,7 +4,11 @@ use kvpool::{BlockId, BlockState, InvariantViolation};
 
 use crate::pool::Pool;
 
-fn ensure(holds: bool, name: &'static str, detail: impl FnOnce() -> String) -> Result<(), InvariantViolation> {
+fn ensure(
+    holds: bool,
+    name: &'static str,
+    detail: impl FnOnce() -> String,
+) -> Result<(), InvariantViolation> {
     if holds { Ok(()) } else { Err(InvariantViolation::new(name, detail())) }
 }
 

@@ -26,7 +26,11 @@ impl Pool {
     }
 
     fn shown(&self, block: u32) -> i64 {
-        if (block as usize) < self.num_blocks { i64::from(self.held(block)) + self.counts.of(block) } else { 0 }
+        if (block as usize) < self.num_blocks {
+            i64::from(self.held(block)) + self.counts.of(block)
+        } else {
+            0
+        }
     }
 
     /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.

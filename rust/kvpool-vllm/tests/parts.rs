@@ -113,7 +113,10 @@ fn a_group_is_not_its_low_bits() {
     }
     let mut removed = Vec::new();
     pool.allocate(8, &mut Vec::new(), Some(&mut removed)).unwrap();
-    assert_eq!(removed.iter().map(|gone| gone.key).collect::<Vec<_>>(), keys.into_iter().rev().collect::<Vec<_>>());
+    assert_eq!(
+        removed.iter().map(|gone| gone.key).collect::<Vec<_>>(),
+        keys.into_iter().rev().collect::<Vec<_>>()
+    );
     assert!(removed.iter().all(|gone| gone.last_copy) && pool.keys().is_empty());
     pool.check_invariants().unwrap();
 }
@@ -281,7 +284,10 @@ fn a_queue_reads_as_one_list_whatever_is_done_to_it_by_hand() {
     pool.push_to_queue(&[2, 1], true);
     assert_eq!(order(&pool), [2, 1, 5, 4, 3]);
     // Both parts are reached, in their order, and no further than there are blocks.
-    assert_eq!((pool.peek(2), pool.peek(4), pool.peek(9)), (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3]));
+    assert_eq!(
+        (pool.peek(2), pool.peek(4), pool.peek(9)),
+        (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3])
+    );
     assert!(pool.remove_from_queue(1) && pool.remove_from_queue(4));
     assert!(!pool.remove_from_queue(4) && !pool.remove_from_queue(9) && !pool.remove_from_queue(0));
     assert_eq!(pool.pop_from_queue(9), [2, 5, 3]);

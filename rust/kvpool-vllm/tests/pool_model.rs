@@ -117,7 +117,8 @@ enum ByHand {
 }
 
 fn operation(by_hand: bool) -> BoxedStrategy<Operation> {
-    let keys = || if by_hand { prop_oneof![4 => 0..KEYS, 1 => 0..ALL_KEYS].boxed() } else { (0..KEYS).boxed() };
+    let keys =
+        || if by_hand { prop_oneof![4 => 0..KEYS, 1 => 0..ALL_KEYS].boxed() } else { (0..KEYS).boxed() };
     // Some ids are the null block, some are of no block.
     let id = || 0u32..10;
     let ids = || prop::collection::vec(0u32..10, 0..4);

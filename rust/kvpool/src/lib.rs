@@ -59,8 +59,8 @@ pub use kvpool_hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestHints,
-    RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
+    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused,
+    RequestHints, RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;

@@ -152,7 +152,7 @@ impl List {
         }
         self.set_next(links, prev, id);
         self.set_prev(links, next, id);
-        self.len += 1;
+        self.len = self.len.wrapping_add(1); // a count that is wrong is found by the sums, not here
         true
     }
 
@@ -184,7 +184,7 @@ impl List {
         }
         self.set_next(links, back, first);
         self.back = prev;
-        self.len += len;
+        self.len = self.len.wrapping_add(len);
         true
     }
 

@@ -3,7 +3,7 @@
 /// Counts by entry, and their sums.
 ///
 /// ```
-/// use kvpool::advisor::Fenwick;
+/// use kvpool_observe::advisor::Fenwick;
 /// let mut counts = Fenwick::new(10);
 /// counts.add(3, 5);
 /// counts.add(7, 1);

@@ -12,7 +12,7 @@ use kvpool::evictor::parts::try_reserve;
 /// Weights by distance, from 1.
 ///
 /// ```
-/// use kvpool::advisor::DistanceHistogram;
+/// use kvpool_observe::advisor::DistanceHistogram;
 /// let mut distances = DistanceHistogram::new(9, 1 << 20)?;
 /// distances.add(3, 2.0);
 /// distances.add(400, 1.0);

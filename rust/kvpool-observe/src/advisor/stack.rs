@@ -65,7 +65,7 @@ pub struct Touch {
 /// A recency stack of sampled keys.
 ///
 /// ```
-/// use kvpool::advisor::{Bound, SampledStack};
+/// use kvpool_observe::advisor::{Bound, SampledStack};
 /// let mut stack = SampledStack::new(1.0, 0, Bound::None)?;
 /// let mut lookup = |keys: &[u64]| {
 ///     stack.begin();

@@ -13,9 +13,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
-use kvpool_observe::ManagerWatch;
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
+use kvpool_observe::ManagerWatch;
 
 use super::prefetch::Prefetch;
 use super::report::{EngineReport, HitCounts};

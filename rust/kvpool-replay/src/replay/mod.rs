@@ -26,8 +26,8 @@ use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
     ManagerError, PoolConfig, Verify,
 };
-use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
 use kvpool_journal::{Journal, Journaled};
+use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};

@@ -18,8 +18,8 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::block::record::Name;
+use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
 
 /// Entries of a bucket.
@@ -182,10 +182,7 @@ impl Table {
     /// Asks for the lines of several names at once: what is done with them next does not wait for one after the other. Returns
     /// where they go.
     #[inline]
-    pub(crate) fn homes<'a, const N: usize>(
-        &self,
-        names: impl Iterator<Item = Name<'a>>,
-    ) -> [Home; N] {
+    pub(crate) fn homes<'a, const N: usize>(&self, names: impl Iterator<Item = Name<'a>>) -> [Home; N] {
         let mut homes = [Home { bucket: 0, tag: 0 }; N];
         let mut read = 0;
         for (home, name) in homes.iter_mut().zip(names) {
