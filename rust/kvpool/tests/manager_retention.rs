@@ -11,8 +11,8 @@ use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{
-    BlockHash, BlockId, BlockState, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError,
-    PoolError, RequestHints, RequestRef, RetentionRange,
+    BlockHash, BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, PoolError,
+    RequestHints, RequestRef, RetentionRange,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use proptest::prelude::*;
@@ -559,6 +559,15 @@ impl Known {
     }
 }
 
+/// Whether only planned copies hold a block, and its turn has come meanwhile.
+fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
+    let own = manager.tiers().pending_copies().filter(|copy| copy.src.tier == copy.dst.tier);
+    let pins: usize =
+        own.map(|copy| usize::from(copy.src.block == block) + usize::from(copy.dst.block == block)).sum();
+    let held = manager.pool().ref_count(block).unwrap_or(0) as usize;
+    pins > 0 && held == pins && !is_idle(manager, block)
+}
+
 /// Whether its last holder has released it, and its turn has not come: a planned copy may pin it.
 fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
     manager.pool().order_with_pinned().contains(&block)
@@ -862,16 +871,15 @@ impl Pair {
     }
 
     fn step(&mut self, operation: &Operation) {
-        let before: Vec<bool> = (0..self.manager.pool().num_blocks() as u32)
-            .map(|block| is_idle(&self.manager, BlockId::new(block)))
-            .collect();
+        let blocks = (0..self.manager.pool().num_blocks() as u32).map(BlockId::new);
+        let before: Vec<bool> = blocks.clone().map(|block| is_idle(&self.manager, block)).collect();
+        let overtaken_before: Vec<bool> = blocks.map(|block| is_overtaken(&self.manager, block)).collect();
         self.apply_operation(operation);
         self.forget_evicted();
-        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known of it.
+        // The turn of a pinned block came: it is cached as long as it is pinned, and nothing is known of it. It may have lost its last
+        // holder in the same operation, which an earlier model missed.
         for (&block, said) in &mut self.model.blocks {
-            let pool = self.manager.pool();
-            let overtaken = before[block.index()] && pool.state(block) == Some(BlockState::Fenced);
-            if overtaken && !is_idle(&self.manager, block) {
+            if is_overtaken(&self.manager, block) && !overtaken_before[block.index()] {
                 *said = Said::nothing(said.hash);
             }
         }
