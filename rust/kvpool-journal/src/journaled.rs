@@ -16,7 +16,9 @@ use std::ops::Deref;
 
 use kvpool::{BlockPool, CacheManager, ManagerConfig, ManagerError, PoolConfig, PoolError};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
-use kvpool_record::{Check, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation};
+use kvpool_record::{
+    Check, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
+};
 use serde::Serialize;
 
 /// What a journal can be kept of.
@@ -196,9 +198,14 @@ impl<S> Journaled<S> {
 
     /// Writes what the journal has collected, and waits until it is written: what a crash would lose.
     pub fn flush_journal(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.flush();
+        if let Some(flush) = self.start_flush() {
+            flush.wait();
         }
+    }
+
+    /// The same, to be waited for without the subject, which may be behind a lock; `None` without a journal.
+    pub fn start_flush(&mut self) -> Option<Flush> {
+        Some(self.journal.as_mut()?.start_flush())
     }
 }
 

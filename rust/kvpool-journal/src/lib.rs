@@ -32,7 +32,7 @@ pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
 pub use journaled::{Journaled, Operation, Recordable};
 pub use kvpool_record::{
-    ChainRecord, Check, ContentKey, Entry, HintsRecord, Ids, Journal, JournalConfig, JournalError,
+    ChainRecord, Check, ContentKey, Entry, Flush, HintsRecord, Ids, Journal, JournalConfig, JournalError,
     JournalHeader, JournalReader, Keys, LinkRecord, MAGIC, ManagerOperation, Name, Outcome, Packed, Planned,
     PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail,
     create_file,

@@ -7,8 +7,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use kvpool_journal::{
-    Difference, EXPORT_LIMIT, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Options, Report,
-    Tail, create_file,
+    Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Options,
+    Report, Tail, create_file,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -158,6 +158,13 @@ impl From<&Journal> for PyJournalStats {
             bytes: journal.bytes(),
             error: journal.error().map(str::to_owned),
         }
+    }
+}
+
+/// Waits for a flush, without the pool's lock and detached: no step waits for a disk.
+pub(crate) fn wait(py: Python<'_>, flush: Option<Flush>) {
+    if let Some(flush) = flush {
+        py.detach(|| flush.wait());
     }
 }
 

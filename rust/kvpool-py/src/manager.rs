@@ -594,11 +594,9 @@ impl PyCacheManager {
 
     /// Writes what the journal has collected: what a crash would lose.
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        let flush = |one: &mut Journaled<CacheManager>| {
-            one.flush_journal();
-            one.journal().and_then(|journal| journal.error().map(str::to_owned))
-        };
-        journal::check_flushed(py, self.look(py, LONG, flush)?)
+        journal::wait(py, self.look(py, 0, Journaled::start_flush)?);
+        let error = self.look(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
+        journal::check_flushed(py, error)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.

@@ -552,12 +552,9 @@ impl PyBlockPool {
 
     /// Writes what the journal has collected: what a crash would lose.
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        let flush = |pool: &mut Entered<'_>| {
-            let pool = pool.journaled()?;
-            pool.flush_journal();
-            pool.journal()?.error().map(str::to_owned)
-        };
-        journal::check_flushed(py, self.read(py, LONG, |pool| Ok(flush(pool)))?)
+        journal::wait(py, self.get(py, |pool| pool.journaled()?.start_flush())?);
+        let error = self.get(py, |pool| pool.journaled()?.journal()?.error().map(str::to_owned))?;
+        journal::check_flushed(py, error)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.

@@ -44,7 +44,7 @@ pub use operation::{
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
-pub use writer::QUEUE_BYTES;
+pub use writer::{Flush, QUEUE_BYTES};
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -228,10 +228,15 @@ impl Journal {
 
     /// Writes what has been collected, and waits until all of it is written. Failures are told by [`Self::error`].
     pub fn flush(&mut self) {
+        self.start_flush().wait();
+    }
+
+    /// Has what was collected written. Whoever waits for it needs the journal no more: a lock may be given back before.
+    pub fn start_flush(&mut self) -> Flush {
         if self.payload.len() > frame::PREFIX {
             self.write_frame();
         }
-        self.sink.flush();
+        self.sink.flush()
     }
 
     /// What a ring holds, flushed, as the bytes of a file; `None` for a journal that goes elsewhere.
@@ -246,7 +251,7 @@ impl Journal {
         frame::open(&mut self.payload, 0);
         frame::push(&mut self.payload, header);
         self.sink.header(frame::seal(&mut self.payload, 0));
-        self.sink.flush();
+        self.sink.flush().wait();
         self.payload.clear();
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::MAGIC;
-use crate::writer::Background;
+use crate::writer::{Background, Flush};
 
 /// The end of a journal that is written to.
 pub(crate) enum Sink {
@@ -52,9 +52,11 @@ impl Sink {
         }
     }
 
-    pub(crate) fn flush(&mut self) {
-        if let Self::Writer(writer) = self {
-            writer.flush();
+    /// Has all frames written.
+    pub(crate) fn flush(&mut self) -> Flush {
+        match self {
+            Self::Ring { .. } => Flush::DONE,
+            Self::Writer(writer) => writer.flush(),
         }
     }
 

@@ -35,6 +35,23 @@ struct Progress {
     failed: OnceLock<String>,
 }
 
+/// Everything that a journal has recorded is on its way to the writer.
+#[derive(Debug)]
+#[must_use = "nothing is known to be written before it is waited for"]
+pub struct Flush(Option<Receiver<()>>);
+
+impl Flush {
+    /// Nothing to wait for.
+    pub(crate) const DONE: Self = Self(None);
+
+    /// Waits until it is written. Whether it was, [`crate::Journal::error`] says.
+    pub fn wait(self) {
+        if let Some(reached) = self.0 {
+            let _gone = reached.recv();
+        }
+    }
+}
+
 /// A writer with a thread of its own.
 pub(crate) struct Background {
     /// The process that has the thread.
@@ -72,23 +89,21 @@ impl Background {
                 self.stopped = Some(format!("the writer is {behind} bytes behind: no step waits for a disk"));
                 return;
             }
-            self.flush();
+            self.flush().wait();
         }
         self.progress.waiting.fetch_add(bytes.len(), Ordering::AcqRel);
         self.send(Message::Frame(bytes));
     }
 
-    /// Waits until everything is written that was handed over, also if it has stopped since.
-    pub(crate) fn flush(&mut self) {
+    /// Has everything written that was handed over, also if it has stopped since.
+    pub(crate) fn flush(&mut self) -> Flush {
         if self.is_fork() {
             self.is_open();
-            return;
+            return Flush::DONE;
         }
         let (done, reached) = channel();
         self.send(Message::Flush(done));
-        if reached.recv().is_err() {
-            self.lost();
-        }
+        Flush(Some(reached))
     }
 
     /// Bytes written.
@@ -116,15 +131,11 @@ impl Background {
         self.error().is_none()
     }
 
-    fn send(&mut self, message: Message) {
-        let sent = self.thread.as_ref().is_some_and(|(sender, _)| sender.send(message).is_ok());
-        if !sent {
-            self.lost();
+    fn send(&self, message: Message) {
+        if let Some((sender, _)) = &self.thread {
+            // A thread that is gone has said why.
+            let _gone = sender.send(message);
         }
-    }
-
-    fn lost(&mut self) {
-        self.stopped.get_or_insert_with(|| "the thread that writes it is gone: its writer panicked".into());
     }
 }
 
@@ -137,13 +148,25 @@ impl Drop for Background {
             return;
         }
         drop(sender);
-        // A writer that panicked was told when something was handed over.
+        // It has said why, if it panicked.
         let _panic = thread.join();
+    }
+}
+
+/// Says so if the thread ends by a panic.
+struct Panicked<'a>(&'a Progress);
+
+impl Drop for Panicked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.get_or_init(|| "the thread that writes it is gone: its writer panicked".into());
+        }
     }
 }
 
 /// Writes what comes, until nobody can hand anything over any more.
 fn write(mut writer: Box<dyn Write + Send>, messages: &Receiver<Message>, progress: &Progress) {
+    let _told = Panicked(progress);
     for message in messages {
         let is_well = progress.failed.get().is_none();
         let done = match &message {

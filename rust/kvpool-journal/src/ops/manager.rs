@@ -4,15 +4,14 @@
 use kvpool::hash::HashCursor;
 use kvpool::retention::{HintReport, TenantId};
 use kvpool::{
-    Admission, BlockId, CacheManager, ManagerError, NewBlock, PlannedOperation, Refused, RequestHints,
-    RequestId, RequestRef, RetentionRange, StepOutcome, StepPlan, SwapId, TableChange, TransferPlan,
+    Admission, BlockId, CacheManager, ManagerError, NewBlock, Refused, RequestHints, RequestId, RequestRef,
+    RetentionRange, SwapId, TableChange, TransferPlan,
 };
 use kvpool_observe::{EventBatch, ManagerWatch};
-use kvpool_record::{
-    HintsRecord, Ids, Journal, Keys, ManagerOperation, Name, Planned, RangeRecord, Rehashed, Rows,
-};
+use kvpool_record::{HintsRecord, Ids, Journal, Keys, ManagerOperation, Name, RangeRecord, Rehashed, Rows};
 
 use super::operations;
+pub use super::step::CommitStep;
 use crate::Operation;
 
 fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
@@ -117,9 +116,9 @@ operations! { CacheManager, ManagerError, ManagerOperation;
 
 /// The keys and fingerprints of blocks that an operation filled.
 #[derive(Default)]
-struct Filled {
-    keys: Keys,
-    fingerprints: Keys,
+pub(super) struct Filled {
+    pub(super) keys: Keys,
+    pub(super) fingerprints: Keys,
 }
 
 impl Filled {
@@ -131,13 +130,13 @@ impl Filled {
     }
 
     /// Notes the blocks that the last `tokens` tokens filled.
-    fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
+    pub(super) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
         self.add(cursor, cursor.num_tokens().saturating_sub(tokens) / cursor.hasher().block_size());
     }
 }
 
 /// Those of a whole chain.
-fn whole(cursor: &HashCursor) -> Rehashed {
+pub(super) fn whole(cursor: &HashCursor) -> Rehashed {
     let mut filled = Filled::default();
     filled.add(cursor, 0);
     (filled.keys, filled.fingerprints)
@@ -316,74 +315,7 @@ impl Operation<CacheManager> for CommitBatch<'_> {
     }
 }
 
-/// [`CacheManager::commit_step`].
-#[derive(Debug)]
-#[expect(missing_docs, reason = "the fields are the arguments of the call named")]
-pub struct CommitStep<'a> {
-    pub plan: &'a mut StepPlan,
-}
-
-/// The record of a planned operation; of an append without what it fills.
-fn planned(journal: &mut Journal, planned: PlannedOperation<'_>) -> Planned {
-    let request = |slot: usize| Name::Slot(slot as u32);
-    match planned {
-        PlannedOperation::Admit { id, cursor, cached_blocks, hints } => Planned::Admit {
-            request: id.clone(),
-            prompt: journal.chain(cursor.chain(), cursor.num_tokens(), cached_blocks),
-            hints: hints.map(HintsRecord::from).unwrap_or_default(),
-        },
-        PlannedOperation::Resume { slot, rehashed } => {
-            Planned::Resume { request: request(slot), rehashed: rehashed.map(whole) }
-        }
-        PlannedOperation::Append { slot, tokens } => Planned::Append {
-            request: request(slot),
-            tokens,
-            filled: Keys::default(),
-            fingerprints: Keys::default(),
-        },
-        PlannedOperation::Preempt { slot, after_step } => {
-            Planned::Preempt { request: request(slot), after_step }
-        }
-        PlannedOperation::Release { slot, after_step } => {
-            Planned::Release { request: request(slot), after_step }
-        }
-    }
-}
-
-impl Operation<CacheManager> for CommitStep<'_> {
-    type Answer = Result<Vec<StepOutcome>, ManagerError>;
-    type Before = Vec<Planned>;
-
-    fn before(&self, manager: &CacheManager, journal: &mut Journal) -> Vec<Planned> {
-        manager.planned(self.plan).map(|one| planned(journal, one)).collect()
-    }
-
-    #[inline]
-    fn run(self, manager: &mut CacheManager) -> Self::Answer {
-        manager.commit_step(self.plan)
-    }
-
-    fn record(
-        mut planned: Vec<Planned>,
-        manager: &CacheManager,
-        _: &mut Journal,
-        answer: &Self::Answer,
-    ) -> Option<ManagerOperation> {
-        for one in planned.iter_mut().filter(|_| answer.is_ok()) {
-            if let Planned::Append { request: Name::Slot(slot), tokens, filled, fingerprints } = one
-                && let Some(cursor) = manager.cursor_at(*slot as usize)
-            {
-                let mut new = Filled::default();
-                new.add_last(cursor, *tokens);
-                (*filled, *fingerprints) = (new.keys, new.fingerprints);
-            }
-        }
-        let stale = matches!(answer, Err(ManagerError::StaleStep));
-        Some(ManagerOperation::CommitStep { planned, stale })
-    }
-}
-
-/// [`ManagerWatch::take_events`].
+/// [`CacheManager::take_events`].
 #[derive(Clone, Copy, Debug)]
 pub struct TakeEvents;
 

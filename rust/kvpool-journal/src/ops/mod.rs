@@ -6,6 +6,7 @@
 
 pub mod manager;
 pub mod pool;
+mod step;
 
 use kvpool_record::Journal;
 

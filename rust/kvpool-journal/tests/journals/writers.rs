@@ -80,10 +80,15 @@ fn a_writer_that_hangs_stops_no_operation_and_a_flush_waits_for_it() {
     begun.recv().unwrap();
     let journal = pool.journal().unwrap();
     assert_eq!((journal.operations(), journal.bytes(), journal.error()), (200, header, None));
+    // Whoever waits for a flush does so without the pool, which goes on meanwhile.
+    let flush = pool.start_flush().unwrap();
+    (0..100).for_each(|_| turn(&mut pool));
     drop(words);
+    flush.wait();
+    assert!(operations(&written) >= 200);
     pool.flush_journal();
     assert_eq!(pool.journal().unwrap().bytes(), written.lock().unwrap().len() as u64);
-    assert_eq!(operations(&written), 200);
+    assert_eq!(operations(&written), 400);
 }
 
 #[test]

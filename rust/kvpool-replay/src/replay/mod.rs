@@ -396,7 +396,7 @@ impl Replay {
         }
     }
 
-    /// Writes what the journal has collected.
+    /// Writes what the journal has collected, and waits until it is written.
     pub fn flush_journal(&mut self) {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.pool.flush_journal(),
