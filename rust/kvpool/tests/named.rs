@@ -7,6 +7,7 @@
 
 use kvpool::hash::BlockHash;
 use kvpool::{BlockId, BlockPool, EvictionPolicy, Name, PoolConfig, PoolError, Ticket, Verify};
+use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
 use proptest::prelude::*;
 
 const BLOCKS: usize = 9;
@@ -143,7 +144,10 @@ impl Pair {
             let model = &mut self.model;
             if model.free.is_empty() {
                 let ordered = self.is_lru && self.fence.is_none();
-                assert!(model.cached.contains(block) && (!ordered || model.cached[0] == *block), "{taken:?} {at}");
+                assert!(
+                    model.cached.contains(block) && (!ordered || model.cached[0] == *block),
+                    "{taken:?} {at}"
+                );
             } else {
                 assert_eq!(model.free[0], *block);
             }
@@ -155,15 +159,21 @@ impl Pair {
     fn register(&mut self, blocks: &[u32], names: &[usize]) -> bool {
         let (hashes, groups): (Vec<_>, Vec<_>) = names.iter().map(|&nth| name(nth)).unzip();
         let mut told = Vec::new();
-        let done = self.pool.register_named(&ids(blocks), &hashes, groups.first().copied().unwrap_or(0), |at, is_new| {
-            assert_eq!(at, told.len());
-            told.push(is_new);
-        });
+        let done = self.pool.register_named(
+            &ids(blocks),
+            &hashes,
+            groups.first().copied().unwrap_or(0),
+            |at, is_new| {
+                assert_eq!(at, told.len());
+                told.push(is_new);
+            },
+        );
         let mut seen = Vec::new();
         let may = blocks.len() == names.len()
             && blocks.iter().all(|&block| {
                 let is_held = block != 0 && self.model.refs.get(block as usize).is_some_and(|&refs| refs > 0);
-                let is_new = is_held && self.model.contents[block as usize].is_none() && !seen.contains(&block);
+                let is_new =
+                    is_held && self.model.contents[block as usize].is_none() && !seen.contains(&block);
                 seen.push(block);
                 is_new
             });
@@ -301,8 +311,12 @@ impl Pair {
             }
             Operation::RegisterHidden(block, hash) => {
                 let at = *block as usize;
-                let done =
-                    self.pool.register_hidden(BlockId::new(*block), &BlockHash::from_bytes([*hash; 32]), 0, None);
+                let done = self.pool.register_hidden(
+                    BlockId::new(*block),
+                    &BlockHash::from_bytes([*hash; 32]),
+                    0,
+                    None,
+                );
                 let may = *block != 0
                     && self.model.refs.get(at).is_some_and(|&refs| refs > 0)
                     && self.model.contents[at].is_none();
@@ -382,7 +396,7 @@ impl Pair {
         let (pool, model) = (&mut self.pool, &self.model);
         assert_eq!(pool.state_digest(), Some(pool.state_digest_from_scratch()));
         pool.check_invariants().unwrap();
-        pool.scrub(BLOCKS).unwrap();
+        Scrubber::default().scrub(pool, BLOCKS).unwrap();
         let (mut order, mut cached) = (pool.eviction_order(), ids(&model.cached));
         assert_eq!(pool.peek(usize::MAX / 2), [pool.free_order(), order.clone()].concat());
         if !self.is_lru {
@@ -390,7 +404,9 @@ impl Pair {
             cached.sort();
         }
         assert_eq!((pool.free_order(), order), (ids(&model.free), cached));
-        let fenced = |block: u32| self.fence.as_ref().map_or(0, |(_, on)| on.iter().filter(|&&at| at == block).count());
+        let fenced = |block: u32| {
+            self.fence.as_ref().map_or(0, |(_, on)| on.iter().filter(|&&at| at == block).count())
+        };
         for block in 1..BLOCKS as u32 {
             let (id, at) = (BlockId::new(block), block as usize);
             assert_eq!(pool.ref_count(id), Some(model.refs[at] + fenced(block) as u32));
@@ -422,8 +438,9 @@ proptest! {
         policy in prop_oneof![Just(EvictionPolicy::LRU), prop::sample::select(kvpool_policies::ALL)],
         operations in prop::collection::vec(operation(), 1..70),
     ) {
-        let config = PoolConfig { num_blocks: BLOCKS, eviction: policy, digest: true, ..PoolConfig::default() };
-        let pool = BlockPool::new(config).unwrap();
+        let config = PoolConfig { num_blocks: BLOCKS, eviction: policy, ..PoolConfig::default() };
+        let digest = WatchConfig { digest: true, ..WatchConfig::default() };
+        let pool = BlockPool::new(config).unwrap().watched(&digest).unwrap();
         let is_lru = policy == EvictionPolicy::LRU;
         let mut pair = Pair { pool, model: Model::new(), is_lru, fence: None };
         for operation in &operations {
