@@ -46,7 +46,7 @@ impl PoolSubject {
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(algorithm, config.block_size, verify)?;
         let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
-        let watch = WatchConfig { event_capacity, digest: true, advisor };
+        let watch = WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() };
         let pool = make(PoolConfig { verify, ..config }, &watch)?;
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }

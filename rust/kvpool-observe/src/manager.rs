@@ -32,6 +32,9 @@ pub struct ManagerWatchConfig {
     /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0
     /// for none.
     pub scrub_blocks: usize,
+    /// Fields may come: end a literal with `..Default::default()`.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 /// The observers of one manager, beside those of its pools.
@@ -180,9 +183,10 @@ pub trait ManagerWatch: Sized {
 
 impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
-        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks } = config.clone();
+        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, more } =
+            config.clone();
         // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None };
+        let below = WatchConfig { event_capacity, digest, advisor: None, more };
         let device = WatchConfig { advisor, ..below.clone() };
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {

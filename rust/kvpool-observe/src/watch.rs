@@ -23,6 +23,9 @@ pub struct WatchConfig {
     pub digest: bool,
     /// What an advisor samples: see [`crate::advisor`]. `None` has none.
     pub advisor: Option<AdvisorConfig>,
+    /// Fields may come: end a literal with `..Default::default()`.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl WatchConfig {

@@ -156,6 +156,7 @@ impl PyCacheManager {
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
+            ..ManagerConfig::default()
         };
         let watch = ManagerWatchConfig {
             event_capacity: count(py, "event_capacity", event_capacity)?,
@@ -163,6 +164,7 @@ impl PyCacheManager {
             advisor: advice::config(advisor)?,
             explain: explain::config(explain)?,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
+            ..ManagerWatchConfig::default()
         };
         let (manager, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {

@@ -214,11 +214,13 @@ impl PyBlockPool {
             duplicates: named(py, duplicates)?,
             eviction: EvictionPolicy::LRU,
             retention: retention::config(retention)?,
+            ..PoolConfig::default()
         };
         let watch = WatchConfig {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
             advisor: advice::config(advisor)?,
+            ..WatchConfig::default()
         };
         let (pool, health) =
             match retention::eviction(py, eviction, config.num_blocks, config.retention.as_ref())? {

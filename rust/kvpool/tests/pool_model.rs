@@ -109,7 +109,8 @@ impl Pair {
             BlockHasher::new(HasherConfig { block_size: BLOCK_SIZE, verify, ..Default::default() }).unwrap();
         let config =
             PoolConfig { num_blocks, block_size: BLOCK_SIZE, verify, duplicates, ..Default::default() };
-        let watch = WatchConfig { event_capacity: 1000, digest: true, advisor: None };
+        let watch =
+            WatchConfig { event_capacity: 1000, digest: true, advisor: None, ..WatchConfig::default() };
         Self {
             pool: BlockPool::new(config).unwrap().watched(&watch).unwrap(),
             scrubber: Scrubber::default(),

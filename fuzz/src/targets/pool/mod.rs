@@ -475,9 +475,17 @@ impl Machine for Pool {
         let third = (num_blocks - 1) / 3;
         let limits = TenantLimits { tenant: TenantId(1), floor: third / 2, ceiling: Some(third) };
         let retention = retention.then(|| RetentionConfig { pin_budget: third, tenants: vec![limits] });
-        let config =
-            PoolConfig { num_blocks, block_size: BLOCK_SIZE, verify, duplicates, eviction, retention };
-        let watch = WatchConfig { event_capacity: 1000, digest: true, advisor: None };
+        let config = PoolConfig {
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            verify,
+            duplicates,
+            eviction,
+            retention,
+            ..PoolConfig::default()
+        };
+        let watch =
+            WatchConfig { event_capacity: 1000, digest: true, advisor: None, ..WatchConfig::default() };
         let pool = BlockPool::new(config).and_then(|pool| pool.watched(&watch));
         let drop = duplicates == DuplicatePolicy::DropOnRelease;
         Ok(Self {

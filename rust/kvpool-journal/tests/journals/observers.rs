@@ -48,6 +48,7 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> Journaled<Cache
             policies: kvpool_policies::ADVISED.to_vec(),
             ..AdvisorConfig::default()
         }),
+        ..ManagerWatchConfig::default()
     };
     if wants(|one| matches!(one, Observer::Journal)) {
         let journal = Journal::ring(1 << 20, JournalConfig::default()).unwrap();

@@ -247,6 +247,7 @@ pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {
         duplicates: config.duplicates,
         eviction: config.eviction,
         retention: config.retention.clone(),
+        ..PoolConfig::default()
     }
 }
 

@@ -32,8 +32,15 @@ impl fmt::Debug for Slots {
     }
 }
 
+impl Default for Slots {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Slots {
     /// An empty table without room.
+    #[must_use]
     pub fn new() -> Self {
         let state = RandomState::new();
         Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
@@ -45,6 +52,9 @@ impl Slots {
     }
 
     /// Takes the memory for `numbers` numbers, and changes nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is none; then nothing has changed.
     pub fn reserve(&mut self, numbers: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
@@ -63,11 +73,13 @@ impl Slots {
     }
 
     /// Numbers in the table. O(capacity).
+    #[must_use]
     pub fn count(&self) -> usize {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
     /// The number of `key`.
+    #[must_use]
     pub fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
     }
@@ -101,6 +113,7 @@ impl Slots {
     }
 
     /// Bytes held.
+    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         4 * self.slots.capacity()
     }

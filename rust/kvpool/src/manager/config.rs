@@ -36,11 +36,14 @@ pub struct ManagerConfig {
     pub host_blocks: usize,
     /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
     pub block_bytes: u64,
+    /// Fields may come: end a literal with `..Default::default()`.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, retention } =
+        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, retention, more } =
             PoolConfig::default();
         Self {
             num_blocks,
@@ -55,6 +58,7 @@ impl Default for ManagerConfig {
             watermark: 0.0,
             host_blocks: 0,
             block_bytes: 0,
+            more,
         }
     }
 }
@@ -70,6 +74,7 @@ impl ManagerConfig {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.clone(),
+            more: self.more,
         }
     }
 

@@ -185,6 +185,7 @@ impl CacheManager {
 
     /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
     #[cold]
+    #[must_use]
     pub fn poison(&self, violation: &InvariantViolation) -> ManagerError {
         self.tiers.device().poison(violation).into()
     }

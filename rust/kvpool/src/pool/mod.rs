@@ -124,6 +124,9 @@ pub struct PoolConfig {
     pub eviction: EvictionPolicy,
     /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
+    /// Fields may come: end a literal with `..Default::default()`.
+    #[doc(hidden)]
+    pub more: (),
 }
 
 impl Default for PoolConfig {
@@ -135,6 +138,7 @@ impl Default for PoolConfig {
             duplicates: DuplicatePolicy::Keep,
             eviction: EvictionPolicy::LRU,
             retention: None,
+            more: (),
         }
     }
 }

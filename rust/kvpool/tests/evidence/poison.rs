@@ -36,7 +36,7 @@ fn config(num_blocks: usize) -> PoolConfig {
 
 /// What watches these pools: their digest, and events if any are to be kept.
 fn watch(event_capacity: usize) -> WatchConfig {
-    WatchConfig { event_capacity, digest: true, advisor: None }
+    WatchConfig { event_capacity, digest: true, advisor: None, ..WatchConfig::default() }
 }
 
 fn pool() -> BlockPool {

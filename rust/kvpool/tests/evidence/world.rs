@@ -78,9 +78,16 @@ impl World {
         let retention = setting.retention();
         let hasher =
             BlockHasher::new(HasherConfig { block_size: BLOCK_SIZE, verify, ..Default::default() }).unwrap();
-        let config =
-            PoolConfig { num_blocks, block_size: BLOCK_SIZE, verify, duplicates, eviction, retention };
-        let watch = WatchConfig { event_capacity: 8, digest, advisor: None };
+        let config = PoolConfig {
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            verify,
+            duplicates,
+            eviction,
+            retention,
+            ..PoolConfig::default()
+        };
+        let watch = WatchConfig { event_capacity: 8, digest, advisor: None, ..WatchConfig::default() };
         Self {
             pool: BlockPool::new(config).unwrap().watched(&watch).unwrap(),
             scrubber: Scrubber::default(),
