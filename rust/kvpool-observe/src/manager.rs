@@ -106,7 +106,7 @@ pub trait ManagerWatch: Sized {
     /// Watches the manager and its pools from now on; who watched before does no more. Without anything to watch for it stays as it is.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] names the setting and what is allowed, and nothing has changed.
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) names the setting and what is allowed, and nothing has changed.
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
 
     /// [`Self::watch`], of a manager that is being made.
@@ -121,7 +121,7 @@ pub trait ManagerWatch: Sized {
     /// Keeps a digest from now on, beside what else watches. O(blocks).
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if there is no memory.
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
     fn keep_digest(&mut self) -> Result<(), ManagerError>;
 
     /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`] keeps some.

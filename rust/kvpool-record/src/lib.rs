@@ -10,7 +10,7 @@
 //!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
 //!   first eight bytes, and nobody reads a prompt out of it. Request ids are in it as they are.
 //! - *Results* are compared by a 32-bit check per operation, the state by a 64-bit digest every
-//!   [`JournalConfig::digest_every`] operations ([`kvpool::BlockPool::state_digest`]).
+//!   [`JournalConfig::digest_every`] operations ([`kvpool_observe::PoolWatch::state_digest`]).
 //! - *Format*: a magic number with the version, then frames of a length, an XXH3 checksum and a payload: the header, then
 //!   records in postcard's encoding (`frame.rs` says it byte by byte). A file that was cut at any byte holds all frames before the cut.
 //! - *A journal never fails an operation, and no operation waits for a disk*: if it cannot be written, or not fast enough, it

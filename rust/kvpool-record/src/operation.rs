@@ -60,7 +60,7 @@ pub enum PoolOperation {
     AssignTenant { blocks: Ids, tenant: u32 },
     /// [`kvpool::BlockPool::advance_time`]
     AdvanceTime { now: f64 },
-    /// [`kvpool::BlockPool::take_events`]
+    /// [`kvpool_observe::PoolWatch::take_events`]
     TakeEvents,
     /// [`kvpool::BlockPool::fence`]
     Fence,
@@ -136,7 +136,7 @@ pub enum ManagerOperation {
     Evict { blocks: Ids },
     /// [`kvpool::CacheManager::resize`]
     Resize { num_blocks: usize },
-    /// [`kvpool::CacheManager::take_events`]
+    /// [`kvpool_observe::ManagerWatch::take_events`]
     TakeEvents,
 }
 

@@ -10,7 +10,7 @@ use kvpool::RequestId;
 pub struct When {
     /// Admissions and resumptions until then, the one that did it included.
     pub admission: u64,
-    /// The time that [`CacheManager::advance_time`](crate::CacheManager::advance_time) was told last, if it was and is
+    /// The time that [`CacheManager::advance_time`](kvpool::CacheManager::advance_time) was told last, if it was and is
     /// remembered.
     pub time: Option<f64>,
 }
@@ -309,8 +309,8 @@ impl MissCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// They sum up to [`ManagerStats::computed_tokens`](crate::ManagerStats::computed_tokens).
+    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens).
     pub admitted: MissCounts,
-    /// They sum up to [`ManagerStats::resumed_tokens`](crate::ManagerStats::resumed_tokens) less those that hit.
+    /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
     pub resumed: MissCounts,
 }

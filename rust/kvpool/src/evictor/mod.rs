@@ -161,7 +161,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
     /// Checks what is known of one block against its neighbours; for the null block, the ends of its orders and what is counted.
-    /// The scrubber asks it of every block in turn ([`crate::BlockPool::scrub`]): MUST be O(1) or O(log n), MUST NOT allocate
+    /// The scrubber asks it of every block in turn ([`crate::BlockPool::check_block`]): MUST be O(1) or O(log n), MUST NOT allocate
     /// unless something is broken.
     ///
     /// # Errors
