@@ -305,7 +305,7 @@ impl BlockPool {
             let link = Index::link(Self::hash_of_nothing(block), 0, None);
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
             self.note_contents(&[block]);
-            self.note_registered(block, &link, None);
+            // A policy takes what nobody told it of for a content of its own.
             hidden += 1;
         }
         self.settle_idle(false, false)?;
