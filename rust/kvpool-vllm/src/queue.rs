@@ -175,17 +175,20 @@ impl Pool {
 
     /// Adds one of the core's references to each of the call's blocks.
     pub(crate) fn acquire_held(&mut self) -> Result<(), VllmError> {
+        let mut first = 0;
         if self.hidden > 0 {
-            // A place that a block had without a hash ends with its stay.
             for at in 0..self.ids.len() {
-                let block = self.ids[at].get();
+                let (id, block) = (self.ids[at], self.ids[at].get());
                 let keeps = self.caching && self.overlay.hashes.contains_key(&block);
-                if self.held(block) == 0 && self.core.is_hidden(self.ids[at]) && !keeps {
+                if self.held(block) == 0 && self.core.is_hidden(id) && !keeps {
+                    // A place that a block had without a hash ends with its stay; policies learn it in its turn.
+                    self.core.acquire_by_id(&self.ids[first..at]).map_err(|error| self.refusal(error))?;
                     self.drop_content(block)?;
+                    first = at;
                 }
             }
         }
-        self.core.acquire_by_id(&self.ids).map_err(|error| self.refusal(error))?;
+        self.core.acquire_by_id(&self.ids[first..]).map_err(|error| self.refusal(error))?;
         if !self.overlay.hashes.is_empty() {
             for at in 0..self.ids.len() {
                 self.settle(self.ids[at].get())?;

@@ -296,9 +296,9 @@ impl BlockPool {
             }
             let link = Index::link(Self::hash_of_nothing(block), 0, None);
             self.index.insert_named(&mut self.records, block, &link, HIDDEN);
+            // A policy takes what nobody told it of for a content of its own.
             self.tell_registered(&[block], None);
             self.tell_computed(block, false);
-            self.note_registered(block, &link, None);
             hidden += 1;
         }
         self.settle_idle(false, false)?;

@@ -113,8 +113,11 @@ impl Order {
         match self {
             Self::Lru(lru) => lru.hit_run(records, blocks),
             Self::Other(evictor) => {
+                // A block that is named twice is not held before the run is.
                 let mut hit = |block: BlockId| {
-                    records.at(block.get()).references == 0 && evictor.tell(|evictor| evictor.hit(block))
+                    records.at(block.get()).references == 0
+                        && evictor.ask(|evictor| evictor.contains(block))
+                        && evictor.tell(|evictor| evictor.hit(block))
                 };
                 blocks.iter().take_while(|&&block| hit(block)).count()
             }
