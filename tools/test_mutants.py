@@ -118,7 +118,13 @@ DEFECTS: Final = (
     Defect(
         "kept-hash",
         "an evicted block is handed out again, and its old hash stays in the index",
-        (Replacement("pool/lifetime.rs", "            self.unregister_run(&out[first..], gone);\n", "            drop(gone);\n"),),
+        (
+            Replacement(
+                "pool/lifetime.rs",
+                "            self.unregister_run(&out[first..], gone);\n",
+                "            drop(gone);\n",
+            ),
+        ),
         ("pool_model", "manager_model"),
         "pool",
     ),

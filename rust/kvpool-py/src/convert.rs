@@ -390,3 +390,8 @@ pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Co
     let found = object.get_type().name()?;
     Err(raise(object.py(), "TokenTypeError", format!("{name} is a str or bytes, not a {found}")))
 }
+
+/// `after_step`, if given.
+pub(crate) fn after_step_of(py: Python<'_>, after_step: Option<Int>) -> PyResult<Option<u64>> {
+    after_step.map(|step| Ok(count(py, "after_step", step)? as u64)).transpose()
+}

@@ -25,7 +25,6 @@ mod retention;
 mod sequences;
 mod sizing;
 mod stats;
-mod step;
 mod sync;
 mod tiers;
 mod trace;
@@ -105,9 +104,9 @@ mod _core {
     #[pymodule]
     mod requests {
         #[pymodule_export]
-        use crate::stats::{PyAdmission, PyManagerStats, PyProbe, PyRequestInfo, PyScrubReport};
+        use crate::manager::step::PyStep;
         #[pymodule_export]
-        use crate::step::PyStep;
+        use crate::stats::{PyAdmission, PyManagerStats, PyProbe, PyRequestInfo, PyScrubReport};
     }
 
     /// What callers know of the future: priorities, times to live, pins, tenants' limits.

@@ -9,12 +9,11 @@ use kvpool_observe::TierWatch;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{IdsOut, Int, count, ids, int, tokens};
+use crate::convert::{IdsOut, Int, after_step_of, count, ids, int, tokens};
 use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
-use crate::manager::step;
 use crate::retention::eviction_named;
 use crate::stats::{Events, PyPoolStats, events};
 use crate::tiers::{PyTransferPlan, tiers};
@@ -182,7 +181,7 @@ impl PySequences {
     /// Ends a sequence.
     #[pyo3(signature = (sequence, *, after_step=None))]
     fn free(&self, py: Python<'_>, sequence: Int, after_step: Option<Int>) -> PyResult<()> {
-        let (id, after) = (handle(py, sequence)?, step(py, after_step)?);
+        let (id, after) = (handle(py, sequence)?, after_step_of(py, after_step)?);
         self.run_on(py, id, |sequences| sequences.free(id, after))
     }
 

@@ -26,10 +26,10 @@
 //! ```
 
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, Record, Records, blank};
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::free_list::{check_id, check_num_blocks, torn};
 use crate::list::List;
+use crate::record::{ByBlock, Record, Records, blank};
 
 /// Counts references, hands out free blocks, takes back released ones. A pool has the same over the records that its other parts
 /// use, too.

@@ -20,8 +20,8 @@
 use std::fmt;
 
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, Records};
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::record::{ByBlock, Records};
 
 /// What ends a fence. Tickets of one pool never come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -40,6 +40,7 @@ mod manager;
 pub mod observe;
 mod pool;
 mod prefix_index;
+mod record;
 pub mod retention;
 mod sequence;
 mod shorten;
@@ -47,7 +48,6 @@ mod stats;
 mod tiers;
 
 pub use allocator::BlockAllocator;
-pub use block::record::Name;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{InvariantViolation, PoolError, Refusal};
 pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
@@ -66,6 +66,7 @@ pub use manager::{
 pub use pool::Fault;
 pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
 pub use prefix_index::{Inserted, PrefixIndex};
+pub use record::Name;
 pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use shorten::shorten;
 pub use stats::PoolStats;

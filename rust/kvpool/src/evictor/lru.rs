@@ -17,10 +17,10 @@
 use std::cmp::Reverse;
 
 use super::{Candidate, Evictor};
-use crate::block::record::{ByBlock, IN_ORDER, Records};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, Links, List, try_reserve};
+use crate::record::{ByBlock, IN_ORDER, Records};
 
 /// Deepest first, as blocks of one release are evicted; of equal depth in the order given.
 #[inline]

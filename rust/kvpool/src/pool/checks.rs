@@ -9,9 +9,9 @@
 //! Between two checks operations look out for links alone: they are followed only if they are mirrored.
 
 use super::BlockPool;
-use crate::block::record::ByBlock;
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::record::ByBlock;
 
 impl BlockPool {
     /// Everything that can be said of one block in O(1) (O(log blocks) with access times): that it is in exactly one place (B1), in

@@ -3,7 +3,6 @@
 use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
 use super::{BlockPool, DuplicatePolicy};
-use crate::block::record::{ByBlock, Name, grow};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
@@ -11,6 +10,7 @@ use crate::fence::Ticket;
 use crate::free_list::check_id;
 use crate::list::try_reserve;
 use crate::prefix_index::Visibility;
+use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
 impl BlockPool {

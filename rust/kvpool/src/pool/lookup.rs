@@ -3,11 +3,11 @@
 use super::BlockPool;
 use super::observe::Lookup;
 use crate::block::BlockId;
-use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
 use crate::prefix_index::{Index, Inserted, LOOKAHEAD};
+use crate::record::ByBlock;
 use crate::retention::TenantId;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.

@@ -51,7 +51,6 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use crate::allocator::Allocator;
-use crate::block::record::{ByBlock, Name, Record, blank};
 use crate::block::{BlockId, BlockState};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::evictor::lru::Lru;
@@ -60,6 +59,7 @@ use crate::fence::Fences;
 use crate::free_list::check_num_blocks;
 use crate::hash::{BlockHash, LinkRef, Verify};
 use crate::prefix_index::{Index, Visibility};
+use crate::record::{ByBlock, Name, Record, blank};
 use crate::retention::{EvictionCause, RetentionConfig};
 use crate::stats::PoolStats;
 

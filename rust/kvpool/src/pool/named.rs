@@ -33,11 +33,11 @@
 use super::BlockPool;
 use super::observe::{ClearCause, RemovalCause};
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, Verify};
 use crate::prefix_index::{Index, LOOKAHEAD, Visibility};
+use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
 impl BlockPool {
     /// The block that was registered first under `name`, of those that are left. A look, not a hold. O(1).

@@ -13,10 +13,10 @@ use std::fmt;
 
 use super::BlockPool;
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, Records};
 use crate::error::{InvariantViolation, PoolError};
 use crate::hash::{BlockHash, HashAlgorithm, HashChain};
 use crate::prefix_index::Visibility;
+use crate::record::{ByBlock, Records};
 use crate::retention::{EvictionCause, TenantId};
 
 /// The blocks of a pool, to look at.

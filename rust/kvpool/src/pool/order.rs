@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, Records};
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
 use crate::evictor::{Candidate, Content, Evictor};
+use crate::record::{ByBlock, Records};
 use crate::retention::{EvictionCause, Retain};
 
 #[derive(Debug)]

@@ -9,11 +9,11 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
-use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::evictor::Candidate;
 use crate::fence::Fences;
 use crate::hash::LinkRef;
+use crate::record::ByBlock;
 
 impl BlockPool {
     /// Adds one reference to each of some held blocks, which a fence holds until [`Self::unpin`]: a planned copy will read

@@ -4,11 +4,11 @@
 use super::BlockPool;
 use super::observe::Lookup;
 use crate::block::BlockId;
-use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
 use crate::prefix_index::{Index, Inserted};
+use crate::record::ByBlock;
 
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {

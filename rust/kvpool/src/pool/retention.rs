@@ -2,9 +2,9 @@
 
 use super::BlockPool;
 use crate::block::BlockId;
-use crate::block::record::ByBlock;
 use crate::error::PoolError;
 use crate::free_list::check_id;
+use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 impl BlockPool {

@@ -5,10 +5,10 @@ use std::fmt;
 
 use super::table::{Home, Table};
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 use crate::error::PoolError;
 use crate::hash::{BlockHash, Fingerprint, HashAlgorithm, HashChain, LinkRef, MAX_BLOCK_SIZE, Verify};
 use crate::list::{no_memory, try_reserve};
+use crate::record::{ByBlock, HEAD, MAX_POSITIONS, Name, Record, Records};
 
 /// A change of what can be matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

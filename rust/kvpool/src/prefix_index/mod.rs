@@ -39,10 +39,10 @@ mod rings;
 pub(crate) mod table;
 
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, Record, blank};
 use crate::error::{InvariantViolation, PoolError};
 use crate::free_list::{check_id, check_num_blocks};
 use crate::hash::{BlockHash, HashAlgorithm, HashChain, Verify};
+use crate::record::{ByBlock, Record, blank};
 pub(crate) use index::{Index, Visibility};
 pub(crate) use rings::LOOKAHEAD;
 

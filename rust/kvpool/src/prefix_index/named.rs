@@ -2,8 +2,8 @@
 
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, COMPUTED, HIDDEN, Name, Records};
 use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
+use crate::record::{ByBlock, COMPUTED, HIDDEN, Name, Records};
 
 impl Index {
     /// What is noted of a content with this hash at `depth`.

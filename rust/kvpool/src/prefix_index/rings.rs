@@ -7,10 +7,10 @@ use super::Inserted;
 use super::index::{Index, Visibility};
 use super::table::Home;
 use crate::block::BlockId;
-use crate::block::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 use crate::error::{InvariantViolation, ensure};
 use crate::hash::{BlockHash, HashChain, LinkRef, Verify};
 use crate::list::Link;
+use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, Record, Records};
 
 /// Blocks whose lines a run asks for at once.
 pub(crate) const LOOKAHEAD: usize = 16;

@@ -18,9 +18,9 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::block::record::Name;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
+use crate::record::Name;
 
 /// Entries of a bucket.
 const SLOTS: usize = 12;

@@ -9,11 +9,11 @@
 
 use hashbrown::HashMap;
 
-use crate::block::record::MAX_POSITIONS;
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
+use crate::record::MAX_POSITIONS;
 use crate::tiers::{SwapId, TierError, Tiers};
 
 /// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or

@@ -15,7 +15,7 @@
 //!
 //! Costs: 64 bytes per block, one allocation, all of it written at construction.
 
-use super::BlockId;
+use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::hash::BlockHash;
 use crate::list::{Link, Links, try_reserve};

@@ -1,5 +1,7 @@
 //! `CacheManager`.
 
+pub(crate) mod step;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, Text, blocks, count, counts, float, ids, int, tokens};
+use crate::convert::{IdsOut, Int, Text, after_step_of, blocks, count, counts, float, ids, int, tokens};
 use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
@@ -27,8 +29,8 @@ use crate::sequences::{changed, swap_id};
 use crate::stats::{
     Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, events,
 };
-use crate::step::PyStep;
 use crate::tiers::PyTransferPlan;
+use step::PyStep;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
@@ -106,11 +108,6 @@ impl PyCacheManager {
             self.enter(py, 0, |manager| manager.pool().epoch())
         })
     }
-}
-
-/// `after_step`, if given.
-pub(crate) fn step(py: Python<'_>, after_step: Option<Int>) -> PyResult<Option<u64>> {
-    after_step.map(|step| Ok(count(py, "after_step", step)? as u64)).transpose()
 }
 
 #[pymethods]
@@ -389,7 +386,7 @@ impl PyCacheManager {
         after_step: Option<Int>,
         end_of_life: bool,
     ) -> PyResult<Option<PyHintReport>> {
-        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
         let report = self
             .run_on(py, id, |manager| manager.apply(op::Release { request: id, after_step, end_of_life }))?;
         Ok(end_of_life.then(|| report.into()))
@@ -508,7 +505,7 @@ impl PyCacheManager {
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
     ) -> PyResult<()> {
-        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
         self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, after_step }))
     }
 

@@ -15,8 +15,6 @@
 //!   Active ── release_after(step) ──► Fenced ── complete_step(step) ──► Free or CachedFree
 //! ```
 
-pub(crate) mod record;
-
 use std::fmt;
 
 /// The name of a block: an index into the engine's KV memory.

@@ -5,11 +5,11 @@ use kvpool_journal::ops::manager::CommitStep;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::convert::{Int, tokens};
+use super::PyCacheManager;
+use crate::convert::{Int, after_step_of, tokens};
 use crate::enter::{Door, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
-use crate::manager::{PyCacheManager, step};
 use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::sequences::changed;
@@ -142,7 +142,7 @@ impl PyStep {
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
     ) -> PyResult<usize> {
-        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, after_step))
     }
 
@@ -154,7 +154,7 @@ impl PyStep {
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
     ) -> PyResult<usize> {
-        let (id, after_step) = (request_ref(request_id)?, step(py, after_step)?);
+        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, after_step))
     }
 
