@@ -6,10 +6,10 @@
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
 //!     BlockPool         all-or-nothing operations: the only place where the parts meet
-//!       BlockAllocator    reference counts      over  FreeBlockList
+//!       BlockAllocator    reference counts, over a FreeBlockList
 //!       PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
 //!       Evictor           the order of cached-free blocks
-//!       FenceSet          references that running steps still hold
+//!       fences            references that running steps still hold
 //!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
 //! ```
 //!
@@ -19,10 +19,13 @@
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //! | construct | one allocation per array |
-//! | memory | 74 bytes per block at most, 4 more with open fences, 16 more with fingerprints |
+//! | memory | 72 bytes per block, 16 more with fingerprints, all of it taken at construction |
 //!
 //! Everything is deterministic: the same calls give the same results on any host. Nothing panics on data: errors are typed,
 //! and a failed call has changed nothing. The crate is single-threaded by design (`&mut self`): callers lock.
+//!
+//! Who watches, records or speaks for a pool is outside: [`observe`] says what an observer is told, `kvpool-observe` has events,
+//! digests, the scrubber, the advisor and explanations, `kvpool-journal` records and replays.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
