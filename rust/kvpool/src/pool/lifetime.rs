@@ -256,9 +256,7 @@ impl BlockPool {
                 let evicted = RemovalCause::Evicted(EvictionCause::Policy);
                 self.unregister(block, if unpinned { evicted } else { RemovalCause::Dropped });
             }
-            if self.history {
-                self.order.remove(&mut self.records, block);
-            }
+            self.order.forget(block);
             if references == 0 {
                 self.free_parked(block)?;
             }

@@ -132,6 +132,15 @@ impl Order {
         }
     }
 
+    /// What is known of a block that is not in the order belongs to a content that is gone: accesses that it was told of while the
+    /// block was held, too.
+    #[inline]
+    pub(super) fn forget(&mut self, block: BlockId) {
+        if let Self::Other(evictor) = self {
+            evictor.tell(|evictor| evictor.remove(block));
+        }
+    }
+
     pub(super) fn renew(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),

@@ -586,3 +586,26 @@ fn a_pool_without_retention_refuses_hints_by_name() {
         assert_eq!(pool.retention_stats(), None);
     }
 }
+
+/// An access is one to a content: a block that was given up uncomputed kept the time of what it no longer had, and its next content
+/// was evicted as if it had been used then.
+#[test]
+fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
+    let eviction = kvpool_policies::LAST_ACCESS;
+    let config = PoolConfig { num_blocks: 4, block_size: BLOCK_SIZE, eviction, ..Default::default() };
+    let mut pool = BlockPool::new(config).unwrap();
+    let first = chain(0, &[0, 0, 0]);
+    let blocks = pool.allocate(3).unwrap();
+    pool.register(&blocks, &first, 0).unwrap();
+    pool.mark_accessed(&blocks, 9.0).unwrap();
+    pool.release_table(&blocks).unwrap(); // never computed
+    let blocks = pool.allocate(3).unwrap();
+    for (&block, nth) in blocks.iter().zip([1_u8, 2, 3]) {
+        pool.register(&[block], &chain(0, &[nth]), 0).unwrap();
+        pool.mark_computed(&[block]).unwrap();
+        pool.mark_accessed(&[block], f64::from(4 - nth)).unwrap();
+    }
+    pool.release_table(&blocks).unwrap();
+    let by_time = indices(&[blocks[2], blocks[1], blocks[0]]);
+    assert_eq!(order(&pool), by_time, "the block accessed the longest ago goes first");
+}
