@@ -30,10 +30,14 @@ fn sealed(file: &[u8]) -> Vec<u8> {
 
 /// Whether a replay takes little memory.
 fn is_small(reader: &JournalReader<'_>) -> bool {
-    let Ok(config) = reader.header().manager_config(kvpool_policies::ALL) else { return false };
-    let small = config.num_blocks.max(config.host_blocks).max(config.block_size) <= MOST_BLOCKS;
+    let header = reader.header();
+    let Ok(config) = header.manager_config(kvpool_policies::ALL) else { return false };
+    let Ok(watch) = header.watch_config(kvpool_policies::ALL) else { return false };
+    let small = config.num_blocks.max(config.host_blocks).max(watch.event_capacity) <= MOST_BLOCKS
+        && config.block_size <= MOST_BLOCKS
+        && watch.advisor.is_none();
     small
-        && match reader.header().subject {
+        && match header.subject {
             Kind::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {
                 !matches!(entry, Entry::Operation(PoolOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),

@@ -61,26 +61,30 @@ impl BlockPool {
         found.blocks.reserve(asked.min(self.index.num_registered()));
         let (records, hashes) = (&self.records[..], chain.hashes().get(..asked).unwrap_or(&[]));
         let plain = self.verify() == Verify::None;
-        let mut position = 0;
         for hashes in hashes.chunks(LOOKAHEAD) {
             let guesses = self.index.guess::<LOOKAHEAD>(records, hashes, 0);
-            for (hash, &guess) in hashes.iter().zip(&guesses) {
+            let (mut run, mut len) = ([BlockId::default(); LOOKAHEAD], 0);
+            for ((hash, &guess), slot) in hashes.iter().zip(&guesses).zip(&mut run) {
                 let (mut block, mut record) = (guess, records.at(guess));
                 if !(plain && record.is_computed() && record.is_named(hash.into())) {
-                    match self.index.find_or_collision(records, chain, position) {
+                    match self.index.find_or_collision(records, chain, found.blocks.len() + len) {
                         Ok(Some(sure)) => (block, record) = (sure.get(), records.at(sure.get())),
                         missed => {
                             found.collided = missed.is_err();
-                            return Ok(found);
+                            break;
                         }
                     }
                 }
                 if record.references == u32::MAX {
-                    return Ok(found); // no further reference can be counted: as good as a miss
+                    break; // no further reference can be counted: as good as a miss
                 }
                 found.idle += usize::from(record.references == 0);
-                found.blocks.push(BlockId::new(block));
-                position += 1;
+                *slot = BlockId::new(block);
+                len += 1;
+            }
+            found.blocks.extend_from_slice(&run[..len]);
+            if len < hashes.len() {
+                break;
             }
         }
         Ok(found)
