@@ -22,7 +22,7 @@ PACKAGE = "kvpool.integrations.vllm"
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
     """Every call that the level replaces: Python's by code, and the names of those that go to Rust directly."""
     install = importlib.import_module(f"{PACKAGE}.install")
-    core = importlib.import_module("kvpool._core")
+    core = importlib.import_module("kvpool._core.vllm")
     python: dict[CodeType, str] = {}
     rust = {f"VllmSlots.{name}" for name in public(core.VllmSlots)}
     of_pools = public(core.VllmPool)
