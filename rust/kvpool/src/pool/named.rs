@@ -346,7 +346,7 @@ impl BlockPool {
     }
 
     /// [`Self::allocate_into`] of blocks that keep their contents: the policy has given them up, and knows them no more until they are
-    /// registered or released again. O(n).
+    /// registered or released again, at depth 0. O(n).
     ///
     /// # Errors
     /// As [`Self::allocate_into`].
@@ -362,6 +362,9 @@ impl BlockPool {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
+                self.note_content_ends(victim);
+                Index::forget_depth(&mut self.records, victim);
+                self.note_contents(&[victim]);
                 out.push(victim);
             }
         }

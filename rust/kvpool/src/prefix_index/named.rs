@@ -3,7 +3,7 @@
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
 use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
-use crate::record::{ByBlock, COMPUTED, HIDDEN, Name, Records};
+use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Name, Records};
 
 impl Index {
     /// What is noted of a content with this hash at `depth`.
@@ -56,6 +56,13 @@ impl Index {
             self.mark_computed(records, block);
         }
         visibility
+    }
+
+    /// Nobody knows any more how deep in its chain the content of `block` is.
+    pub(crate) fn forget_depth(records: &mut Records, block: BlockId) {
+        if let Some(record) = records.of_mut(block) {
+            record.flags &= !DEPTH;
+        }
     }
 
     /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of.
