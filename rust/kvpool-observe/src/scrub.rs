@@ -31,7 +31,7 @@ pub struct ScrubReport {
     pub passes: u64,
 }
 
-/// Where the scrubber of a pool is.
+/// Where the scrubber of a pool is. One that meets another pool goes on there from the same block, or from the first.
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -69,6 +69,9 @@ impl Scrubber {
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
         pool.check_sums()?;
         digest.map_or(Ok(()), |digest| digest.check_sums(pool))?;
+        if self.at as usize >= pool.num_blocks() {
+            self.at = 0; // it was another pool's
+        }
         for _ in 0..blocks {
             let block = BlockId::new(self.at);
             pool.check_block(block)?;

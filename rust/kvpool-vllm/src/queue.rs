@@ -90,6 +90,8 @@ impl Pool {
             |_| VllmOperation::QueueRemove { block },
             |pool| {
                 if !pool.is_queued(block) {
+                    // Whoever takes a block that is in use already uses what it holds.
+                    let _poisoned = pool.core.count_use(BlockId::new(block));
                     return false;
                 }
                 pool.gather(&[block]);

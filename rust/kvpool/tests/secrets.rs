@@ -10,7 +10,7 @@ use kvpool::hash::{Adapter, HashAlgorithm, HashChain, MultimodalItem, Verify};
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, PoolConfig,
 };
-use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
+use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 
 const KEY: [u8; 32] = [0xa7; 32];
 const SEED: &str = "seed-of-them-all";
@@ -47,10 +47,16 @@ fn config() -> ManagerConfig {
     }
 }
 
-/// A manager that keeps events: they are printed with it.
+/// A manager with all that watches it, which is printed with it.
 fn manager() -> CacheManager {
-    let events = ManagerWatchConfig { event_capacity: 10, ..ManagerWatchConfig::default() };
-    CacheManager::new(config()).unwrap().watched(&events).unwrap()
+    let watch = ManagerWatchConfig {
+        event_capacity: 10,
+        digest: true,
+        advisor: Some(AdvisorConfig::default()),
+        explain: Some(ExplainConfig::default()),
+        ..ManagerWatchConfig::default()
+    };
+    CacheManager::new(config()).unwrap().watched(&watch).unwrap()
 }
 
 /// The forms in which `Debug` and `Display` may show bytes: as text, as numbers, as hexadecimal digits.

@@ -18,6 +18,8 @@
 //! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and 4 per token, taken at
 //! construction and written as contents come.
 
+use std::fmt;
+
 use kvpool::evictor::parts::{BlockLists, Slots, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
@@ -109,7 +111,6 @@ impl Entry {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Record {
     capacity: usize,
     block_size: usize,
@@ -119,6 +120,17 @@ pub(super) struct Record {
     tokens: Vec<u32>,
     slots: Slots,
     lists: BlockLists,
+}
+
+/// How much there is, and not what: the tokens are users' prompts.
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.keys.len().saturating_sub(1);
+        f.debug_struct("Record")
+            .field("capacity", &self.capacity)
+            .field("known", &known)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Record {

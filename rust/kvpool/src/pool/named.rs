@@ -31,11 +31,11 @@
 //! ```
 
 use super::BlockPool;
-use super::observe::{ClearCause, RemovalCause};
+use super::observe::{ClearCause, ContentView, RemovalCause};
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
-use crate::hash::{BlockHash, Verify};
+use crate::hash::{BlockHash, HashAlgorithm, Verify};
 use crate::prefix_index::{Index, LOOKAHEAD, Visibility};
 use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
@@ -218,11 +218,22 @@ impl BlockPool {
         }
         let (content, algorithm) = (self.blocks().get(block).content, self.index.algorithm());
         let last = self.index.hide(&mut self.records, block) == Visibility::Vanished;
-        self.tell_removed(block, content, algorithm, last, RemovalCause::Dropped);
+        self.tell_exchanged(block, content, algorithm, last);
         self.tell_changed(&[block]);
+        Ok(last)
+    }
+
+    /// A computed block has another content than `before`, and no other computed copy of that is left, if it was the `last`.
+    fn tell_exchanged(
+        &mut self,
+        block: BlockId,
+        before: Option<ContentView>,
+        algorithm: Option<HashAlgorithm>,
+        last: bool,
+    ) {
+        self.tell_removed(block, before, algorithm, last, RemovalCause::Dropped);
         self.tell_registered(&[block], None);
         self.tell_computed(block, false);
-        Ok(last)
     }
 
     /// Adds one reference per id, wherever the block is: held, cached-free, which counts as a use of its content, or free. O(n).
@@ -245,6 +256,21 @@ impl BlockPool {
         self.acquire_blocks(blocks)?;
         self.tell_changed(blocks);
         Ok(())
+    }
+
+    /// Counts a use of what a held block holds, as a reference more would. False, and nothing has changed, for one that is not held or
+    /// holds nothing. O(1).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn count_use(&mut self, block: BlockId) -> Result<bool, PoolError> {
+        self.check_poison()?;
+        let record = self.records.at(block.get());
+        let holds = record.references > 0 && record.is_registered();
+        if holds {
+            self.note_shared_hit(block);
+        }
+        Ok(holds)
     }
 
     /// Takes a block that is free.
@@ -362,9 +388,9 @@ impl BlockPool {
                 return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
             };
             if !self.check_victim(victim)? {
-                self.note_content_ends(victim);
+                let (content, algorithm) = (self.blocks().get(victim).content, self.index.algorithm());
                 Index::forget_depth(&mut self.records, victim);
-                self.note_contents(&[victim]);
+                self.tell_exchanged(victim, content, algorithm, false);
                 out.push(victim);
             }
         }

@@ -1,7 +1,10 @@
 //! The scrubber of a manager: block tables, leaks, and the budget of a step.
 
-use kvpool::{BlockId, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolError, RequestRef};
-use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
+use kvpool::{
+    BlockId, BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError,
+    RequestRef,
+};
+use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig, Scrubber};
 
 fn manager(scrub_blocks: usize) -> CacheManager {
     let config = ManagerConfig { num_blocks: 32, host_blocks: 16, block_size: 2, ..Default::default() };
@@ -88,4 +91,15 @@ fn steps_scrub_within_their_budget() {
             _ => assert!(found.is_some_and(|step| step as usize <= 10 / scrub_blocks), "{found:?}"),
         }
     }
+}
+
+/// A scrubber knows a position, and no pool: one that came from a larger pool took a block that is not there for a broken one.
+#[test]
+fn a_scrubber_that_meets_a_smaller_pool_finds_nothing_wrong() {
+    let pool = |num_blocks| BlockPool::new(PoolConfig { num_blocks, ..PoolConfig::default() }).unwrap();
+    let mut scrubber = Scrubber::default();
+    scrubber.scrub(&mut pool(100), 90).unwrap();
+    let mut smaller = pool(50);
+    assert_eq!(scrubber.scrub(&mut smaller, 4).unwrap().position, 4);
+    smaller.allocate(49).unwrap();
 }
