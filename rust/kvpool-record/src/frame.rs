@@ -148,10 +148,11 @@ impl<'a> Iterator for Frames<'a> {
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::WatchConfig;
 /// use kvpool_record::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolOperation};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
 /// let mut journal = Journal::ring(1 << 20, JournalConfig::default())?;
-/// journal.begin(&JournalHeader::of_pool(&config, journal.config()));
+/// journal.begin(&JournalHeader::of_pool(&config, &WatchConfig::default(), journal.config()));
 /// let answer = BlockPool::new(config)?.allocate(3);
 /// journal.record(&PoolOperation::Allocate { blocks: 3 }, Check::of(&answer));
 ///

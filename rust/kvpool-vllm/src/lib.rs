@@ -30,28 +30,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod counts;
 mod error;
-mod hashes;
-mod history;
-mod invariants;
-mod journal;
 mod key;
-mod keys;
 mod last_hit;
-mod overlay;
 mod pool;
-mod queue;
-mod run;
 mod slots;
 mod window;
 
 pub use error::VllmError;
-pub use history::Start;
-pub use journal::VllmOperation;
 pub use key::Key;
-pub use keys::Keys;
 pub use last_hit::LastHit;
+pub use pool::history::Start;
+pub use pool::journal::VllmOperation;
+pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
 pub use slots::{Demand, Slots};
 pub use window::{Window, find_window};

@@ -28,16 +28,26 @@
 //!
 //! Costs: O(1) per block and key; the core's bytes per block and 4 more. What is in an overlay costs about 100 bytes.
 
+pub(crate) mod counts;
+pub(crate) mod hashes;
+pub(crate) mod history;
+pub(crate) mod invariants;
+pub(crate) mod journal;
+pub(crate) mod keys;
+pub(crate) mod overlay;
+pub(crate) mod queue;
+pub(crate) mod run;
+
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 use kvpool_record::{Check, Journal};
 
-use crate::counts::Counts;
 use crate::error::{VllmError, filled};
-use crate::journal::{Told, VllmOperation};
 use crate::key::Key;
-use crate::keys::Keys;
-use crate::overlay::Overlay;
+use crate::pool::counts::Counts;
+use crate::pool::journal::{Told, VllmOperation};
+use crate::pool::keys::Keys;
+use crate::pool::overlay::Overlay;
 use crate::slots::{Demand, Slots};
 
 /// A key that led to a block and does no longer.

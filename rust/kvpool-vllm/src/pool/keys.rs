@@ -8,9 +8,9 @@
 
 use kvpool::{BlockId, Name};
 
-use crate::hashes::{NO_TOKENS, SHARED};
 use crate::key::Key;
 use crate::pool::Pool;
+use crate::pool::hashes::{NO_TOKENS, SHARED};
 
 /// The keys of a pool's blocks, both ways.
 #[derive(Clone, Copy, Debug)]

@@ -11,10 +11,10 @@
 use kvpool::{BlockId, Name, PoolError};
 
 use crate::error::VllmError;
-use crate::history::Start;
-use crate::journal::VllmOperation;
 use crate::key::Key;
-use crate::overlay::Hash;
+use crate::pool::history::Start;
+use crate::pool::journal::VllmOperation;
+use crate::pool::overlay::Hash;
 use crate::pool::{Pool, Removed};
 
 /// In a mark: the key of the block once had two blocks at once.

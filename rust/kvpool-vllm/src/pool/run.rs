@@ -8,9 +8,9 @@
 use kvpool::{BlockId, Name, PoolError};
 
 use crate::error::VllmError;
-use crate::hashes::NO_TOKENS;
-use crate::history::Start;
 use crate::key::{Key, padded};
+use crate::pool::hashes::NO_TOKENS;
+use crate::pool::history::Start;
 use crate::pool::{Pool, Removed};
 
 /// Digests that are looked up at once.

@@ -24,9 +24,9 @@
 
 use kvpool::BlockId;
 
-use crate::journal::VllmOperation;
 use crate::key::Key;
 use crate::pool::Pool;
+use crate::pool::journal::VllmOperation;
 
 /// Where in a request's table a run of blocks begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

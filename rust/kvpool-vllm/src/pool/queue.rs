@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use kvpool::{BlockId, PoolError};
 
 use crate::error::VllmError;
-use crate::journal::{Told, VllmOperation};
+use crate::pool::journal::{Told, VllmOperation};
 use crate::pool::{Pool, Removed};
 
 /// References that are added or dropped at once so that a count is the core's.
