@@ -122,9 +122,9 @@ impl Subject for PoolSubject {
             O::MarkComputed { blocks } => {
                 answered(&pool.apply(op::MarkComputed { blocks: &blocks.unpack() }), none)
             }
-            O::Promote { block, link } => {
+            O::RegisterLink { block, link } => {
                 let (block, link) = (BlockId::new(*block), &contents.link(link)?);
-                answered(&pool.apply(op::Promote { block, link }), |&block| vec![block])
+                answered(&pool.apply(op::RegisterLink { block, link }), |&block| vec![block])
             }
             O::AcquireRegistered { link } => {
                 answered(&pool.apply(op::AcquireRegistered { link: &contents.link(link)? }), |block| {
@@ -193,14 +193,14 @@ impl Subject for PoolSubject {
             | O::Evict { blocks }
             | O::Retain { blocks, .. }
             | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
-            O::Promote { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
+            O::RegisterLink { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
             _ => {}
         }
         match &mut operation {
             O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
                 chain.epoch = self.pool.epoch();
             }
-            O::Promote { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
+            O::RegisterLink { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
                 link.epoch = self.pool.epoch();
             }
             _ => {}

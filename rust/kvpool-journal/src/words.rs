@@ -270,7 +270,7 @@ impl Words for PoolOperation {
             Self::Match { .. } => "match_and_acquire",
             Self::Register { .. } => "register",
             Self::MarkComputed { .. } => "mark_computed",
-            Self::Promote { .. } => "register_link",
+            Self::RegisterLink { .. } => "register_link",
             Self::AcquireRegistered { .. } => "acquire_registered",
             Self::MarkAccessed { .. } => "mark_accessed",
             Self::Evict { .. } => "drop_cached",
@@ -308,7 +308,7 @@ impl Words for PoolOperation {
             Self::Register { blocks: ids, chain: prompt, start } => {
                 format!("{}; from block {start} of {}", blocks(ids), chain(prompt))
             }
-            Self::Promote { block, link: place } => format!("block {block} to {}", link(place)),
+            Self::RegisterLink { block, link: place } => format!("block {block} to {}", link(place)),
             Self::AcquireRegistered { link: place } => link(place),
             Self::MarkAccessed { blocks: ids, time } => format!("{} at {time}", blocks(ids)),
             Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),

@@ -486,7 +486,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.acquire(&ids(&[9, 8, 13, 12, 16, 9, 8])), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 143: refused: block 8 is already registered
-    same(pool.promote(BlockId::new(8), &link("sha256", "none", 2, &[38], 1)), 0x47a87b56);
+    same(pool.register_link(BlockId::new(8), &link("sha256", "none", 2, &[38], 1)), 0x47a87b56);
     pool.check_invariants().unwrap();
     // 144: refused: the time 31 is before 53, which was passed earlier: time does not go backwards
     same(pool.advance_time(31.0), 0xee1b8acc);
@@ -579,7 +579,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.acquire(&ids(&[])), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 174: #13
-    same(pool.promote(BlockId::new(20), &link("sha256", "none", 2, &[70, 71, 72], 1)), 0x9c238e04);
+    same(pool.register_link(BlockId::new(20), &link("sha256", "none", 2, &[70, 71, 72], 1)), 0x9c238e04);
     pool.check_invariants().unwrap();
     // 175: ()
     same(pool.assign_tenant(&ids(&[6, 5, 4, 2, 2, 11, 14, 15, 10, 1, 7, 3, 21, 13]), TenantId(1)), 0x9c2fa0b5);
@@ -756,7 +756,7 @@ fn part_0(pool: &mut BlockPool) {
     same(pool.acquire(&ids(&[])), 0x9c2fa0b5);
     pool.check_invariants().unwrap();
     // 233: refused: block 6 is already registered
-    same(pool.promote(BlockId::new(6), &link("sha256", "none", 2, &[70, 71], 1)), 0x47a87b56);
+    same(pool.register_link(BlockId::new(6), &link("sha256", "none", 2, &[70, 71], 1)), 0x47a87b56);
     pool.check_invariants().unwrap();
     // 234: HintReport { accepted: 2, clipped: 7, ignored: 2 }
     same(pool.retain(&ids(&[27, 28, 29, 30, 31, 32, 33, 9, 8, 13, 6]), Retention { keep: Keep::Pinned, ttl: Some(Ttl::Idle(1.0)), then: Then::Normal }), 0xe11a8517);

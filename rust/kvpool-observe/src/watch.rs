@@ -242,7 +242,7 @@ pub trait PoolWatch: Sized {
     ///     pool.release_table(&table)?;
     /// }
     /// let advice = pool.advice().unwrap();
-    /// assert!(advice.standing == 0.0);
+    /// assert!(advice.hit_rate == 0.0);
     /// let twelve = advice.curve.iter().find(|point| point.blocks == 12).unwrap();
     /// assert!(twelve.block_hit_rate == 0.98); // all but the first 12 of 600
     /// # Ok::<(), kvpool::PoolError>(())

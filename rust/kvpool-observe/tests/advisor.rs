@@ -135,10 +135,10 @@ fn answers_take_their_place() {
         manager.release("chat", None).unwrap();
     }
     let advice = manager.pool().advice().unwrap();
-    assert!(advice.standing > 0.95, "{}", advice.standing);
-    assert_eq!(at(&advice, 400), advice.standing);
+    assert!(advice.hit_rate > 0.95, "{}", advice.hit_rate);
+    assert_eq!(at(&advice, 400), advice.hit_rate);
     for ghost in &advice.policies {
-        assert_eq!(ghost.block_hit_rate, advice.standing, "{}", ghost.policy.name());
+        assert_eq!(ghost.block_hit_rate, advice.hit_rate, "{}", ghost.policy.name());
     }
     manager.pool().check_invariants().unwrap();
 }
@@ -159,7 +159,7 @@ fn single_blocks_are_references() {
                 Some(shared) => shared,
                 None => {
                     let own = pool.allocate(1).unwrap()[0];
-                    let block = pool.promote(own, link).unwrap(); // looks it up once more
+                    let block = pool.register_link(own, link).unwrap(); // looks it up once more
                     pool.mark_computed(&[block]).unwrap();
                     block
                 }
@@ -170,7 +170,7 @@ fn single_blocks_are_references() {
     }
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
-    assert_eq!(advice.standing, 0.5);
+    assert_eq!(advice.hit_rate, 0.5);
     // The second look of `promote` would find the block, had the first one stored it.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
@@ -184,12 +184,12 @@ fn nothing_behind_a_gap_is_a_hit() {
     let second = ChainLink::new(&hasher, Some(&first), &[1], &ExtraKeys::default()).unwrap();
     let mut pool = pool(16, AdvisorConfig::default());
     let block = pool.allocate(1).unwrap()[0];
-    pool.promote(block, &second).unwrap();
+    pool.register_link(block, &second).unwrap();
     pool.mark_computed(&[block]).unwrap();
     pool.release(&[block]).unwrap();
     serve(&mut pool, &chain(0, 6, 0), 0);
     let advice = pool.advice().unwrap();
-    assert_eq!((advice.references, advice.standing), (7, 0.0));
+    assert_eq!((advice.references, advice.hit_rate), (7, 0.0));
     assert!(advice.policies.iter().all(|ghost| ghost.block_hit_rate == 0.0));
     pool.check_invariants().unwrap();
 }
@@ -206,7 +206,7 @@ fn a_new_epoch_and_a_reset_empty_the_estimators_too() {
             serve(&mut pool, &chain(1, 8, epoch), 3);
         }
         let advice = pool.advice().unwrap();
-        assert_eq!((advice.references, advice.standing), (32, 0.5));
+        assert_eq!((advice.references, advice.hit_rate), (32, 0.5));
         assert_eq!(at(&advice, 128), 0.5);
         assert!(advice.policies.iter().all(|ghost| ghost.block_hit_rate == 0.5));
         assert_eq!(advice.tenants[0].alone.last().unwrap().block_hit_rate, 0.5);
@@ -225,12 +225,12 @@ fn counts_are_halved_at_the_end_of_each_window() {
     assert_eq!((advice.references, advice.seen, advice.window), (48, 88, 80));
     assert_eq!(advice.tenants[0].references, 48);
     // Hits of the old window are halved as references are: 9 * 4 / 2 of 40, and 4 of 8.
-    assert_eq!(advice.standing, (18.0 + 4.0) / 48.0);
-    assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.standing, advice.standing));
+    assert_eq!(advice.hit_rate, (18.0 + 4.0) / 48.0);
+    assert_eq!((at(&advice, 4), advice.policies[0].block_hit_rate), (advice.hit_rate, advice.hit_rate));
     (0..400).for_each(|_| serve(&mut pool, &prompt, 0));
     let advice = pool.advice().unwrap();
     assert!((80..=160).contains(&advice.references), "{}", advice.references);
-    assert!((at(&advice, 8) - 1.0).abs() < 1e-9 && (advice.standing - 0.5).abs() < 1e-9);
+    assert!((at(&advice, 8) - 1.0).abs() < 1e-9 && (advice.hit_rate - 0.5).abs() < 1e-9);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_resize_is_followed() {
     let loops: Vec<_> = (0..30).map(|nth| chain(nth, 20, 0)).collect(); // 600 blocks in turn
     (0..10).for_each(|_| loops.iter().for_each(|chain| serve(&mut pool, chain, 1)));
     let small = pool.advice().unwrap();
-    assert_eq!((small.standing, small.policies[0].references), (0.0, 6_000));
+    assert_eq!((small.hit_rate, small.policies[0].references), (0.0, 6_000));
     let before = small.memory_bytes;
     pool.resize(641).unwrap();
     let resized = pool.advice().unwrap();
@@ -254,7 +254,7 @@ fn a_resize_is_followed() {
     pool.check_invariants().unwrap();
     assert_eq!(advice.policies[0].references, 6_000);
     // Nine of the last ten rounds, none before, and of the first of these the 64 blocks that the small pool had kept.
-    assert_eq!(advice.standing, f64::from(9 * 600 + 64) / 12_000.0);
+    assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
     // A size that is refused changes nothing.
@@ -282,7 +282,7 @@ fn more_tenants_than_places() {
     serve(&mut pool, &prompt, 3);
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
-    assert_eq!(advice.tenants[1].standing, 1.0);
+    assert_eq!(advice.tenants[1].hit_rate, 1.0);
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0); // new to it
     // Without places nobody is counted apart.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };

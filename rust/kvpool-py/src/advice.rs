@@ -148,7 +148,7 @@ pub(crate) fn dict<'py>(py: Python<'py>, advice: &Advice) -> PyResult<Bound<'py,
     out.set_item("references_ever", advice.seen)?;
     out.set_item("references", advice.references)?;
     out.set_item("sampled_references", advice.sampled_references)?;
-    out.set_item("block_hit_rate", advice.standing)?;
+    out.set_item("block_hit_rate", advice.hit_rate)?;
     out.set_item("curve", curve(py, &advice.curve)?)?;
     let policies = advice.policies.iter().map(|one| policy(py, one));
     out.set_item("policies", policies.collect::<PyResult<Vec<_>>>()?)?;
@@ -182,7 +182,7 @@ fn tenant<'py>(py: Python<'py>, advice: &TenantAdvice) -> PyResult<Bound<'py, Py
     out.set_item("tenant", advice.tenant.0)?;
     out.set_item("references", advice.references)?;
     out.set_item("sampled_references", advice.sampled_references)?;
-    out.set_item("block_hit_rate", advice.standing)?;
+    out.set_item("block_hit_rate", advice.hit_rate)?;
     out.set_item("curve", curve(py, &advice.curve)?)?;
     out.set_item("curve_alone", curve(py, &advice.alone)?)?;
     Ok(out)

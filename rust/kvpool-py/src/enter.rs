@@ -1,6 +1,6 @@
-//! The doorway to locked Rust state.
+//! How calls enter locked Rust state.
 //!
-//! Every class is frozen and holds its state behind a [`Door`], so several Python threads may use one object. A short call takes
+//! Every class is frozen and holds its state in a [`Locked`], so several Python threads may use one object. A short call takes
 //! the lock while attached to the interpreter; if another thread holds it, or the call may be long, it detaches first, so
 //! that nobody waits for a lock while holding the interpreter.
 //!
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// State that several threads use.
-pub(crate) struct Door<T: Send> {
+pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
     /// Steps that wait for the state.
     waiting: AtomicUsize,
@@ -82,7 +82,7 @@ enum Purpose {
 }
 
 /// A step that waits; no look goes in before it is dropped.
-struct Waiting<'a, T: Send>(&'a Door<T>);
+struct Waiting<'a, T: Send>(&'a Locked<T>);
 
 impl<T: Send> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
@@ -94,7 +94,7 @@ impl<T: Send> Drop for Waiting<'_, T> {
     }
 }
 
-impl<T: Send> Door<T> {
+impl<T: Send> Locked<T> {
     pub(crate) fn new(state: T) -> Self {
         Self {
             state: Mutex::new(state),
@@ -132,19 +132,19 @@ impl<T: Send> Door<T> {
 
 fn pass<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     purpose: Purpose,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    door.let_steps_go_first(py, purpose);
+    locked.let_steps_go_first(py, purpose);
     if size >= LONG {
-        return py.detach(|| call(&mut door.wait(purpose)));
+        return py.detach(|| call(&mut locked.wait(purpose)));
     }
-    match door.state.try_lock() {
+    match locked.state.try_lock() {
         Ok(mut state) => call(&mut state),
         Err(TryLockError::Poisoned(state)) => call(&mut state.into_inner()),
-        Err(TryLockError::WouldBlock) => py.detach(|| call(&mut door.wait(purpose))),
+        Err(TryLockError::WouldBlock) => py.detach(|| call(&mut locked.wait(purpose))),
     }
 }
 
@@ -160,14 +160,14 @@ fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> 
 
 fn pass_guarded<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     purpose: Purpose,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> PyResult<R> {
-    door.let_steps_go_first(py, purpose);
+    locked.let_steps_go_first(py, purpose);
     let mut waiting = None;
     loop {
-        match door.state.try_lock() {
+        match locked.state.try_lock() {
             Ok(state) => {
                 drop(waiting);
                 return work_inside(state, call);
@@ -180,8 +180,8 @@ fn pass_guarded<T: Send, R: Send>(
             }
             // Waits for its turn detached, and tries again attached.
             Err(TryLockError::WouldBlock) => {
-                waiting = waiting.or_else(|| door.announce(purpose));
-                py.detach(|| drop(lock(&door.state)));
+                waiting = waiting.or_else(|| locked.announce(purpose));
+                py.detach(|| drop(lock(&locked.state)));
             }
         }
     }
@@ -190,71 +190,71 @@ fn pass_guarded<T: Send, R: Send>(
 /// Runs a short call on the locked state.
 pub(crate) fn enter<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    pass(py, door, Purpose::Step, 0, call)
+    pass(py, locked, Purpose::Step, 0, call)
 }
 
 /// Runs a call of `size` blocks or tokens on the locked state, detached from the interpreter if that is long.
 pub(crate) fn enter_sized<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    pass(py, door, Purpose::Step, size, call)
+    pass(py, locked, Purpose::Step, size, call)
 }
 
 /// Runs a call whose size only the locked state knows.
 pub(crate) fn enter_measured<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     size: impl FnOnce(&T) -> usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if let Ok(mut state) = door.state.try_lock()
+    if let Ok(mut state) = locked.state.try_lock()
         && size(&state) < LONG
     {
         return call(&mut state);
     }
-    py.detach(|| call(&mut door.wait(Purpose::Step)))
+    py.detach(|| call(&mut locked.wait(Purpose::Step)))
 }
 
 /// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
 pub(crate) fn enter_guarded<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     guarded: bool,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> PyResult<R> {
     if guarded {
-        return pass_guarded(py, door, Purpose::Step, call);
+        return pass_guarded(py, locked, Purpose::Step, call);
     }
-    Ok(pass(py, door, Purpose::Step, size, call))
+    Ok(pass(py, locked, Purpose::Step, size, call))
 }
 
 /// As [`enter_sized`], for those who only look: steps that wait go first.
 pub(crate) fn look<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    pass(py, door, Purpose::Look, size, call)
+    pass(py, locked, Purpose::Look, size, call)
 }
 
 /// As [`enter_guarded`], for those who only look: steps that wait go first.
 pub(crate) fn look_guarded<T: Send, R: Send>(
     py: Python<'_>,
-    door: &Door<T>,
+    locked: &Locked<T>,
     guarded: bool,
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> PyResult<R> {
     if guarded {
-        return pass_guarded(py, door, Purpose::Look, call);
+        return pass_guarded(py, locked, Purpose::Look, call);
     }
-    Ok(pass(py, door, Purpose::Look, size, call))
+    Ok(pass(py, locked, Purpose::Look, size, call))
 }

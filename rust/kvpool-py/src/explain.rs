@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvpool::RequestId;
-use kvpool_observe::explain::{MissCounts, MissSpan, Whom};
+use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -134,8 +134,8 @@ impl PyMissSpan {
     /// The request that it was evicted for, or that computes it, or None.
     #[getter]
     fn request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.0.reason.whom() {
-            Some(Whom::Request(request)) => id(py, request).map(Some),
+        match self.0.reason.requester() {
+            Some(Requester::Request(request)) => id(py, request).map(Some),
             _ => Ok(None),
         }
     }
@@ -143,7 +143,7 @@ impl PyMissSpan {
     /// Whether that is a request of another tenant, salt or user; its id is then hidden.
     #[getter]
     fn another(&self) -> bool {
-        self.0.reason.whom() == Some(&Whom::Another)
+        self.0.reason.requester() == Some(&Requester::Another)
     }
 
     /// Returns the span as a dict, without what is None.

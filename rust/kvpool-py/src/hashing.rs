@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::convert::{Int, Text, bytes, count, int, tokens};
-use crate::enter::{Door, LONG, enter, enter_sized};
+use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 
@@ -263,11 +263,11 @@ impl PyBlockHasher {
 
 /// The hash chain of a sequence that grows.
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashCursor")]
-pub(crate) struct PyHashCursor(Door<HashCursor>);
+pub(crate) struct PyHashCursor(Locked<HashCursor>);
 
 impl PyHashCursor {
     pub(crate) fn new(cursor: HashCursor) -> Self {
-        Self(Door::new(cursor))
+        Self(Locked::new(cursor))
     }
 
     /// A copy of the cursor as it is now.

@@ -6,7 +6,7 @@ use kvpool::{
 use pyo3::prelude::*;
 
 use crate::convert::{Int, block, blocks, count, ids, int};
-use crate::enter::{Door, enter};
+use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::{PyHashChain, named};
@@ -20,14 +20,14 @@ macro_rules! on {
 
 /// The free blocks of a pool, in the order in which they are handed out.
 #[pyclass(frozen, module = "kvpool._core.parts", name = "FreeBlockList")]
-pub(crate) struct PyFreeBlockList(Door<FreeBlockList>);
+pub(crate) struct PyFreeBlockList(Locked<FreeBlockList>);
 
 #[pymethods]
 impl PyFreeBlockList {
     #[new]
     fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
         let list = FreeBlockList::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
-        Ok(Self(Door::new(list)))
+        Ok(Self(Locked::new(list)))
     }
 
     /// Takes the next free blocks.
@@ -82,14 +82,14 @@ impl PyFreeBlockList {
 
 /// Reference counts over a free list: a pool without a prefix cache.
 #[pyclass(frozen, module = "kvpool._core.parts", name = "BlockAllocator")]
-pub(crate) struct PyBlockAllocator(Door<BlockAllocator>);
+pub(crate) struct PyBlockAllocator(Locked<BlockAllocator>);
 
 #[pymethods]
 impl PyBlockAllocator {
     #[new]
     fn new(py: Python<'_>, num_blocks: Int) -> PyResult<Self> {
         let allocator = BlockAllocator::new(count(py, "num_blocks", num_blocks)?).or_raise(py)?;
-        Ok(Self(Door::new(allocator)))
+        Ok(Self(Locked::new(allocator)))
     }
 
     /// Blocks, null block included.
@@ -155,7 +155,7 @@ pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyEr
 
 /// The prefix index: block hash to the blocks that hold this content.
 #[pyclass(frozen, module = "kvpool._core.parts", name = "PrefixIndex")]
-pub(crate) struct PyPrefixIndex(Door<PrefixIndex>);
+pub(crate) struct PyPrefixIndex(Locked<PrefixIndex>);
 
 #[pymethods]
 impl PyPrefixIndex {
@@ -170,7 +170,7 @@ impl PyPrefixIndex {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
         let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?, false).or_raise(py)?;
-        Ok(Self(Door::new(index)))
+        Ok(Self(Locked::new(index)))
     }
 
     /// Registers a block as one block of a chain, not yet computed; False means a hash collision.
@@ -241,7 +241,7 @@ impl PyPrefixIndex {
 
 /// The least-recently-used order of cached-free blocks.
 #[pyclass(frozen, module = "kvpool._core.parts", name = "LruEvictor")]
-pub(crate) struct PyLruEvictor(Door<LruEvictor>, usize);
+pub(crate) struct PyLruEvictor(Locked<LruEvictor>, usize);
 
 #[pymethods]
 impl PyLruEvictor {
@@ -253,7 +253,7 @@ impl PyLruEvictor {
             let message = format!("num_blocks is {num_blocks}: must be from 2 to {}", kvpool::MAX_BLOCKS);
             return Err(raise(py, "InvalidArgumentError", message));
         }
-        Ok(Self(Door::new(LruEvictor::new(num_blocks).or_raise(py)?), num_blocks))
+        Ok(Self(Locked::new(LruEvictor::new(num_blocks).or_raise(py)?), num_blocks))
     }
 
     /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.

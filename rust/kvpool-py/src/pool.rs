@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
-use crate::enter::{Door, LONG, enter_guarded, enter_measured, enter_sized, look, look_guarded};
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized, look, look_guarded};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
@@ -31,9 +31,9 @@ pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
 /// Whose pool it is.
 enum Held {
     /// One alone, which may have a journal.
-    Own(Box<Door<Journaled<BlockPool>>>),
+    Own(Box<Locked<Journaled<BlockPool>>>),
     /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
-    Tier(Arc<Door<Tiers>>, usize),
+    Tier(Arc<Locked<Tiers>>, usize),
 }
 
 /// A pool behind its lock.
@@ -87,7 +87,7 @@ pub(crate) struct PyBlockPool {
 }
 
 impl PyBlockPool {
-    pub(crate) fn new(tiers: Arc<Door<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
+    pub(crate) fn new(tiers: Arc<Locked<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
         Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
     }
 
@@ -243,7 +243,7 @@ impl PyBlockPool {
                     (pool.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { held: Held::Own(Box::new(Door::new(pool))), scrubbers: Arc::default(), health })
+        Ok(Self { held: Held::Own(Box::new(Locked::new(pool))), scrubbers: Arc::default(), health })
     }
 
     /// Blocks, null block included.
@@ -442,7 +442,7 @@ impl PyBlockPool {
         link: &Bound<'_, PyChainLink>,
     ) -> PyResult<u32> {
         let (id, link) = (block(block_id)?, &link.get().0);
-        Ok(self.run(py, 0, |pool| pool.apply(op::Promote { block: id, link }))?.get())
+        Ok(self.run(py, 0, |pool| pool.apply(op::RegisterLink { block: id, link }))?.get())
     }
 
     /// Acquires the block registered under a link, computed or not, or returns None.

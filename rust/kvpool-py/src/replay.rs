@@ -4,7 +4,7 @@ use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, Text, count, float, int};
-use crate::enter::{Door, LONG, enter, enter_sized};
+use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
@@ -16,7 +16,7 @@ const AT_ONCE: usize = 64;
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
-pub(crate) struct PyReplay(Door<Replay>);
+pub(crate) struct PyReplay(Locked<Replay>);
 
 #[pymethods]
 impl PyReplay {
@@ -67,7 +67,7 @@ impl PyReplay {
             None => py.detach(|| Replay::new(trace, config)).or_raise(py),
             Some(journal) => journal.get().record(py, |journal| Replay::with_journal(trace, config, journal)),
         };
-        Ok(Self(Door::new(replay?)))
+        Ok(Self(Locked::new(replay?)))
     }
 
     /// Requests of the trace.

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, after_step_of, count, ids, int, tokens};
-use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
+use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized, look};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
@@ -41,7 +41,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
 /// Block tables by handle, over the pools of one or more tiers.
 #[pyclass(frozen, module = "kvpool._core.sequences", name = "Sequences")]
 pub(crate) struct PySequences {
-    inner: Door<Sequences>,
+    inner: Locked<Sequences>,
     hasher: Arc<BlockHasher>,
 }
 
@@ -100,7 +100,7 @@ impl PySequences {
             ..PoolConfig::default()
         };
         let tiers = tiers(py, num_blocks, &each, event_capacity)?;
-        let inner = Door::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
+        let inner = Locked::new(Sequences::new(tiers, hasher.clone()).or_raise(py)?);
         Ok(Self { inner, hasher })
     }
 

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::{Int, block, blocks, count, int, shown};
-use crate::enter::{Door, LONG, enter, enter_measured, enter_sized, look};
+use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized, look};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
@@ -67,7 +67,7 @@ pub(crate) fn tiers(
 
 /// Several pools, one per tier, and the copies between their blocks.
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
-pub(crate) struct PyTieredPool(Arc<Door<Tiers>>, Scrubbers);
+pub(crate) struct PyTieredPool(Arc<Locked<Tiers>>, Scrubbers);
 
 #[pymethods]
 impl PyTieredPool {
@@ -90,7 +90,7 @@ impl PyTieredPool {
             eviction: eviction_named(py, eviction)?,
             ..PoolConfig::default()
         };
-        Ok(Self(Arc::new(Door::new(tiers(py, num_blocks, &each, event_capacity)?)), Arc::default()))
+        Ok(Self(Arc::new(Locked::new(tiers(py, num_blocks, &each, event_capacity)?)), Arc::default()))
     }
 
     /// The tiers' pools, over the same state and lock.
@@ -189,7 +189,7 @@ impl PyTieredPool {
 /// A swap: begun, and to be completed or aborted.
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "Swap")]
 pub(crate) struct PySwap {
-    tiers: Arc<Door<Tiers>>,
+    tiers: Arc<Locked<Tiers>>,
     id: SwapId,
     mapping: Vec<(BlockId, BlockId, bool)>,
 }

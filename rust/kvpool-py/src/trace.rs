@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{Int, count, float, int, some_float};
-use crate::enter::{Door, LONG, enter_sized};
+use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 
@@ -279,7 +279,7 @@ impl Write for PyFile {
 
 /// A trace on its way in.
 #[pyclass(frozen, module = "kvpool._core.traces", name = "TraceReader")]
-pub(crate) struct PyTraceReader(Door<Option<TraceLoader>>);
+pub(crate) struct PyTraceReader(Locked<Option<TraceLoader>>);
 
 impl PyTraceReader {
     /// Runs a call on the loader, detached: it reads files.
@@ -315,7 +315,7 @@ impl PyTraceReader {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
         let options = reading.options(py)?;
-        Ok(Self(Door::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
+        Ok(Self(Locked::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
     }
 
     /// Reads on for about this many bytes, and returns whether all is read.

@@ -40,8 +40,8 @@ pub enum PoolOperation {
     Register { blocks: Ids, chain: ChainRecord, start: usize },
     /// [`kvpool::BlockPool::mark_computed`]
     MarkComputed { blocks: Ids },
-    /// [`kvpool::BlockPool::promote`]
-    Promote { block: u32, link: LinkRecord },
+    /// [`kvpool::BlockPool::register_link`]
+    RegisterLink { block: u32, link: LinkRecord },
     /// [`kvpool::BlockPool::acquire_registered`]
     AcquireRegistered { link: LinkRecord },
     /// [`kvpool::BlockPool::mark_accessed`]

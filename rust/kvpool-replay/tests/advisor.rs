@@ -97,7 +97,7 @@ fn the_curve_is_that_of_sizing() {
             println!("{capacity} blocks, rate {:.3}, seed {seed}: {off:.2?}, mean {mean:.2}", advice.rate);
             assert!(mean < mean_bound && worst(&off) < worst_bound, "{capacity} {seed}: {off:.2?}");
             assert_eq!(advice.references, references.len() as u64);
-            assert!((advice.standing - hit_rate(&pool)).abs() < 1e-12);
+            assert!((advice.hit_rate - hit_rate(&pool)).abs() < 1e-12);
         }
     }
 }
@@ -138,7 +138,7 @@ fn a_sample_of_everything_is_exact() {
         }
         // The only tenant is everybody; alone, it has what LRU of the pool's size hits.
         let [tenant] = &advice.tenants[..] else { panic!("{:?}", advice.tenants) };
-        assert_eq!((&tenant.curve, tenant.standing), (&advice.curve, advice.standing));
+        assert_eq!((&tenant.curve, tenant.hit_rate), (&advice.curve, advice.hit_rate));
         assert_eq!(tenant.alone, advice.curve[..tenant.alone.len()]);
     }
 }
@@ -187,7 +187,7 @@ fn tenants_are_counted_apart() {
             assert!(off.abs() < 3.0, "{off:.2} points");
         }
         let here = tenant.curve.iter().find(|point| point.blocks == 4_000).unwrap();
-        let off = (here.block_hit_rate - tenant.standing) * 100.0;
+        let off = (here.block_hit_rate - tenant.hit_rate) * 100.0;
         println!("{:?} in the pool: off by {off:.2} points", tenant.tenant);
         assert!(off.abs() < 2.0, "{off:.2} points");
         assert!(tenant.alone.last().unwrap().block_hit_rate > here.block_hit_rate - 0.02); // sharing costs
@@ -220,7 +220,7 @@ fn a_drifting_load_is_followed() {
     println!("other half: {:.2}, {:.2}", near(&first, &exact[1]), near(&second, &exact[0]));
     assert!(near(&first, &exact[1]) > 15.0 && near(&second, &exact[0]) > 15.0);
     assert!(near(&second, &exact[1]) < 5.0);
-    assert!((second.policies[0].block_hit_rate - second.standing).abs() < 0.02);
+    assert!((second.policies[0].block_hit_rate - second.hit_rate).abs() < 0.02);
     assert_eq!(second.seen, (halves[0].len() + halves[1].len()) as u64);
     assert!(second.references < 2 * second.window + 200);
 }
@@ -254,7 +254,7 @@ fn recorded(name: &str, references: &References) {
             advice.memory_bytes / 1000
         );
         println!("per reference: {without:.0} ns without, {curve_only:.0} with a curve, {with:.0} with all");
-        println!("standing {:.2} %", advice.standing * 100.0);
+        println!("hit rate {:.2} %", advice.hit_rate * 100.0);
         for (point, off) in advice.curve.iter().zip(off(&advice, &exact)) {
             println!(
                 "  {:>8} blocks: {:5.2} %, off by {off:5.2}",

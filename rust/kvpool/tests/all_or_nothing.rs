@@ -106,9 +106,9 @@ fn a_registration_that_is_too_deep_is_refused() {
         ChainLink::forged(HashAlgorithm::Sha256, 0, hash, None, None, depth, Box::new([1, 2, 3, 4]))
     };
     let too_deep = PoolError::TooDeep { position: 1 << 28, most: (1 << 28) - 1 };
-    assert_eq!(pool.promote(table[0], &link(1 << 28)), Err(too_deep));
+    assert_eq!(pool.register_link(table[0], &link(1 << 28)), Err(too_deep));
     assert!(!pool.is_registered(table[0]) && pool.algorithm().is_none());
-    assert_eq!(pool.promote(table[0], &link((1 << 28) - 1)), Ok(table[0]));
+    assert_eq!(pool.register_link(table[0], &link((1 << 28) - 1)), Ok(table[0]));
     pool.check_invariants().unwrap();
 }
 

@@ -202,7 +202,7 @@ impl Pool {
             let (salt, epoch) = (text::salt(&prompt.salt), self.pool.epoch());
             let tokens = &prompt.tokens[..(last + 1) * BLOCK_SIZE];
             format!(
-                "assert_eq!(pool.promote(BlockId::new({}), &link({salt}, &{tokens:?}, {epoch})).ok().map(BlockId::index), {expected:?});",
+                "assert_eq!(pool.register_link(BlockId::new({}), &link({salt}, &{tokens:?}, {epoch})).ok().map(BlockId::index), {expected:?});",
                 table[slot]
             )
         });
@@ -212,7 +212,8 @@ impl Pool {
             link = Some(next.map_err(|error| Failure::new("hashing", error.to_string()))?);
         }
         let Some(link) = link else { return Ok(true) };
-        let found = self.pool.promote(block_ids(&[table[slot]])[0], &link).ok().map(kvpool::BlockId::index);
+        let found =
+            self.pool.register_link(block_ids(&[table[slot]])[0], &link).ok().map(kvpool::BlockId::index);
         same("block of promote", &found, &expected)?;
         if let Some(held) = found {
             table[slot] = held;

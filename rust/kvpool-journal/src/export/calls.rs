@@ -28,7 +28,7 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
             ("register", vec![A::Blocks(blocks), A::Chain(chain), A::Number(*start as u64)])
         }
         O::MarkComputed { blocks } => ("mark_computed", vec![A::Blocks(blocks)]),
-        O::Promote { block, link } => ("promote", vec![A::Block(*block), A::Link(link)]),
+        O::RegisterLink { block, link } => ("register_link", vec![A::Block(*block), A::Link(link)]),
         O::AcquireRegistered { link } => ("acquire_registered", vec![A::Link(link)]),
         O::MarkAccessed { blocks, time } => ("mark_accessed", vec![A::Blocks(blocks), A::Time(*time)]),
         O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),

@@ -193,7 +193,7 @@ impl<'a> Source<'a> {
             Language::Python => {
                 let (object, method) = match name {
                     "commit_step" => ("plan", "commit"),
-                    "promote" => (subject, "register_link"),
+
                     _ => (subject, name),
                 };
                 let method =

@@ -48,10 +48,10 @@ operations! { BlockPool, PoolError, PoolOperation;
     /// [`BlockPool::mark_computed`].
     MarkComputed<'a> { blocks: &'a [BlockId] } -> (),
         |pool| pool.mark_computed(blocks), |_, _| PoolOperation::MarkComputed { blocks: Ids::pack(blocks) };
-    /// [`BlockPool::promote`].
-    Promote<'a> { block: BlockId, link: &'a ChainLink } -> BlockId,
-        |pool| pool.promote(block, link),
-        |_, journal| PoolOperation::Promote { block: block.get(), link: journal.link(link) };
+    /// [`BlockPool::register_link`].
+    RegisterLink<'a> { block: BlockId, link: &'a ChainLink } -> BlockId,
+        |pool| pool.register_link(block, link),
+        |_, journal| PoolOperation::RegisterLink { block: block.get(), link: journal.link(link) };
     /// [`BlockPool::acquire_registered`].
     AcquireRegistered<'a> { link: &'a ChainLink } -> Option<BlockId>,
         |pool| pool.acquire_registered(link),

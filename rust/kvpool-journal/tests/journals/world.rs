@@ -366,7 +366,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
                 if c.is_multiple_of(2) {
                     if let (Some(&last), Some(place)) = (table.last(), table.len().checked_sub(1))
-                        && let Ok(now) = pool.apply(ops::pool::Promote { block: last, link: &link })
+                        && let Ok(now) = pool.apply(ops::pool::RegisterLink { block: last, link: &link })
                     {
                         tables[a as usize % 5][place] = now;
                     }

@@ -24,7 +24,7 @@ pub struct Advice {
     /// share: 100 say nothing, 10,000 about a per cent.
     pub sampled_references: u64,
     /// What the pool itself hit, measured.
-    pub standing: f64,
+    pub hit_rate: f64,
     /// What an LRU cache of other sizes would hit, by size.
     pub curve: Vec<CurvePoint>,
     /// What other policies would hit at the pool's size, in the order of the settings.
@@ -71,7 +71,7 @@ pub struct TenantAdvice {
     /// Of those, references to sampled blocks.
     pub sampled_references: u64,
     /// What the pool hit of it, measured.
-    pub standing: f64,
+    pub hit_rate: f64,
     /// What it would hit in an LRU cache of other sizes that it shares with everybody, as now.
     pub curve: Vec<CurvePoint>,
     /// What it would hit in an LRU cache of its own, up to the pool's size: what a floor or a ceiling is worth to it.

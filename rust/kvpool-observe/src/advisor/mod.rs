@@ -310,7 +310,7 @@ impl Advisor {
             tenant: tenant.id,
             references: tenant.tally.references().round() as u64,
             sampled_references: tenant.tally.sampled().round() as u64,
-            standing: tenant.tally.standing(),
+            hit_rate: tenant.tally.hit_rate(),
             curve: curve(&tenant.tally, &tenant.tally.distances, u64::MAX),
             alone: curve(&tenant.tally, &tenant.alone, 8),
         });
@@ -321,7 +321,7 @@ impl Advisor {
             seen,
             references: all.references().round() as u64,
             sampled_references: all.sampled().round() as u64,
-            standing: all.standing(),
+            hit_rate: all.hit_rate(),
             curve: curve(all, &all.distances, u64::MAX),
             policies: policies.collect(),
             tenants: tenants.collect(),

@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// What the pool hit.
-    pub(super) fn standing(&self) -> f64 {
+    pub(super) fn hit_rate(&self) -> f64 {
         if self.references > 0.0 { self.hits / self.references } else { 0.0 }
     }
 

@@ -10,7 +10,7 @@
 //!
 //! There is no clock: *when* is the number of admissions until then, and the time that retention was told.
 //!
-//! **Whom it may be told.** An explanation says what others asked for: that their tokens were the same up to some token, or
+//! **Requester it may be told.** An explanation says what others asked for: that their tokens were the same up to some token, or
 //! the same under another salt. That is for whoever runs the engine. Ids of requests are told only within one principal: the
 //! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
 //!
@@ -38,8 +38,8 @@ use kvpool::{
 use crate::changes::{Cause, Change, ChangeLog};
 pub use config::ExplainConfig;
 use contexts::{Context, Contexts, principal};
-pub use reason::{Explanation, MissCounts, MissReason, MissSpan, MissStats, When, Whom};
-use record::{Before, Record, Standing};
+pub use reason::{Explanation, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
+use record::{Before, Record, Status};
 
 /// Why nothing is explained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -174,20 +174,22 @@ impl Explainer {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));
         let when = When { admission, time: operation.and_then(|operation| operation.time) };
-        let whom = match operation.and_then(|operation| operation.request.as_ref()) {
-            None => Whom::Unknown,
-            Some((id, theirs)) if *theirs == principal => Whom::Request(id.clone()),
-            Some(_) => Whom::Another,
+        let requester = match operation.and_then(|operation| operation.request.as_ref()) {
+            None => Requester::Unknown,
+            Some((id, theirs)) if *theirs == principal => Requester::Request(id.clone()),
+            Some(_) => Requester::Another,
         };
         match cause {
             Cause::ById => MissReason::DroppedById { when },
             Cause::Reset => MissReason::Reset { when },
             Cause::Epoch(epoch) => MissReason::OtherEpoch { epoch },
-            Cause::Evicted(EvictionCause::Priority) => MissReason::Evicted { when, policy: "priority", whom },
-            Cause::Evicted(EvictionCause::EndOfLife) => MissReason::EndOfLife { when, whom },
-            Cause::Evicted(EvictionCause::Expired) => MissReason::Expired { when, whom },
-            Cause::Evicted(EvictionCause::TenantCeiling) => MissReason::TenantCeiling { when, whom },
-            Cause::Evicted(_) => MissReason::Evicted { when, policy: self.policy, whom },
+            Cause::Evicted(EvictionCause::Priority) => {
+                MissReason::Evicted { when, policy: "priority", requester }
+            }
+            Cause::Evicted(EvictionCause::EndOfLife) => MissReason::EndOfLife { when, requester },
+            Cause::Evicted(EvictionCause::Expired) => MissReason::Expired { when, requester },
+            Cause::Evicted(EvictionCause::TenantCeiling) => MissReason::TenantCeiling { when, requester },
+            Cause::Evicted(_) => MissReason::Evicted { when, policy: self.policy, requester },
         }
     }
 
@@ -240,22 +242,22 @@ impl Explainer {
                     owners.find(|&slot| computes(manager, slot, position, hash.key(), cursor.epoch()))?;
                 manager.request_at(slot)
             };
-            let reason = match entry.map(|number| (number, self.record.standing(number))) {
+            let reason = match entry.map(|number| (number, self.record.status(number))) {
                 _ if admitted.collided && position == hits => MissReason::Collision,
                 None => self.unknown(cursor, position, parent, position == hits),
-                Some((_, Standing::Cached)) if position == hits && position >= admitted.asked => {
+                Some((_, Status::Cached)) if position == hits && position >= admitted.asked => {
                     MissReason::LastToken
                 }
-                Some((_, Standing::Cached)) => MissReason::Unreachable,
+                Some((_, Status::Cached)) => MissReason::Unreachable,
                 Some((number, standing)) => match (computing(number), standing) {
                     (Some(by), _) if principal_of(by) == principal => {
-                        MissReason::BeingComputed { by: Whom::Request(by.id().clone()) }
+                        MissReason::BeingComputed { by: Requester::Request(by.id().clone()) }
                     }
-                    (Some(_), _) => MissReason::BeingComputed { by: Whom::Another },
-                    (None, Standing::Gone(cause, operation, when)) => {
+                    (Some(_), _) => MissReason::BeingComputed { by: Requester::Another },
+                    (None, Status::Gone(cause, operation, when)) => {
                         self.departure(cause, operation, when, principal)
                     }
-                    (None, Standing::NotComputed) => MissReason::NotComputed,
+                    (None, Status::NotComputed) => MissReason::NotComputed,
                     (None, _) => MissReason::NotRemembered,
                 },
             };

@@ -18,7 +18,7 @@ pub struct When {
 /// Who a block had to go for, or who computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Whom {
+pub enum Requester {
     /// A request of the same tenant, salt and user.
     Request(RequestId),
     /// A request of another one, whose id is not told.
@@ -48,28 +48,28 @@ pub enum MissReason {
         /// The policy that chose it; `priority` if retention put it in a rank of its own.
         policy: &'static str,
         /// For whom.
-        whom: Whom,
+        requester: Requester,
     },
     /// It was cached until its time to live ran out, and evicted before it was used again.
     Expired {
         /// When it was evicted.
         when: When,
         /// For whom.
-        whom: Whom,
+        requester: Requester,
     },
     /// It was cached, but said not to be used again (an end of life, `no_cache`), and evicted.
     EndOfLife {
         /// When it was evicted.
         when: When,
         /// For whom.
-        whom: Whom,
+        requester: Requester,
     },
     /// It was cached, and evicted because its tenant was above its ceiling.
     TenantCeiling {
         /// When it was evicted.
         when: When,
         /// For whom.
-        whom: Whom,
+        requester: Requester,
     },
     /// It was cached, and dropped by its id.
     DroppedById {
@@ -95,7 +95,7 @@ pub enum MissReason {
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
         /// Which.
-        by: Whom,
+        by: Requester,
     },
     /// It was asked for before, but never committed: its request ended, was preempted, or cannot publish.
     NotComputed,
@@ -182,15 +182,15 @@ impl MissReason {
         }
     }
 
-    /// For whom it left the cache, or who computes it, if that is the reason.
+    /// For requester it left the cache, or who computes it, if that is the reason.
     #[must_use]
-    pub const fn whom(&self) -> Option<&Whom> {
+    pub const fn requester(&self) -> Option<&Requester> {
         match self {
-            Self::Evicted { whom, .. }
-            | Self::Expired { whom, .. }
-            | Self::EndOfLife { whom, .. }
-            | Self::TenantCeiling { whom, .. }
-            | Self::BeingComputed { by: whom } => Some(whom),
+            Self::Evicted { requester, .. }
+            | Self::Expired { requester, .. }
+            | Self::EndOfLife { requester, .. }
+            | Self::TenantCeiling { requester, .. }
+            | Self::BeingComputed { by: requester } => Some(requester),
             _ => None,
         }
     }
@@ -217,10 +217,12 @@ impl MissReason {
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
-                Self::Evicted { policy, whom, .. },
-                Self::Evicted { policy: before_policy, whom: before_whom, .. },
-            ) => policy == before_policy && whom == before_whom,
-            _ if self.when().is_some() => self.index() == before.index() && self.whom() == before.whom(),
+                Self::Evicted { policy, requester, .. },
+                Self::Evicted { policy: before_policy, requester: before_requester, .. },
+            ) => policy == before_policy && requester == before_requester,
+            _ if self.when().is_some() => {
+                self.index() == before.index() && self.requester() == before.requester()
+            }
             _ => self == before,
         }
     }

@@ -13,7 +13,7 @@
 //! doubt, and an entry that is made later is in doubt unless its own absence was none.
 //!
 //! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on the list that its
-//! standing says; X2: siblings are linked both ways, and to the parent that they say.
+//! status says; X2: siblings are linked both ways, and to the parent that they say.
 //!
 //! Costs: O(1) per operation; the walk over siblings ends after [`SIBLINGS`]. 95 bytes per content, and 4 per token, taken at
 //! construction and written as contents come.
@@ -47,7 +47,7 @@ pub(super) enum Before {
 
 /// Where a content stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum Status {
     Cached,
     /// Why it left, in which operation, and how many admissions there had been.
     Gone(Cause, u64, u64),
@@ -167,16 +167,16 @@ impl Record {
         &mut self.entries[number as usize]
     }
 
-    pub(super) fn standing(&self, number: u32) -> Standing {
+    pub(super) fn status(&self, number: u32) -> Status {
         let entry = self.entry(number);
         if self.lists.list_of(BlockId::new(number)) == Some(CACHED) {
-            Standing::Cached
+            Status::Cached
         } else if entry.is(Entry::COMPUTED) {
-            Standing::Gone(entry.cause, entry.operation, entry.admission)
+            Status::Gone(entry.cause, entry.operation, entry.admission)
         } else if entry.is(Entry::NEW) {
-            Standing::NotComputed
+            Status::NotComputed
         } else {
-            Standing::Unknown
+            Status::Unknown
         }
     }
 
@@ -368,7 +368,7 @@ impl Record {
 
     /// Recounts the record from scratch. `cached` are the keys of all contents that lookups can find, in order.
     pub(super) fn check_invariants(&self, cached: &[u64]) -> Result<(), InvariantViolation> {
-        const FOUND: &str = "X1 (what is remembered is where its standing says)";
+        const FOUND: &str = "X1 (what is remembered is where its status says)";
         const LINKED: &str = "X2 (contents behind one are linked)";
         self.lists.check_invariants()?;
         let used = self.keys.len() - 1;

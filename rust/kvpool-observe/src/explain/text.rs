@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::reason::{Explanation, MissReason, MissSpan, When, Whom};
+use super::reason::{Explanation, MissReason, MissSpan, Requester, When};
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,14 +15,14 @@ impl fmt::Display for When {
 }
 
 /// "for" somebody, if that is known.
-struct For<'a>(&'a Whom);
+struct For<'a>(&'a Requester);
 
 impl fmt::Display for For<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Whom::Request(id) => write!(f, " for request {id}"),
-            Whom::Another => f.write_str(" for a request of another tenant, salt or user"),
-            Whom::Unknown => Ok(()),
+            Requester::Request(id) => write!(f, " for request {id}"),
+            Requester::Another => f.write_str(" for a request of another tenant, salt or user"),
+            Requester::Unknown => Ok(()),
         }
     }
 }
@@ -33,15 +33,17 @@ impl fmt::Display for MissReason {
             Self::NeverSeen => f.write_str("never seen before"),
             Self::NotRemembered => f.write_str("never seen, or longer ago than is remembered"),
             Self::Diverged { token } => write!(f, "differs from token {token} on from what was seen before"),
-            Self::Evicted { when, policy, whom } => write!(f, "evicted {when} by {policy}{}", For(whom)),
-            Self::Expired { when, whom } => {
-                write!(f, "its time to live ran out; evicted {when}{}", For(whom))
+            Self::Evicted { when, policy, requester } => {
+                write!(f, "evicted {when} by {policy}{}", For(requester))
             }
-            Self::EndOfLife { when, whom } => {
-                write!(f, "said not to be used again; evicted {when}{}", For(whom))
+            Self::Expired { when, requester } => {
+                write!(f, "its time to live ran out; evicted {when}{}", For(requester))
             }
-            Self::TenantCeiling { when, whom } => {
-                write!(f, "its tenant was above its ceiling; evicted {when}{}", For(whom))
+            Self::EndOfLife { when, requester } => {
+                write!(f, "said not to be used again; evicted {when}{}", For(requester))
+            }
+            Self::TenantCeiling { when, requester } => {
+                write!(f, "its tenant was above its ceiling; evicted {when}{}", For(requester))
             }
             Self::DroppedById { when } => write!(f, "dropped by id {when}"),
             Self::Reset { when } => write!(f, "forgotten by a reset {when}"),
@@ -49,7 +51,7 @@ impl fmt::Display for MissReason {
             Self::OtherSalt => f.write_str("seen under another salt"),
             Self::OtherAdapter => f.write_str("seen under another adapter, or under none"),
             Self::OtherKeys => f.write_str("seen with other extra keys: tenant, user, images, or several"),
-            Self::BeingComputed { by: Whom::Request(id) } => write!(f, "being computed by request {id}"),
+            Self::BeingComputed { by: Requester::Request(id) } => write!(f, "being computed by request {id}"),
             Self::BeingComputed { .. } => f.write_str("being computed by another request"),
             Self::NotComputed => f.write_str("asked for before, but never committed"),
             Self::Collision => f.write_str("another content is cached under the same hash"),

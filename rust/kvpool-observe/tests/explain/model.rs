@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvpool::{BlockHash, BlockId, CacheManager, ExtraKeys, RequestId, RequestState};
-use kvpool_observe::explain::{MissSpan, When, Whom};
+use kvpool_observe::explain::{MissSpan, Requester, When};
 use kvpool_observe::{Explanation, MissReason};
 
 use super::BLOCK;
@@ -16,7 +16,7 @@ pub(super) struct Departure {
     pub(super) causes: BTreeSet<(&'static str, Option<String>)>,
     admission: u64,
     time: Option<f64>,
-    whom: Option<(RequestId, ExtraKeys)>,
+    requester: Option<(RequestId, ExtraKeys)>,
     epoch: u64,
 }
 
@@ -123,12 +123,12 @@ impl Model {
         Self { policy: policy.into(), strict, ..Self::default() }
     }
 
-    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of `whom`.
+    /// What the pool holds now, in place of what it held before the operation `kind`, for the blocks of `requester`.
     pub(super) fn observe(
         &mut self,
         manager: &CacheManager,
         kind: Option<&'static str>,
-        whom: Option<&(RequestId, ExtraKeys)>,
+        requester: Option<&(RequestId, ExtraKeys)>,
         epoch: u64,
     ) {
         let pool = manager.pool();
@@ -145,8 +145,8 @@ impl Model {
                 let cause = kind.map_or_else(|| said.cause(&self.policy), |kind| (kind, None));
                 let (admission, time) = (self.admissions, self.time);
                 let causes = BTreeSet::new();
-                let whom = whom.cloned();
-                let new = Departure { causes, admission, time, whom, epoch };
+                let requester = requester.cloned();
+                let new = Departure { causes, admission, time, requester, epoch };
                 departures.entry(hash).or_insert(new).causes.insert(cause);
             }
         }
@@ -232,7 +232,7 @@ impl Model {
             .iter()
             .map(|runner| {
                 let same = same_principal(&runner.extra, extra);
-                let by = if same { Whom::Request(runner.id.clone()) } else { Whom::Another };
+                let by = if same { Requester::Request(runner.id.clone()) } else { Requester::Another };
                 MissReason::BeingComputed { by }
             })
             .collect();
@@ -254,10 +254,10 @@ impl Model {
             let time = when.time == departure.time || (!self.strict && when.time.is_none());
             !own_time || (when.admission == departure.admission && time)
         };
-        let whom = match &departure.whom {
-            None => Whom::Unknown,
-            Some((id, theirs)) if same_principal(theirs, extra) => Whom::Request(id.clone()),
-            Some(_) => Whom::Another,
+        let requester = match &departure.requester {
+            None => Requester::Unknown,
+            Some((id, theirs)) if same_principal(theirs, extra) => Requester::Request(id.clone()),
+            Some(_) => Requester::Another,
         };
         let mut reasons = Vec::new();
         if departure.causes.iter().any(|(name, _)| *name == "other-epoch") {
@@ -265,17 +265,17 @@ impl Model {
         }
         for when in given.when().into_iter().filter(right) {
             for (name, policy) in &departure.causes {
-                let whom = whom.clone();
+                let requester = requester.clone();
                 reasons.push(match *name {
                     "dropped-by-id" => MissReason::DroppedById { when },
                     "reset" => MissReason::Reset { when },
-                    "expired" => MissReason::Expired { when, whom },
-                    "end-of-life" => MissReason::EndOfLife { when, whom },
+                    "expired" => MissReason::Expired { when, requester },
+                    "end-of-life" => MissReason::EndOfLife { when, requester },
                     _ => {
                         let policy = policy.as_deref().unwrap_or_default();
                         let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
                         let known = names.chain(["priority"]).find(|&known| known == policy);
-                        MissReason::Evicted { when, policy: known.unwrap(), whom }
+                        MissReason::Evicted { when, policy: known.unwrap(), requester }
                     }
                 });
             }

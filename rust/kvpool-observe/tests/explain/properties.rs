@@ -8,7 +8,7 @@ use kvpool::{
     Adapter, BlockHash, BlockId, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, RequestHints,
     RequestId, RetentionRange,
 };
-use kvpool_observe::explain::Whom;
+use kvpool_observe::explain::Requester;
 use kvpool_observe::{ExplainConfig, ManagerWatch, MissReason};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -163,11 +163,11 @@ impl World {
     }
 
     fn observe(&mut self, kind: Option<&'static str>, request: Option<usize>, epoch: u64) {
-        let whom = request.map(|at| {
+        let requester = request.map(|at| {
             let Request { id, extra, .. } = &self.requests[at];
             (RequestId::from(id.as_str()), extra.clone())
         });
-        self.model.observe(&self.manager, kind, whom.as_ref(), epoch);
+        self.model.observe(&self.manager, kind, requester.as_ref(), epoch);
     }
 
     fn runners(&self) -> Vec<Runner> {
@@ -226,9 +226,9 @@ impl World {
 
     /// Whether a reason that is not right is one that a record which forgets may give.
     fn is_forgotten(&self, given: &MissReason, right: &[MissReason], prompt: Prompt<'_>) -> bool {
-        let alike = |whom: &Whom| {
-            let known = right.iter().filter_map(MissReason::whom).any(|right| right == whom);
-            *whom == Whom::Unknown || known
+        let alike = |requester: &Requester| {
+            let known = right.iter().filter_map(MissReason::requester).any(|right| right == requester);
+            *requester == Requester::Unknown || known
         };
         match given {
             MissReason::NotRemembered | MissReason::Behind => true,
@@ -239,9 +239,9 @@ impl World {
             MissReason::OtherKeys => {
                 self.model.differs(prompt, |reason| *reason != MissReason::NotRemembered)
             }
-            // The time, and for whom, may be forgotten; not that it was so.
+            // The time, and for requester, may be forgotten; not that it was so.
             _ if given.when().is_some() => {
-                right.iter().any(|right| right.name() == given.name()) && given.whom().is_none_or(alike)
+                right.iter().any(|right| right.name() == given.name()) && given.requester().is_none_or(alike)
             }
             // That somebody computed it before may be, but not that it left before that.
             _ => right.iter().any(|right| right.name() == given.name()),

@@ -5,7 +5,7 @@ use kvpool::{
     Adapter, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, ManagerConfig, MultimodalItem,
     RequestHints, RequestId, RetentionRange,
 };
-use kvpool_observe::explain::{When, Whom};
+use kvpool_observe::explain::{Requester, When};
 use kvpool_observe::{
     ExplainConfig, ExplainError, Explanation, ManagerWatch, ManagerWatchConfig, MissReason,
 };
@@ -26,8 +26,8 @@ fn retaining(blocks: usize, tenants: Vec<TenantLimits>) -> CacheManager {
     manager_of(ManagerConfig { num_blocks: blocks + 1, retention, ..ManagerConfig::default() })
 }
 
-fn request(id: &str) -> Whom {
-    Whom::Request(RequestId::from(id))
+fn request(id: &str) -> Requester {
+    Requester::Request(RequestId::from(id))
 }
 
 /// What there is of a [`When`], which only the crate makes.
@@ -83,11 +83,11 @@ fn evicted_when_by_which_policy_and_for_whom() {
         manager.release("b", None).unwrap();
         assert_eq!(admit(&mut manager, "c", &tokens(0, 3)), 4);
         let spans = spans(&manager, "c");
-        let [(1, 2, MissReason::Evicted { when, policy: name, whom })] = &spans[..] else {
+        let [(1, 2, MissReason::Evicted { when, policy: name, requester })] = &spans[..] else {
             panic!("{spans:?}")
         };
         // The last block could not hit in any case; it was evicted all the same.
-        assert_eq!((when.admission, when.time, *name, whom), (2, None, policy.name(), &request("b")));
+        assert_eq!((when.admission, when.time, *name, requester), (2, None, policy.name(), &request("b")));
         assert_eq!(
             manager.explain("c").unwrap().to_string(),
             format!(
@@ -107,8 +107,8 @@ fn evicted_for_an_appended_token() {
     manager.append(&["b".into()], &[7], false).unwrap();
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 2));
-    let [(1, 1, MissReason::Evicted { when, whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
-    assert_eq!((when.admission, whom), (2, &request("b")));
+    let [(1, 1, MissReason::Evicted { when, requester, .. })] = &spans(&manager, "c")[..] else { panic!() };
+    assert_eq!((when.admission, requester), (2, &request("b")));
 }
 
 /// A block with a priority of its own is not the policy's victim.
@@ -127,10 +127,11 @@ fn evicted_by_its_priority() {
     manager.release("low", None).unwrap();
     run(&mut manager, "new", &tokens(100, 2));
     admit(&mut manager, "again", &tokens(50, 1));
-    let [(0, 0, MissReason::Evicted { policy: "priority", whom, .. })] = &spans(&manager, "again")[..] else {
+    let [(0, 0, MissReason::Evicted { policy: "priority", requester, .. })] = &spans(&manager, "again")[..]
+    else {
         panic!()
     };
-    assert_eq!(*whom, request("new"));
+    assert_eq!(*requester, request("new"));
 }
 
 fn expiring(then: Then) -> RequestHints {
@@ -154,8 +155,10 @@ fn expired() {
         manager.advance_time(11.5).unwrap();
         run(&mut manager, "b", &tokens(100, 4));
         admit(&mut manager, "c", &tokens(0, 1));
-        let [(0, 0, reason @ MissReason::Expired { whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
-        assert_eq!((at(reason), whom), ((2, Some(11.5)), &request("b")));
+        let [(0, 0, reason @ MissReason::Expired { requester, .. })] = &spans(&manager, "c")[..] else {
+            panic!()
+        };
+        assert_eq!((at(reason), requester), ((2, Some(11.5)), &request("b")));
     }
 }
 
@@ -190,8 +193,10 @@ fn end_of_life() {
     for (id, first) in [("c", 0), ("d", 50)] {
         admit(&mut manager, id, &tokens(first, 1));
         let spans = spans(&manager, id);
-        let [(0, 0, reason @ MissReason::EndOfLife { whom, .. })] = &spans[..] else { panic!("{spans:?}") };
-        assert_eq!((at(reason), whom), ((3, None), &request("b")));
+        let [(0, 0, reason @ MissReason::EndOfLife { requester, .. })] = &spans[..] else {
+            panic!("{spans:?}")
+        };
+        assert_eq!((at(reason), requester), ((3, None), &request("b")));
     }
 }
 
@@ -210,15 +215,15 @@ fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
     manager.release("a", None).unwrap();
     run(&mut manager, "b", &tokens(100, 1));
     admit_seven(&mut manager, "c");
-    let [(1, 1, MissReason::TenantCeiling { whom, .. })] = &spans(&manager, "c")[..] else { panic!() };
-    assert_eq!(*whom, Whom::Another);
+    let [(1, 1, MissReason::TenantCeiling { requester, .. })] = &spans(&manager, "c")[..] else { panic!() };
+    assert_eq!(*requester, Requester::Another);
     manager.commit("c", 8).unwrap();
     manager.release("c", None).unwrap();
     let cursor = manager.prepare(&tokens(200, 1), ExtraKeys::default()).unwrap();
     manager.admit_with("d", cursor, &seven).unwrap();
     admit_seven(&mut manager, "e");
-    let [(1, 1, MissReason::TenantCeiling { whom, .. })] = &spans(&manager, "e")[..] else { panic!() };
-    assert_eq!(*whom, request("d"));
+    let [(1, 1, MissReason::TenantCeiling { requester, .. })] = &spans(&manager, "e")[..] else { panic!() };
+    assert_eq!(*requester, request("d"));
 }
 
 #[test]
@@ -270,8 +275,8 @@ fn what_an_admission_evicts_was_there_when_it_looked() {
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 4));
     let spans = spans(&manager, "c");
-    let [_, (2, 3, MissReason::Evicted { whom, .. })] = &spans[..] else { panic!("{spans:?}") };
-    assert_eq!(*whom, request("b"));
+    let [_, (2, 3, MissReason::Evicted { requester, .. })] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!(*requester, request("b"));
 }
 
 #[test]
@@ -321,8 +326,8 @@ fn other_salt_and_no_id_is_told() {
     manager.release("b", None).unwrap();
     run_with(&mut manager, "c", &tokens(100, 8), salted(b"two"));
     admit_with(&mut manager, "d", &tokens(0, 1), salted(b"one"));
-    let [(0, 0, MissReason::Evicted { whom, .. })] = &spans(&manager, "d")[..] else { panic!() };
-    assert_eq!(*whom, Whom::Another);
+    let [(0, 0, MissReason::Evicted { requester, .. })] = &spans(&manager, "d")[..] else { panic!() };
+    assert_eq!(*requester, Requester::Another);
 }
 
 #[test]
@@ -388,7 +393,7 @@ fn being_computed_by_another_tenants_request() {
         let hints = RequestHints { tenant: Some(TenantId(tenant)), ..RequestHints::default() };
         manager.admit_with(id, cursor, &hints).unwrap();
     }
-    assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::BeingComputed { by: Whom::Another })]);
+    assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::BeingComputed { by: Requester::Another })]);
 }
 
 #[test]
@@ -495,8 +500,8 @@ fn a_resumption_is_explained_anew_and_counted_apart() {
     run(&mut manager, "b", &tokens(100, 3));
     manager.resume("a").unwrap();
     let spans = spans(&manager, "a");
-    let [(1, 2, MissReason::Evicted { when, whom, .. })] = &spans[..] else { panic!("{spans:?}") };
-    assert_eq!((when.admission, whom), (2, &request("b")));
+    let [(1, 2, MissReason::Evicted { when, requester, .. })] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!((when.admission, requester), (2, &request("b")));
     let Explanation { admission, resumed, .. } = manager.explain("a").unwrap();
     assert_eq!((admission, resumed), (3, true));
     let misses = manager.misses().unwrap();
@@ -523,10 +528,10 @@ fn swapped_in_content_is_cached_again() {
     manager.check_invariants().unwrap();
     manager.release("a", None).unwrap();
     assert_eq!(admit(&mut manager, "c", &tokens(100, 3)), 4);
-    let [(1, 2, MissReason::Evicted { whom, .. })] = &spans(&manager, "c")[..] else {
+    let [(1, 2, MissReason::Evicted { requester, .. })] = &spans(&manager, "c")[..] else {
         panic!("{:?}", spans(&manager, "c"))
     };
-    assert_eq!(*whom, request("a"));
+    assert_eq!(*requester, request("a"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, Text, after_step_of, blocks, count, counts, float, ids, int, tokens};
-use crate::enter::{Door, LONG, enter_guarded, enter_measured, look_guarded};
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured, look_guarded};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
@@ -35,7 +35,7 @@ use step::PyStep;
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
-    inner: Door<Journaled<CacheManager>>,
+    inner: Locked<Journaled<CacheManager>>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
     /// Of a policy written in Python.
@@ -185,7 +185,7 @@ impl PyCacheManager {
                     (manager.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { hasher: manager.hasher().clone(), inner: Door::new(manager), health })
+        Ok(Self { hasher: manager.hasher().clone(), inner: Locked::new(manager), health })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.

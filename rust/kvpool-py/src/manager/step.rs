@@ -7,7 +7,7 @@ use pyo3::types::PyList;
 
 use super::PyCacheManager;
 use crate::convert::{Int, after_step_of, tokens};
-use crate::enter::{Door, enter};
+use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
 use crate::request::{request_id, request_ref};
@@ -28,13 +28,13 @@ enum State {
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
-    state: Door<State>,
+    state: Locked<State>,
 }
 
 impl PyStep {
     pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
         let plan = manager.get().enter(manager.py(), 0, |manager| manager.plan_step())?;
-        Ok(Self { manager: manager.unbind(), state: Door::new(State::Open(Box::new(plan), 0)) })
+        Ok(Self { manager: manager.unbind(), state: Locked::new(State::Open(Box::new(plan), 0)) })
     }
 
     /// Takes the plan for a call.

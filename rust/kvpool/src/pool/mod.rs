@@ -39,12 +39,12 @@ mod checks;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod lifetime;
+mod link;
 mod lookup;
 mod named;
 pub(crate) mod observe;
 mod order;
 mod pins;
-mod promote;
 mod retention;
 
 use std::str::FromStr;

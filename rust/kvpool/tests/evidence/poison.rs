@@ -61,7 +61,7 @@ const POOL_CALLS: &[PoolCall] = &[
     ("probe", |pool, _, cursor| pool.probe(cursor.chain(), 9).map(drop)),
     ("register", |pool, blocks, cursor| pool.register(&blocks[2..], cursor.chain(), 2).map(drop)),
     ("mark_computed", |pool, blocks, _| pool.mark_computed(&blocks[..2])),
-    ("promote", |pool, blocks, cursor| pool.promote(blocks[2], &link(cursor)).map(drop)),
+    ("promote", |pool, blocks, cursor| pool.register_link(blocks[2], &link(cursor)).map(drop)),
     ("acquire_registered", |pool, _, cursor| pool.acquire_registered(&link(cursor)).map(drop)),
     ("mark_accessed", |pool, blocks, _| pool.mark_accessed(blocks, 1.0)),
     ("drop_cached", |pool, blocks, _| pool.drop_cached(blocks).map(drop)),

@@ -265,7 +265,7 @@ impl World {
         let Some(own) = self.allocate(1, &[])? else { return Ok(()) };
         let extra = ExtraKeys { epoch: self.pool.epoch(), ..ExtraKeys::default() };
         let link = ChainLink::new(&self.hasher, None, &tokens[..BLOCK_SIZE], &extra).unwrap();
-        let block = self.pool.promote(own[0], &link)?;
+        let block = self.pool.register_link(own[0], &link)?;
         if self.pool.is_computed(block) {
             self.check_hit(block, &self.content(&tokens, 0));
         } else {

@@ -47,14 +47,14 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
                 let mut pool = pool(8).watched(&events(100)).unwrap();
                 let own = pool.allocate(3).unwrap();
                 let first = own[order[0]];
-                assert_eq!(pool.promote(first, &link).unwrap(), first);
+                assert_eq!(pool.register_link(first, &link).unwrap(), first);
                 if computed {
                     pool.mark_computed(&[first]).unwrap();
                     let events = pool.take_events().events;
                     assert!(matches!(events[..], [BlockEvent::Stored { block, .. }] if block == first));
                 }
                 for &at in &order[1..] {
-                    assert_eq!(pool.promote(own[at], &link).unwrap(), first, "{order:?}");
+                    assert_eq!(pool.register_link(own[at], &link).unwrap(), first, "{order:?}");
                     assert_eq!((pool.hash_of(own[at]), pool.ref_count(own[at])), (None, Some(0)));
                     assert_eq!(pool.state(own[at]), Some(BlockState::Free));
                     assert_eq!(pool.copies(&link.hash()), [first]);

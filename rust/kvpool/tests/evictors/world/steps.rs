@@ -213,7 +213,7 @@ impl World {
             let slot = at % table.len();
             let block = table[slot];
             let epoch = self.epoch();
-            let result = self.pool_mut().promote(id(block), &link(epoch, path));
+            let result = self.pool_mut().register_link(id(block), &link(epoch, path));
             if self.blocks[block].references == self.blocks[block].fences
                 || self.blocks[block].content.is_some()
             {

@@ -1,4 +1,4 @@
-//! Single full blocks: promotion onto a content that is registered already, and content carried from one tier's pool to
+//! Single full blocks: registration, or sharing of a content that is registered already, and content carried from one tier's pool to
 //! another's.
 
 use super::BlockPool;
@@ -24,7 +24,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Promotes a held block that has become full: registers it, or, if its content is registered already, by a block that
+    /// Registers a held block that has become full; or, if its content is registered already, by a block that
     /// is computed or that a holder is computing, acquires that block and releases this one. Returns the block that the
     /// caller holds now. A collision is counted and leaves the block as it is. O(1).
     ///
@@ -34,11 +34,11 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::NotHeld`], [`PoolError::AlreadyRegistered`], [`PoolError::RefCountOverflow`], unknown ids, and what
     /// [`Self::match_and_acquire`] says of chains.
-    pub fn promote(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
+    pub fn register_link(&mut self, block: BlockId, link: &ChainLink) -> Result<BlockId, PoolError> {
         self.check_link(link)?;
-        check_id(block, self.num_blocks(), "promoted")?;
+        check_id(block, self.num_blocks(), "registered")?;
         if self.num_holders(block) == 0 {
-            return Err(PoolError::NotHeld { block, held: 0, operation: "promote it", position: 0 });
+            return Err(PoolError::NotHeld { block, held: 0, operation: "register it", position: 0 });
         }
         if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
@@ -59,7 +59,7 @@ impl BlockPool {
     }
 
     /// Acquires the block registered under `link`, computed or not; `None` if there is none, or if blocks with its hash hold
-    /// other content, which is counted as a collision. See [`Self::promote`] for what an uncomputed block is good for. O(1).
+    /// other content, which is counted as a collision. See [`Self::register_link`] for what an uncomputed block is good for. O(1).
     ///
     /// # Errors
     /// [`PoolError::RefCountOverflow`], and what [`Self::match_and_acquire`] says of chains.

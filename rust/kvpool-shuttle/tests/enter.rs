@@ -1,4 +1,4 @@
-//! The doorway of the Python bindings, the very file, under shuttle with a made-up interpreter: with a global lock, or
+//! How the Python bindings enter locked state, the very file, under shuttle with a made-up interpreter: with a global lock, or
 //! free-threaded with a collector that stops the world.
 //!
 //! Whatever is attached keeps others from running (with the lock) or the collector from stopping them (without). So who waits for a
@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Counter, Ordering};
 
 use common::{check, together};
-use enter::{Door, LONG, enter, enter_guarded, enter_measured, enter_sized, look, look_guarded, raise_after};
+use enter::{
+    LONG, Locked, enter, enter_guarded, enter_measured, enter_sized, look, look_guarded, raise_after,
+};
 use prelude::{PyErr, PyResult, Python};
 use shuttle::sync::{Condvar, Mutex};
 
@@ -109,7 +111,7 @@ struct Threads {
 }
 
 pub mod prelude {
-    //! What the doorway takes from pyo3.
+    //! What it takes from pyo3.
 
     /// An exception: its class.
     #[derive(Debug, PartialEq, Eq)]
@@ -176,7 +178,7 @@ impl Interpreter {
     }
 }
 
-/// What a door protects: notices two calls at once.
+/// What a locked protects: notices two calls at once.
 #[derive(Default)]
 struct State {
     busy: bool,
@@ -193,12 +195,12 @@ impl State {
     }
 }
 
-type Shared = Arc<(Interpreter, Door<State>)>;
+type Shared = Arc<(Interpreter, Locked<State>)>;
 
 fn shared(global_lock: bool) -> Shared {
     LOOKS.set(0);
     WAITS_SINCE.set(None);
-    Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Door::new(State::default())))
+    Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Locked::new(State::default())))
 }
 
 /// A thread of Python that makes some calls.
@@ -338,7 +340,7 @@ fn a_step_waits_for_one_look_of_each_thread() {
     }
 }
 
-/// What the doorway is for: the same without it comes to a standstill.
+/// What `enter` is for: the same without it comes to a standstill.
 fn waiting_while_attached(global_lock: bool) {
     let shared = Arc::new((Interpreter { global_lock, ..Interpreter::default() }, Mutex::new(())));
     let with_policy = {
