@@ -296,6 +296,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
+        if self.idle == 0 {
+            return None; // a policy that were asked would age what others hold
+        }
         loop {
             let nodes = &self.nodes;
             let idle = |block: BlockId| nodes.get(block.index()).is_some_and(|node| node.is(Node::IDLE));

@@ -3,7 +3,7 @@
 
 use super::*;
 use kvpool::retention::{HintReport, RetentionStats};
-use kvpool::{BlockPool, PoolConfig, PoolError};
+use kvpool::{BlockPool, Candidate, Content, PoolConfig, PoolError};
 
 fn pool_of(
     eviction: EvictionPolicy,
@@ -454,9 +454,9 @@ fn an_eviction_parks_a_chain_once() {
     let policy = strict::Strict::counting(Fifo::new(LENGTH + 1).unwrap(), Arc::clone(&pops));
     let mut evictor = Closed::new(policy, LENGTH + 1, None).unwrap();
     for block in 1..=LENGTH {
-        let content = kvpool::Content { key: block as u64, depth: block as u32 };
+        let content = Content { key: block as u64, depth: block as u32 };
         evictor.registered(id(block), content, (block > 1).then(|| id(block - 1)));
-        evictor.insert(&mut [kvpool::Candidate { block: id(block), depth: block as u32 }]);
+        evictor.insert(&mut [Candidate { block: id(block), depth: block as u32 }]);
     }
     assert_eq!(evictor.evict(), Some(id(LENGTH)));
     assert_eq!(asked(), LENGTH, "the whole chain waits, and its end goes");
@@ -608,4 +608,27 @@ fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
     pool.release_table(&blocks).unwrap();
     let by_time = indices(&[blocks[2], blocks[1], blocks[0]]);
     assert_eq!(order(&pool), by_time, "the block accessed the longest ago goes first");
+}
+
+/// Of FIFO-like policies the queues have blocks in use, too. An eviction that had nothing to take used to go round them,
+/// and each lost a hit that it was kept for: the ghost caches of the advisor asked so.
+#[test]
+fn an_eviction_with_nothing_to_take_ages_nothing() {
+    for kind in Kind::all() {
+        let mut evictor = kind.build(5, &RetentionConfig::default());
+        for block in 1..4 {
+            if evictor.wants_history() {
+                let parent = (block > 1).then(|| id(block - 1));
+                evictor.registered(id(block), Content { key: block as u64, depth: block as u32 }, parent);
+            }
+        }
+        let mut all: Vec<_> = (1..4).rev().map(|n| Candidate { block: id(n), depth: n as u32 }).collect();
+        evictor.insert(&mut all);
+        for block in 1..4 {
+            assert!(evictor.hit(id(block)), "{kind:?}");
+        }
+        let before = format!("{evictor:?}");
+        assert_eq!((evictor.evict(), evictor.len()), (None, 0), "{kind:?}");
+        assert_eq!(format!("{evictor:?}"), before, "{kind:?}");
+    }
 }
