@@ -26,8 +26,14 @@ type Prompt = Result<HashCursor, ReplayError>;
 /// Prompts in trace order.
 #[derive(Debug)]
 pub(super) struct Prefetch {
-    workers: Vec<Receiver<Prompt>>,
+    workers: Vec<Worker>,
     next: usize,
+}
+
+#[derive(Debug)]
+struct Worker {
+    prompts: Receiver<Prompt>,
+    thread: thread::JoinHandle<()>,
 }
 
 impl Prefetch {
@@ -43,24 +49,24 @@ impl Prefetch {
     ) -> Result<Self, ReplayError> {
         let cores = || available_parallelism().map_or(1, Into::into);
         let threads = if threads == 0 { cores() } else { threads }.min(trace.requests().len());
-        let workers = (0..threads)
-            .map(|first| {
-                let name = format!("kvpool-hash-{first}");
-                let (sender, receiver) = sync_channel(AHEAD);
-                let (trace, hasher) = (trace.clone(), hasher.clone());
-                let worker = move || {
-                    for request in (first..trace.requests().len()).step_by(threads) {
-                        if sender.send(prompt(&trace, &hasher, mode, request)).is_err() {
-                            return; // the replay is gone
-                        }
+        let mut prefetch = Self { workers: Vec::new(), next: 0 };
+        for first in 0..threads {
+            let name = format!("kvpool-hash-{first}");
+            let (sender, prompts) = sync_channel(AHEAD);
+            let (trace, hasher) = (trace.clone(), hasher.clone());
+            let work = move || {
+                for request in (first..trace.requests().len()).step_by(threads) {
+                    if sender.send(prompt(&trace, &hasher, mode, request)).is_err() {
+                        return; // the replay is gone
                     }
-                };
-                let started = thread::Builder::new().name(name).spawn(worker);
+                }
+            };
+            let started = thread::Builder::new().name(name).spawn(work);
+            let thread =
                 started.map_err(|error| ReplayError::Threads { threads, reason: error.to_string() })?;
-                Ok(receiver)
-            })
-            .collect::<Result<_, ReplayError>>()?;
-        Ok(Self { workers, next: 0 })
+            prefetch.workers.push(Worker { prompts, thread });
+        }
+        Ok(prefetch)
     }
 
     /// The prompt of the next request of the trace. To be called once per request.
@@ -68,10 +74,20 @@ impl Prefetch {
         let threads = self.workers.len();
         let worker = self.next % threads.max(1);
         self.next += 1;
-        let received = self.workers.get(worker).and_then(|worker| worker.recv().ok());
+        let received = self.workers.get(worker).and_then(|worker| worker.prompts.recv().ok());
         received.unwrap_or_else(|| {
             Err(ReplayError::Threads { threads, reason: "one of them ended early".into() })
         })
+    }
+}
+
+impl Drop for Prefetch {
+    /// Ends the workers, and waits for the prompt that each is at: no thread, and none of its memory, outlives its replay.
+    fn drop(&mut self) {
+        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
+        for thread in threads {
+            let _panicked = thread.join();
+        }
     }
 }
 
