@@ -91,10 +91,7 @@ impl PyCacheManager {
         id: RequestRef<'_>,
         call: impl FnOnce(&mut Journaled<CacheManager>) -> Result<R, ManagerError> + Send,
     ) -> PyResult<R> {
-        let blocks = |manager: &CacheManager| {
-            manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
-        };
-        self.run_measured(py, blocks, call)
+        self.run_measured(py, |manager| blocks_of(manager, id), call)
     }
 
     /// A prompt: hashed already, or tokens to hash now, outside of the lock.
@@ -108,6 +105,11 @@ impl PyCacheManager {
             self.enter(py, 0, |manager| manager.pool().epoch())
         })
     }
+}
+
+/// Blocks of a request, as far as they say how long a call takes.
+pub(crate) fn blocks_of(manager: &CacheManager, id: RequestRef<'_>) -> usize {
+    manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
 }
 
 #[pymethods]

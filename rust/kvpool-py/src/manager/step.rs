@@ -5,7 +5,7 @@ use kvpool_journal::ops::manager::CommitStep;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::PyCacheManager;
+use super::{PyCacheManager, blocks_of};
 use crate::convert::{Int, after_step_of, tokens};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
@@ -87,11 +87,8 @@ impl PyStep {
         result.or_raise(py)
     }
 
-    /// Blocks of a request, as far as they say how long a call takes.
     fn size_of(&self, py: Python<'_>, id: RequestRef<'_>) -> PyResult<usize> {
-        self.manager.get().enter(py, 0, |manager| {
-            manager.request(id).map_or(0, |request| request.tokens / manager.pool().block_size())
-        })
+        self.manager.get().enter(py, 0, |manager| blocks_of(manager, id))
     }
 }
 

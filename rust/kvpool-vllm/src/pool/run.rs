@@ -44,10 +44,15 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        let mut at = 0;
+        // Blocks left of a run that the core would not take as a whole: not to be gathered again for each of them.
+        let (mut at, mut singly) = (0, 0);
         loop {
-            if plain > 0 && self.cache_plain(group, |i| tokens_of(at + i), &mut tell)? {
-                at += plain;
+            if plain > 0 {
+                if self.cache_plain(group, |i| tokens_of(at + i), &mut tell)? {
+                    at += plain;
+                } else {
+                    singly = plain;
+                }
             }
             let Some(&block) = blocks.get(at) else { return Ok(()) };
             if let Some(key) = key_of(at) {
@@ -62,7 +67,9 @@ impl Pool {
                 tell(None);
             }
             at += 1;
-            (plain, group) = self.gather_plain(&blocks[at..], |i| key_of(at + i));
+            singly = singly.saturating_sub(1);
+            (plain, group) =
+                if singly > 0 { (0, 0) } else { self.gather_plain(&blocks[at..], |i| key_of(at + i)) };
         }
     }
 
