@@ -230,7 +230,9 @@ COUNTS: dict[str, Call] = {
     "optimal": lambda w, n: w.references.optimal(n),
     "sampled_lru": lambda w, n: _core.sizing.sampled_lru(w.trace, max_blocks=n),
     "replay.threads": lambda w, n: kvpool.traces.Replay(w.trace, threads=n),
-    "replay.max_running": lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n),
+    "replay.max_running": lambda w, n: kvpool.traces.Replay(
+        w.trace, mode="engine", max_running=n, step_tokens=n, threads=1
+    ),
     "read_journal": lambda w, n: kvpool.journal.read_journal(w.journal, count=n),
     "vllm.allocate": lambda w, n: w.vllm.allocate(n),
     "vllm.peek": lambda w, n: w.vllm.peek(n),
@@ -270,13 +272,18 @@ def outcome(world: World, case: tuple[str, str, str]) -> str:
     return "done"
 
 
+def limit_memory() -> None:
+    """Leaves each call the same room, whatever the calls before it made the heap grow to."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))
+
+
 def main(first: int) -> None:
     world = World()
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for number, case in enumerate(CASES[first:], first):
         print(json.dumps([number, None]), flush=True)
+        limit_memory()
         print(json.dumps([number, outcome(world, case)]), flush=True)
 
 
