@@ -118,6 +118,12 @@ impl Record {
         self.group == name.group && self.hash == *name.hash
     }
 
+    /// Whether a lookup of `name` finds it: the oldest computed copy of that content.
+    #[inline(always)]
+    pub(crate) fn leads_to(&self, name: Name<'_>) -> bool {
+        self.flags & (COMPUTED | HEAD) == COMPUTED | HEAD && self.is_named(name)
+    }
+
     /// References that are neither fences nor pins: block tables and other holders. 0 if there are more fences than references,
     /// which the scrubber finds.
     #[inline]

@@ -143,7 +143,7 @@ impl Pool {
         let (mut batch, mut found) = (Vec::with_capacity(LOOKUP), Vec::with_capacity(LOOKUP));
         while digests.peek().is_some() {
             batch.clear();
-            found.clear();
+            let known = found.len();
             while batch.len() < LOOKUP
                 && let Some(digest) = digests.next_if(|digest| digest.len() == self.digest_len)
             {
@@ -152,12 +152,13 @@ impl Pool {
             if let Some(group) = core_group {
                 self.core.find_named_run(&batch, group, &mut found);
             }
-            out.extend(found.iter().map(|block| block.get()));
-            if found.len() == batch.len() && !batch.is_empty() {
+            let found_now = &found[known..];
+            out.extend(found_now.iter().map(|block: &BlockId| block.get()));
+            if found_now.len() == batch.len() && !batch.is_empty() {
                 continue;
             }
             // What the core does not know may be in the overlay.
-            let rest = batch[found.len()..].iter().map(|hash| hash.as_bytes().get(..self.digest_len));
+            let rest = batch[found_now.len()..].iter().map(|hash| hash.as_bytes().get(..self.digest_len));
             for digest in rest.collect::<Vec<_>>().into_iter().map(Option::unwrap_or_default) {
                 if self.overlay.index.is_empty() {
                     return;

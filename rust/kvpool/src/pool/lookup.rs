@@ -6,7 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
-use crate::prefix_index::{Index, Inserted, LOOKAHEAD};
+use crate::prefix_index::{Index, Inserted};
 use crate::record::ByBlock;
 use crate::retention::TenantId;
 
@@ -58,32 +58,25 @@ impl BlockPool {
         self.check_chain(chain)?;
         let asked = chain.len().min(max_blocks);
         let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
-        found.blocks.reserve(asked.min(self.index.num_registered()));
-        let (records, hashes) = (&self.records[..], chain.hashes().get(..asked).unwrap_or(&[]));
-        let plain = self.verify() == Verify::None;
-        for hashes in hashes.chunks(LOOKAHEAD) {
-            let guesses = self.index.guess::<LOOKAHEAD>(records, hashes, 0);
-            let (mut run, mut len) = ([BlockId::default(); LOOKAHEAD], 0);
-            for ((hash, &guess), slot) in hashes.iter().zip(&guesses).zip(&mut run) {
-                let (mut block, mut record) = (guess, records.at(guess));
-                if !(plain && record.is_computed() && record.is_named(hash.into())) {
-                    match self.index.find_or_collision(records, chain, found.blocks.len() + len) {
-                        Ok(Some(sure)) => (block, record) = (sure.get(), records.at(sure.get())),
-                        missed => {
-                            found.collided = missed.is_err();
-                            break;
-                        }
-                    }
-                }
-                if record.references == u32::MAX {
-                    break; // no further reference can be counted: as good as a miss
-                }
-                found.idle += usize::from(record.references == 0);
-                *slot = BlockId::new(block);
-                len += 1;
-            }
-            found.blocks.extend_from_slice(&run[..len]);
-            if len < hashes.len() {
+        let PrefixMatch { blocks, idle, collided, .. } = &mut found;
+        blocks.reserve(asked.min(self.index.num_registered()));
+        let records = &self.records[..];
+        if self.verify() == Verify::None {
+            self.index.find_run(records, chain.hashes().get(..asked).unwrap_or(&[]), 0, blocks);
+        } else {
+            blocks.extend((0..asked).map_while(|position| {
+                let sure = self.index.find_or_collision(records, chain, position);
+                *collided = sure.is_err();
+                sure.ok().flatten()
+            }));
+        }
+        for (position, block) in blocks.iter().enumerate() {
+            let references = records.at(block.get()).references;
+            *idle += usize::from(references == 0);
+            if references == u32::MAX {
+                // No further reference can be counted: as good as a miss.
+                blocks.truncate(position);
+                *collided = false;
                 break;
             }
         }

@@ -36,7 +36,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashAlgorithm, Verify};
-use crate::prefix_index::{Index, LOOKAHEAD, Visibility};
+use crate::prefix_index::{Index, Visibility};
 use crate::record::{ByBlock, HIDDEN, MAX_POSITIONS, Name};
 
 impl BlockPool {
@@ -52,7 +52,7 @@ impl BlockPool {
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
-            self.index.find_run::<LOOKAHEAD>(&self.records, hashes, group, out);
+            self.index.find_run(&self.records, hashes, group, out);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::LOOKAHEAD;
 use super::table::{Home, Table};
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -310,23 +311,50 @@ impl Index {
         Ok(())
     }
 
-    /// The blocks that most likely have these hashes in a group; 0 for none. The lines of all of them are asked for before any is waited for.
+    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of; of several copies the
+    /// oldest.
+    ///
+    /// A chain's blocks were mostly allocated in one go, so their ids are as far from each other as the two before were, which may
+    /// be in `out` already: such a guess reads the record that has to be read anyway, and no bucket. Where it fails the table is asked, for several at once,
+    /// so that their lines are waited for together.
     #[inline]
-    pub(crate) fn guess<const N: usize>(
+    pub(crate) fn find_run(
         &self,
         records: &Records,
         hashes: &[BlockHash],
         group: u16,
-    ) -> [u32; N] {
-        let names = hashes.iter().map(|hash| Name { hash, group });
-        let (homes, mut guesses) = (self.table.homes::<N>(names), [0; N]);
-        let mut read = 0;
-        for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
-            *guess = self.table.first_guess(home);
-            read ^= records.at(*guess).flags;
+        out: &mut Vec<BlockId>,
+    ) {
+        let first = out.len();
+        loop {
+            if let [.., before, last] = out[..] {
+                let step = last.get().wrapping_sub(before.get());
+                let mut next = last.get();
+                let guessed = hashes[out.len() - first..].iter().map_while(|hash| {
+                    next = next.wrapping_add(step);
+                    records.at(next).leads_to(Name { hash, group }).then_some(BlockId::new(next))
+                });
+                out.extend(guessed);
+            }
+            let Some(hashes) = hashes[out.len() - first..].chunks(LOOKAHEAD).next() else { return };
+            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter().map(|hash| Name { hash, group }));
+            let (mut guesses, mut read) = ([0; LOOKAHEAD], 0);
+            for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
+                *guess = self.table.first_guess(home);
+                read ^= records.at(*guess).flags;
+            }
+            std::hint::black_box(read);
+            for (hash, &guess) in hashes.iter().zip(&guesses) {
+                let name = Name { hash, group };
+                if records.at(guess).leads_to(name) {
+                    out.push(BlockId::new(guess));
+                    continue;
+                }
+                let found = self.head_of_name(records, name);
+                let Some(found) = found.filter(|found| records.at(found.get()).is_computed()) else { return };
+                out.push(found);
+            }
         }
-        std::hint::black_box(read);
-        guesses
     }
 
     /// The computed block that holds the content of the chain's block `position`; `Err(())` if blocks with this hash exist and

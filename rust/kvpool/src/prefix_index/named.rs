@@ -3,7 +3,7 @@
 use super::index::{Index, Visibility};
 use crate::block::BlockId;
 use crate::hash::{BlockHash, HashAlgorithm, LinkRef};
-use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Name, Records};
+use crate::record::{ByBlock, COMPUTED, DEPTH, HIDDEN, Records};
 
 impl Index {
     /// What is noted of a content with this hash at `depth`.
@@ -62,30 +62,6 @@ impl Index {
     pub(crate) fn forget_depth(records: &mut Records, block: BlockId) {
         if let Some(record) = records.of_mut(block) {
             record.flags &= !DEPTH;
-        }
-    }
-
-    /// Appends the computed blocks with these hashes in `group`, up to the first that there is none of.
-    #[inline]
-    pub(crate) fn find_run<const N: usize>(
-        &self,
-        records: &Records,
-        hashes: &[BlockHash],
-        group: u16,
-        out: &mut Vec<BlockId>,
-    ) {
-        for hashes in hashes.chunks(N) {
-            let guesses = self.guess::<N>(records, hashes, group);
-            for (hash, &guess) in hashes.iter().zip(&guesses) {
-                let (name, record) = (Name { hash, group }, records.at(guess));
-                if record.is_computed() && record.is_named(name) {
-                    out.push(BlockId::new(guess));
-                    continue;
-                }
-                let found = self.head_of_name(records, name);
-                let Some(found) = found.filter(|found| records.at(found.get()).is_computed()) else { return };
-                out.push(found);
-            }
         }
     }
 }
