@@ -336,7 +336,9 @@ impl Index {
                 });
                 out.extend(guessed);
             }
-            let Some(hashes) = hashes[out.len() - first..].chunks(LOOKAHEAD).next() else { return };
+            // Two are enough for a first guess.
+            let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
+            let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
             let homes = self.table.homes::<LOOKAHEAD>(hashes.iter().map(|hash| Name { hash, group }));
             let (mut guesses, mut read) = ([0; LOOKAHEAD], 0);
             for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {

@@ -55,6 +55,34 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
     }
 }
 
+/// Of this pool's own: a lookup guesses the next block from the ids before it. The guess may be a copy, and not the oldest.
+#[test]
+fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
+    let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
+    for step in [1, 2] {
+        let mut pool = pool(24);
+        // Tables of 1, 2, 3, 4 and so on, or of 1, 3, 5, 7 and so on.
+        let spread = |blocks: Vec<BlockId>| blocks.into_iter().step_by(step).collect::<Vec<_>>();
+        let mut copy = || {
+            let blocks = spread(pool.allocate(4 * step).unwrap());
+            pool.register(&blocks, &chain(&tokens), 0).unwrap();
+            pool.mark_computed(&blocks).unwrap();
+            blocks
+        };
+        let (older, younger) = (copy(), copy());
+        pool.drop_cached(&older[..2]).unwrap();
+        let expected = [&younger[..2], &older[2..]].concat();
+        assert_eq!(pool.match_and_acquire(&chain(&tokens), 4).unwrap(), expected);
+        // Nor to one whose KV is not written, or whose content is gone.
+        pool.release(&expected).unwrap();
+        pool.drop_cached(&older[2..]).unwrap();
+        pool.drop_cached(&younger[2..]).unwrap();
+        pool.register(&younger[2..3], &chain(&tokens), 2).unwrap();
+        assert_eq!(pool.match_and_acquire(&chain(&tokens), 4).unwrap(), younger[..2]);
+        pool.check_invariants().unwrap();
+    }
+}
+
 /// kvcached#401, nano#219, for the index in every small history: each registered block is found among the copies of its own
 /// hash, and what a lookup returns carries the hash that was asked for.
 #[test]
