@@ -4,17 +4,16 @@
 //! the lock while attached to the interpreter; if another thread holds it, or the call may be long, it detaches first, so
 //! that nobody waits for a lock while holding the interpreter.
 //!
-//! *Steps* change the state; *looks* are readers beside them: statistics, probes, events. A look lets a step that waits go first.
-//! So a step waits for at most one look of each thread that looks, the one that was under way, however often they come.
+//! Calls that have to wait do so in a queue, and a call that finds somebody in it goes behind. So a call waits for at most one
+//! call of each other thread, however often they come: neither a step of a scheduler nor a reader beside it starves.
 //!
 //! No Python code ever runs while the lock is held, but for one kind: an eviction policy written in Python ([`crate::policy`]), its
 //! methods, copies and destructors, and whatever a collection of garbage runs meanwhile. Whatever owns one is entered by
-//! [`enter_guarded`] and [`look_guarded`]: they wait for the lock detached, and work attached, because the policy needs the
-//! interpreter again and again. As long as the lock is held, its thread counts as *inside*: what comes back to the pool from there
+//! [`enter_guarded`]: it waits for the lock detached, and works attached, because the policy needs the interpreter again and again. As long as the lock is held, its thread counts as *inside*: what comes back to the pool from there
 //! gets an error where it would wait for itself for ever. An interrupt that the policy raised has nowhere to go in the core: it is
 //! kept ([`raise_after`]), and raised by the call when it is done and the lock is free.
 //!
-//! Order of locks: the state's before `turn`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
+//! Order of locks: the state's before `queue`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
 //! waits for the state is detached and holds no other lock of this file. The shuttle models of rust/kvpool-shuttle run this file.
 
 use std::cell::Cell;
@@ -67,30 +66,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// State that several threads use.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
-    /// Steps that wait for the state.
-    waiting: AtomicUsize,
-    /// Looks wait here while steps do.
-    turn: Mutex<()>,
-    no_step_waits: Condvar,
+    /// Calls that have ever waited, and which of them is the next to get the state. Changed with `queue` locked.
+    tickets: AtomicUsize,
+    serving: AtomicUsize,
+    queue: Mutex<()>,
+    served: Condvar,
 }
 
-/// What a call is for.
-#[derive(Clone, Copy, PartialEq)]
-enum Purpose {
-    Step,
-    Look,
-}
+/// The first place of the queue. Dropped, it is the next one's.
+struct Place<'a, T: Send>(&'a Locked<T>);
 
-/// A step that waits; no look goes in before it is dropped.
-struct Waiting<'a, T: Send>(&'a Locked<T>);
-
-impl<T: Send> Drop for Waiting<'_, T> {
+impl<T: Send> Drop for Place<'_, T> {
     fn drop(&mut self) {
-        if self.0.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Who saw a step wait is asleep, or has not locked yet and will look again.
-            drop(lock(&self.0.turn));
-            self.0.no_step_waits.notify_all();
-        }
+        let Locked { serving, queue, served, .. } = self.0;
+        let _queue = lock(queue);
+        serving.store(serving.load(Ordering::SeqCst).wrapping_add(1), Ordering::SeqCst);
+        served.notify_all();
     }
 }
 
@@ -98,53 +89,42 @@ impl<T: Send> Locked<T> {
     pub(crate) fn new(state: T) -> Self {
         Self {
             state: Mutex::new(state),
-            waiting: AtomicUsize::new(0),
-            turn: Mutex::new(()),
-            no_step_waits: Condvar::new(),
+            tickets: AtomicUsize::new(0),
+            serving: AtomicUsize::new(0),
+            queue: Mutex::new(()),
+            served: Condvar::new(),
         }
     }
 
-    fn announce(&self, purpose: Purpose) -> Option<Waiting<'_, T>> {
-        (purpose == Purpose::Step).then(|| {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            Waiting(self)
-        })
+    /// The state, if nobody has it or waits for it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let serving = self.serving.load(Ordering::SeqCst);
+        if serving != self.tickets.load(Ordering::SeqCst) { None } else { self.try_state() }
+    }
+
+    /// The state, if nobody has it.
+    fn try_state(&self) -> Option<MutexGuard<'_, T>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits for all that came before, detached.
+    fn queue_up(&self) -> Place<'_, T> {
+        let mut queue = lock(&self.queue);
+        let ticket = self.tickets.fetch_add(1, Ordering::SeqCst);
+        while self.serving.load(Ordering::SeqCst) != ticket {
+            queue = self.served.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Place(self)
     }
 
     /// Waits for the state, detached.
-    fn wait(&self, purpose: Purpose) -> MutexGuard<'_, T> {
-        let _waiting = self.announce(purpose);
+    fn wait(&self) -> MutexGuard<'_, T> {
+        let _first = self.queue_up();
         lock(&self.state)
-    }
-
-    /// A look lets steps that wait go first. A policy's own look is within a step, which is over only after it.
-    fn let_steps_go_first(&self, py: Python<'_>, purpose: Purpose) {
-        if purpose == Purpose::Look && self.waiting.load(Ordering::SeqCst) > 0 && !is_inside() {
-            py.detach(|| {
-                let mut turn = lock(&self.turn);
-                while self.waiting.load(Ordering::SeqCst) > 0 {
-                    turn = self.no_step_waits.wait(turn).unwrap_or_else(PoisonError::into_inner);
-                }
-            });
-        }
-    }
-}
-
-fn pass<T: Send, R: Send>(
-    py: Python<'_>,
-    locked: &Locked<T>,
-    purpose: Purpose,
-    size: usize,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> R {
-    locked.let_steps_go_first(py, purpose);
-    if size >= LONG {
-        return py.detach(|| call(&mut locked.wait(purpose)));
-    }
-    match locked.state.try_lock() {
-        Ok(mut state) => call(&mut state),
-        Err(TryLockError::Poisoned(state)) => call(&mut state.into_inner()),
-        Err(TryLockError::WouldBlock) => py.detach(|| call(&mut locked.wait(purpose))),
     }
 }
 
@@ -158,42 +138,13 @@ fn work_inside<T, R>(mut state: MutexGuard<'_, T>, call: impl FnOnce(&mut T) -> 
     }
 }
 
-fn pass_guarded<T: Send, R: Send>(
-    py: Python<'_>,
-    locked: &Locked<T>,
-    purpose: Purpose,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> PyResult<R> {
-    locked.let_steps_go_first(py, purpose);
-    let mut waiting = None;
-    loop {
-        match locked.state.try_lock() {
-            Ok(state) => {
-                drop(waiting);
-                return work_inside(state, call);
-            }
-            Err(TryLockError::Poisoned(state)) => return work_inside(state.into_inner(), call),
-            Err(TryLockError::WouldBlock) if is_inside() => {
-                let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
-                               a policy must not call its pool";
-                return Err(raise(py, "PolicyError", message));
-            }
-            // Waits for its turn detached, and tries again attached.
-            Err(TryLockError::WouldBlock) => {
-                waiting = waiting.or_else(|| locked.announce(purpose));
-                py.detach(|| drop(lock(&locked.state)));
-            }
-        }
-    }
-}
-
 /// Runs a short call on the locked state.
 pub(crate) fn enter<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    pass(py, locked, Purpose::Step, 0, call)
+    enter_measured(py, locked, |_| 0, call)
 }
 
 /// Runs a call of `size` blocks or tokens on the locked state, detached from the interpreter if that is long.
@@ -203,7 +154,7 @@ pub(crate) fn enter_sized<T: Send, R: Send>(
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    pass(py, locked, Purpose::Step, size, call)
+    if size < LONG { enter(py, locked, call) } else { py.detach(|| call(&mut locked.wait())) }
 }
 
 /// Runs a call whose size only the locked state knows.
@@ -213,12 +164,12 @@ pub(crate) fn enter_measured<T: Send, R: Send>(
     size: impl FnOnce(&T) -> usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if let Ok(mut state) = locked.state.try_lock()
+    if let Some(mut state) = locked.try_lock()
         && size(&state) < LONG
     {
         return call(&mut state);
     }
-    py.detach(|| call(&mut locked.wait(Purpose::Step)))
+    py.detach(|| call(&mut locked.wait()))
 }
 
 /// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
@@ -229,32 +180,27 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> PyResult<R> {
-    if guarded {
-        return pass_guarded(py, locked, Purpose::Step, call);
+    if !guarded {
+        return Ok(enter_sized(py, locked, size, call));
     }
-    Ok(pass(py, locked, Purpose::Step, size, call))
-}
-
-/// As [`enter_sized`], for those who only look: steps that wait go first.
-pub(crate) fn look<T: Send, R: Send>(
-    py: Python<'_>,
-    locked: &Locked<T>,
-    size: usize,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> R {
-    pass(py, locked, Purpose::Look, size, call)
-}
-
-/// As [`enter_guarded`], for those who only look: steps that wait go first.
-pub(crate) fn look_guarded<T: Send, R: Send>(
-    py: Python<'_>,
-    locked: &Locked<T>,
-    guarded: bool,
-    size: usize,
-    call: impl FnOnce(&mut T) -> R + Send,
-) -> PyResult<R> {
-    if guarded {
-        return pass_guarded(py, locked, Purpose::Look, call);
+    let mut first = None;
+    loop {
+        // A policy that calls into another pool goes before whoever waits for that: it holds its own.
+        let state = if first.is_some() || is_inside() { locked.try_state() } else { locked.try_lock() };
+        if let Some(state) = state {
+            drop(first);
+            return work_inside(state, call);
+        }
+        if is_inside() {
+            let message = "an eviction policy called into a pool that is busy, its own or another thread's: \
+                           a policy must not call its pool";
+            return Err(raise(py, "PolicyError", message));
+        }
+        // Waits for its turn detached, and tries again attached.
+        first = Some(py.detach(|| {
+            let first = first.unwrap_or_else(|| locked.queue_up());
+            drop(lock(&locked.state));
+            first
+        }));
     }
-    Ok(pass(py, locked, Purpose::Look, size, call))
 }

@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
-use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized, look, look_guarded};
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
@@ -127,32 +127,14 @@ impl PyBlockPool {
         }
     }
 
-    /// Runs a call of those who only look, which lets steps that wait go first.
-    fn read<R: Send>(
-        &self,
-        py: Python<'_>,
-        size: usize,
-        call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError> + Send,
-    ) -> PyResult<R> {
-        match &self.held {
-            Held::Own(pool) => {
-                let call = |pool: &mut _| call(&mut Entered::Own(pool));
-                look_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
-            }
-            Held::Tier(tiers, tier) => {
-                look(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)
-            }
-        }
-    }
-
     /// Runs a short look that cannot fail.
     fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Entered<'_>) -> R + Send) -> PyResult<R> {
-        self.read(py, 0, |pool| Ok(call(pool)))
+        self.run(py, 0, |pool| Ok(call(pool)))
     }
 
     /// What a ring holds.
     fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
-        self.read(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
+        self.run(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
     }
 
     /// Looks up something of one block.
@@ -379,7 +361,7 @@ impl PyBlockPool {
         max_blocks: Option<Int>,
     ) -> PyResult<PyProbe> {
         let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
-        Ok(self.read(py, chain.len(), |pool| pool.probe(chain, max))?.into())
+        Ok(self.run(py, chain.len(), |pool| pool.probe(chain, max))?.into())
     }
 
     /// Forgets the contents of blocks by id and returns how many were registered.
@@ -487,7 +469,7 @@ impl PyBlockPool {
     /// Returns how many blocks of a tenant with limits are cached or in use.
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
-        self.read(py, 0, |pool| pool.tenant_blocks(tenant))
+        self.run(py, 0, |pool| pool.tenant_blocks(tenant))
     }
 
     /// Returns how many blocks are retained how, or None without retention.
@@ -497,7 +479,7 @@ impl PyBlockPool {
 
     /// Returns what the pool's traffic says of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.read(py, LONG, |pool| Ok(pool.advice()))?;
+        let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
@@ -529,12 +511,12 @@ impl PyBlockPool {
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.read(py, LONG, |pool| Ok(pool.free_order()))?))
+        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.read(py, LONG, |pool| Ok(pool.eviction_order()))?))
+        Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
     }
 
     /// Returns the events since the last call, and how many were lost before them.
@@ -572,12 +554,12 @@ impl PyBlockPool {
     /// One number for the state of the pool, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
-        self.read(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
+        self.run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 
     /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.read(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
+        self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }
 
     /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
@@ -600,8 +582,10 @@ impl PyBlockPool {
     /// Recounts every invariant of the pool and its parts from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         match &self.held {
-            Held::Own(_) => self.read(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),
-            Held::Tier(tiers, _) => look(py, tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py),
+            Held::Own(_) => self.run(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),
+            Held::Tier(tiers, _) => {
+                enter_sized(py, tiers, LONG, |tiers| tiers.check_invariants()).or_raise(py)
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{IdsOut, Int, after_step_of, count, ids, int, tokens};
-use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized, look};
+use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
@@ -280,7 +280,7 @@ impl PySequences {
     fn stats(&self, py: Python<'_>, #[pyo3(from_py_with = int)] tier: i128) -> PyResult<PyPoolStats> {
         let tier = count(py, "tier", tier)?;
         let stats = |sequences: &mut Sequences| Ok::<_, SequenceError>(sequences.tiers().pool(tier)?.stats());
-        Ok(look(py, &self.inner, 0, stats).or_raise(py)?.into())
+        Ok(enter(py, &self.inner, stats).or_raise(py)?.into())
     }
 
     /// Returns the events of a tier since the last call, and how many were lost before them.
@@ -291,13 +291,13 @@ impl PySequences {
         #[pyo3(from_py_with = int)] tier: i128,
     ) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
-        let batch = look(py, &self.inner, 0, |sequences| sequences.take_events(tier)).or_raise(py)?;
+        let batch = enter(py, &self.inner, |sequences| sequences.take_events(tier)).or_raise(py)?;
         events(py, &batch)
     }
 
     /// Recounts tiers, tables and swaps from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        look(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
+        enter_sized(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, sequence: Int) -> PyResult<bool> {

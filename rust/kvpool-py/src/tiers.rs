@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::convert::{Int, block, blocks, count, int, shown};
-use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized, look};
+use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
@@ -171,7 +171,7 @@ impl PyTieredPool {
 
     /// Recounts pools, planned copies and swaps from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        look(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
+        enter_sized(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {

@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, Text, after_step_of, blocks, count, counts, float, ids, int, tokens};
-use crate::enter::{LONG, Locked, enter_guarded, enter_measured, look_guarded};
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
@@ -59,16 +59,6 @@ impl PyCacheManager {
         call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
     ) -> PyResult<R> {
         enter_guarded(py, &self.inner, self.health.is_some(), size, call)
-    }
-
-    /// Runs a call of those who only look, which lets steps that wait go first.
-    fn look<R: Send>(
-        &self,
-        py: Python<'_>,
-        size: usize,
-        call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
-    ) -> PyResult<R> {
-        look_guarded(py, &self.inner, self.health.is_some(), size, call)
     }
 
     /// Runs an operation whose size only the manager knows.
@@ -210,7 +200,7 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyProbe> {
         let cursor = self.prompt(py, prompt, extra)?;
-        Ok(self.look(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
+        Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
@@ -355,7 +345,7 @@ impl PyCacheManager {
     /// Returns the counters and gauges of the host tier's pool, or None if there is none.
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut Journaled<CacheManager>| manager.tiers().pool(1).ok().map(BlockPool::stats);
-        Ok(self.look(py, 0, host)?.map(Into::into))
+        Ok(self.enter(py, 0, host)?.map(Into::into))
     }
 
     /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
@@ -474,24 +464,24 @@ impl PyCacheManager {
     /// Returns how many blocks of a tenant with limits are cached or in use.
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
-        self.look(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
+        self.enter(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
     }
 
     /// Returns how many blocks are retained how, or None without retention.
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
-        Ok(self.look(py, 0, |manager| manager.retention_stats())?.map(Into::into))
+        Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
     /// Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let advice = self.look(py, LONG, |manager| manager.advice())?;
+        let advice = self.enter(py, LONG, |manager| manager.advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
     /// Says why a request had to compute what it did when it was admitted or resumed last.
     fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
         let id = request_ref(request_id)?;
-        Ok(PyExplanation(self.look(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
+        Ok(PyExplanation(self.enter(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
     }
 
     /// Raises ``PolicyError`` if the manager's policy is written in Python and has failed.
@@ -551,7 +541,7 @@ impl PyCacheManager {
     /// Returns state and token counts of a request.
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
-        Ok(self.look(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
+        Ok(self.enter(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
     /// Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -578,42 +568,42 @@ impl PyCacheManager {
 
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let batch = self.look(py, 0, |manager| manager.apply(op::TakeEvents))?;
+        let batch = self.enter(py, 0, |manager| manager.apply(op::TakeEvents))?;
         events(py, &batch)
     }
 
     /// Returns the manager's counters and gauges.
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
-        let (stats, misses) = self.look(py, 0, |manager| (manager.stats(), manager.misses()))?;
+        let (stats, misses) = self.enter(py, 0, |manager| (manager.stats(), manager.misses()))?;
         Ok(PyManagerStats::new(stats, misses))
     }
 
     /// Returns how far the journal has come, or None without one.
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
-        self.look(py, 0, |manager| manager.journal().map(Into::into))
+        self.enter(py, 0, |manager| manager.journal().map(Into::into))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
-        journal::wait(py, self.look(py, 0, Journaled::start_flush)?);
-        let error = self.look(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
+        journal::wait(py, self.enter(py, 0, Journaled::start_flush)?);
+        let error = self.enter(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
         journal::check_flushed(py, error)
     }
 
     /// Returns what a ring holds, as the bytes of a file; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.look(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
+        Ok(self.enter(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
     /// Writes what a ring holds to a new file.
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        journal::save(py, self.look(py, LONG, Journaled::journal_image)?, &path)
+        journal::save(py, self.enter(py, LONG, Journaled::journal_image)?, &path)
     }
 
     /// Blocks of the pool, null block included.
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
-        self.look(py, 0, |manager| manager.pool().num_blocks())
+        self.enter(py, 0, |manager| manager.pool().num_blocks())
     }
 
     /// Tokens per block.
@@ -625,33 +615,33 @@ impl PyCacheManager {
     /// Blocks that an allocation can take now: free and cached-free.
     #[getter]
     fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
-        self.look(py, 0, |manager| manager.pool().num_available())
+        self.enter(py, 0, |manager| manager.pool().num_available())
     }
 
     /// The current epoch: 0, plus one per bump.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.look(py, 0, |manager| manager.pool().epoch())
+        self.enter(py, 0, |manager| manager.pool().epoch())
     }
 
     /// Returns the free blocks in the order in which they will be handed out.
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.look(py, LONG, |manager| manager.pool().free_order())?))
+        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
     }
 
     /// Returns the cached-free blocks in the order in which they would be evicted.
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        Ok(ids(&self.look(py, LONG, |manager| manager.pool().eviction_order())?))
+        Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.look(py, LONG, |manager| manager.unrecorded(Recordable::digest))
+        self.enter(py, LONG, |manager| manager.unrecorded(Recordable::digest))
     }
 
     /// Returns the same digest, counted anew from every block.
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.look(py, LONG, |manager| manager.state_digest_from_scratch())
+        self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
     /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
@@ -663,26 +653,26 @@ impl PyCacheManager {
     /// Why the manager refuses all work, if it does.
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.look(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
+        self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
     /// Recounts the pool and every request from scratch.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        self.look(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
+        self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }
 
     fn __contains__(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = request_ref(request_id)?;
-        self.look(py, 0, |manager| manager.contains(id))
+        self.enter(py, 0, |manager| manager.contains(id))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let stats = self.look(py, 0, |manager| manager.stats())?;
+        let stats = self.enter(py, 0, |manager| manager.stats())?;
         Ok(stats.running + stats.preempted + stats.swapped + stats.moving)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let stats = self.look(py, 0, |manager| manager.stats())?;
+        let stats = self.enter(py, 0, |manager| manager.stats())?;
         Ok(format!(
             "CacheManager(running={}, preempted={}, available={} of {} blocks)",
             stats.running,
