@@ -32,9 +32,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader")
-#: Those that read what others wrote.
-READERS: Final = {"trace_reader", "journal_reader"}
+TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
+#: Those of other crates than the core, with the feature that builds them.
+FEATURES: Final = {"trace_reader": "readers", "journal_reader": "readers", "vllm_pool": "vllm"}
 #: Longer inputs mean longer cases, not other ones; a file of a trace or a journal is longer than any.
 LONGEST: Final = {"trace_reader": 2048, "journal_reader": 2048}
 #: Inputs of a committed corpus, at most.
@@ -106,7 +106,7 @@ def build(
     """Builds targets of a tree, or the driver: commands that run them."""
     common = ["build", "--locked", "--quiet", "--profile", "fuzz", "-p", "kvpool-fuzz", "--target-dir", str(target_dir)]
     # The targets of the core need nothing else built.
-    features = ["readers"] if READERS & set(targets) else []
+    features = sorted({FEATURES[target] for target in targets if target in FEATURES})
     common += ["--no-default-features"]
     if driver:
         cargo([*common, "--features", ",".join(features), "--bin", "kvpool-fuzz"], tree, environment)

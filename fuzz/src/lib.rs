@@ -8,6 +8,7 @@
 //! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: its calls, and what vLLM writes by hand | a model of vLLM's pool |
 //!
 //! The bytes are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
 //! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
@@ -29,6 +30,8 @@ pub mod targets;
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
 pub use minimize::minimize;
 pub use shrink::shrink;
+#[cfg(feature = "vllm")]
+use targets::vllm_pool::VllmPool;
 use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
@@ -62,24 +65,43 @@ pub struct Target {
     pub report: fn(&[u8]) -> Result<(), Box<Report>>,
 }
 
+impl Target {
+    const fn machine<M: Machine>(name: &'static str) -> Self {
+        Self { name, check: check::<M>, report: report::<M> }
+    }
+}
+
+const FREE_LIST: Target = Target::machine::<FreeList>("free_list");
+const INDEX: Target = Target::machine::<Index>("index");
+const POOL: Target = Target::machine::<Pool>("pool");
+const MANAGER: Target = Target::machine::<Manager>("manager");
+#[cfg(feature = "readers")]
+const TRACE_READER: Target = Target {
+    name: "trace_reader",
+    check: trace_reader::run,
+    report: |data| report_file(data, trace_reader::run),
+};
+#[cfg(feature = "readers")]
+const JOURNAL_READER: Target = Target {
+    name: "journal_reader",
+    check: journal_reader::run,
+    report: |data| report_file(data, journal_reader::run),
+};
+#[cfg(feature = "vllm")]
+const VLLM_POOL: Target = Target::machine::<VllmPool>("vllm_pool");
+
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { name: "free_list", check: check::<FreeList>, report: report::<FreeList> },
-    Target { name: "index", check: check::<Index>, report: report::<Index> },
-    Target { name: "pool", check: check::<Pool>, report: report::<Pool> },
-    Target { name: "manager", check: check::<Manager>, report: report::<Manager> },
+    FREE_LIST,
+    INDEX,
+    POOL,
+    MANAGER,
     #[cfg(feature = "readers")]
-    Target {
-        name: "trace_reader",
-        check: trace_reader::run,
-        report: |data| report_file(data, trace_reader::run),
-    },
+    TRACE_READER,
     #[cfg(feature = "readers")]
-    Target {
-        name: "journal_reader",
-        check: journal_reader::run,
-        report: |data| report_file(data, journal_reader::run),
-    },
+    JOURNAL_READER,
+    #[cfg(feature = "vllm")]
+    VLLM_POOL,
 ];
 
 fn check<M: Machine>(data: &[u8]) -> Result<(), Failure> {
@@ -114,32 +136,38 @@ fn tell(target: &Target, data: &[u8]) {
 
 /// `FreeBlockList` by operation bytes.
 pub fn free_list(data: &[u8]) {
-    tell(&TARGETS[0], data);
+    tell(&FREE_LIST, data);
 }
 
 /// `PrefixIndex` by operation bytes.
 pub fn index(data: &[u8]) {
-    tell(&TARGETS[1], data);
+    tell(&INDEX, data);
 }
 
 /// `BlockPool` by operation bytes.
 pub fn pool(data: &[u8]) {
-    tell(&TARGETS[2], data);
+    tell(&POOL, data);
 }
 
 /// `CacheManager` by operation bytes.
 pub fn manager(data: &[u8]) {
-    tell(&TARGETS[3], data);
+    tell(&MANAGER, data);
 }
 
 /// The readers of traces.
 #[cfg(feature = "readers")]
 pub fn trace_reader(data: &[u8]) {
-    tell(&TARGETS[4], data);
+    tell(&TRACE_READER, data);
 }
 
 /// The reader and the replay of journals.
 #[cfg(feature = "readers")]
 pub fn journal_reader(data: &[u8]) {
-    tell(&TARGETS[5], data);
+    tell(&JOURNAL_READER, data);
+}
+
+/// `kvpool_vllm::Pool` by operation bytes.
+#[cfg(feature = "vllm")]
+pub fn vllm_pool(data: &[u8]) {
+    tell(&VLLM_POOL, data);
 }

@@ -7,7 +7,9 @@ use std::fs;
 use std::path::Path;
 
 use kvpool_fuzz::random::Inputs;
-use kvpool_fuzz::targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
+use kvpool_fuzz::targets::{
+    free_list::FreeList, index::Index, manager::Manager, pool::Pool, vllm_pool::VllmPool,
+};
 use kvpool_fuzz::{Case, Machine};
 
 /// The longest case of the first inputs of a seed.
@@ -24,6 +26,7 @@ fn the_rendered_tests_are_what_cases_are_written_as() {
         ("index", text::<Index>()),
         ("pool", text::<Pool>()),
         ("manager", text::<Manager>()),
+        ("vllm_pool", text::<VllmPool>()),
     ];
     for (name, text) in texts {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/rendered/{name}.rs"));
@@ -44,4 +47,4 @@ macro_rules! rendered {
     };
 }
 
-rendered!(free_list index pool manager);
+rendered!(free_list index pool manager vllm_pool);
