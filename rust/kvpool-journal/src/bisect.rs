@@ -1,7 +1,6 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use kvpool_record::{Entry, JournalReader, ManagerOperation, PoolOperation, Subject as Kind};
-use kvpool_vllm::VllmOperation;
+use kvpool_record::{Entry, JournalReader, ManagerOperation, PoolOperation, Subject as Kind, VllmOperation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

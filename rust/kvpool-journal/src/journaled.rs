@@ -14,11 +14,13 @@
 use std::fmt;
 use std::ops::Deref;
 
-use kvpool::{BlockPool, CacheManager, ManagerConfig, ManagerError, PoolConfig, PoolError};
+use kvpool::{BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 use kvpool_record::{
     Check, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
+    VllmOperation,
 };
+use kvpool_vllm::{Pool, VllmError};
 use serde::Serialize;
 
 /// What a journal can be kept of.
@@ -48,7 +50,8 @@ pub trait Recordable: Sized {
     fn is_poisoned(&self) -> bool;
 }
 
-/// One operation, as plain data: those of pools are in [`crate::ops::pool`], those of managers in [`crate::ops::manager`].
+/// One operation, as plain data: those of pools are in [`crate::ops::pool`], those of managers in [`crate::ops::manager`], those of
+/// vLLM's pools in [`crate::ops::vllm`].
 pub trait Operation<S: Recordable>: Sized {
     /// What it answers.
     type Answer: Outcome;
@@ -252,5 +255,40 @@ impl Recordable for CacheManager {
 
     fn is_poisoned(&self) -> bool {
         self.poison_reason().is_some()
+    }
+}
+
+/// What a [`Pool`] of vLLM's is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct VllmConfig {
+    /// Its blocks, the null block included.
+    pub num_blocks: usize,
+    /// Whether it keeps hashes.
+    pub caching: bool,
+    /// The order of eviction.
+    pub policy: EvictionPolicy,
+}
+
+/// Without digests: each operation has the check of its answer, and the order of reuse shows in every allocation.
+impl Recordable for Pool {
+    type Config = VllmConfig;
+    type Watch = ();
+    type Error = VllmError;
+    type Record = VllmOperation;
+
+    fn create(config: VllmConfig, (): &(), _: bool) -> Result<Self, VllmError> {
+        Self::with_policy(config.num_blocks, config.caching, config.policy)
+    }
+
+    fn header(config: &VllmConfig, (): &(), journal: JournalConfig) -> JournalHeader {
+        JournalHeader::of_vllm_pool(config.num_blocks, config.policy, config.caching, journal)
+    }
+
+    fn digest(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.core().poison_reason().is_some()
     }
 }

@@ -1,7 +1,7 @@
 //! Journals of kvpool: every call that changes a pool or a manager, written down, and run again bit by bit.
 //!
-//! - [`Journaled`] is a [`kvpool::BlockPool`] or a [`kvpool::CacheManager`] that records: what changes it goes through
-//!   [`Journaled::apply`], as one of the operations of [`ops`]. Pools and managers know nothing of it.
+//! - [`Journaled`] is a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`] that records: what changes it
+//!   goes through [`Journaled::apply`], as one of the operations of [`ops`]. Pools and managers know nothing of it.
 //! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
 //!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
 //!   is in a journal.
@@ -30,12 +30,12 @@ mod words;
 pub use bisect::{Divergence, bisect, compare};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
-pub use journaled::{Journaled, Operation, Recordable};
+pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
 pub use kvpool_record::{
     ChainRecord, Check, ContentKey, Entry, Flush, HintsRecord, Ids, Journal, JournalConfig, JournalError,
     JournalHeader, JournalReader, Keys, LinkRecord, MAGIC, ManagerOperation, Name, Outcome, Packed, Planned,
     PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail,
-    create_file,
+    VllmOperation, create_file,
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;

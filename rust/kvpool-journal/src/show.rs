@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvpool_record::{Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail};
-use kvpool_vllm::VllmOperation;
+use kvpool_record::{
+    Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail, VllmOperation,
+};
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;

@@ -1,7 +1,6 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use kvpool_record::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows};
-use kvpool_vllm::VllmOperation;
+use kvpool_record::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, VllmOperation};
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {

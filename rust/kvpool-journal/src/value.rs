@@ -7,6 +7,8 @@ use kvpool::{
 };
 use kvpool_vllm::Removed;
 
+use crate::ops::vllm::Ids;
+
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
@@ -160,5 +162,11 @@ impl ToValue for TransferPlan {
 impl ToValue for Removed {
     fn value(&self) -> Value {
         Value::List(vec![Value::Bytes(self.key.as_bytes().to_vec()), Value::Flag(self.last_copy)])
+    }
+}
+
+impl<T: AsRef<[u32]>> ToValue for Ids<T> {
+    fn value(&self) -> Value {
+        Value::List(self.0.as_ref().iter().map(|&block| Value::Number(block.into())).collect())
     }
 }

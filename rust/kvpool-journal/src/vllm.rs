@@ -2,46 +2,41 @@
 
 use hashbrown::HashMap;
 use kvpool::{BlockId, InvariantViolation};
-use kvpool_record::{Check, JournalHeader, Outcome};
-use kvpool_vllm::{Pool, Start, VllmError, VllmOperation};
+use kvpool_record::{Check, JournalHeader, Outcome, VllmOperation};
+use kvpool_vllm::{Pool, Start, VllmError};
 
 use crate::error::ReplayError;
+use crate::journaled::{Journaled, Recordable, VllmConfig};
+use crate::ops::vllm as op;
 use crate::subject::{Answer, Step, Subject, memory};
-use crate::value::{ToValue, Value};
+use crate::value::ToValue;
 
 /// A pool of vLLM's that a journal is replayed on.
 #[derive(Debug)]
 pub struct VllmSubject {
-    pool: Pool,
+    pool: Journaled<Pool>,
     /// Blocks of the recorded run -> blocks of this one, where operations run on their own.
     renamed: HashMap<u32, u32>,
 }
 
-/// Block ids as an answer.
-#[derive(Debug)]
-struct Ids(Vec<u32>);
-
-impl ToValue for Ids {
-    fn value(&self) -> Value {
-        Value::List(self.0.iter().map(|&block| Value::Number(block.into())).collect())
-    }
+fn config(header: &JournalHeader) -> Result<VllmConfig, ReplayError> {
+    let config = header.pool_config(kvpool_policies::ALL)?;
+    let (num_blocks, policy) = (config.num_blocks, config.eviction);
+    Ok(VllmConfig { num_blocks, caching: header.caching, policy })
 }
 
-impl Outcome for Ids {
-    fn add_to(&self, check: &mut Check) {
-        self.0.iter().for_each(|&block| check.add(block.into()));
-    }
-}
-
-fn answered(result: &(impl Outcome + ToValue + std::fmt::Debug), blocks: &[u32], refused: bool) -> Answer {
+fn answered(result: &(impl Outcome + ToValue + std::fmt::Debug)) -> Answer {
     Answer {
         check: Check::of(result),
-        refused,
-        blocks: blocks.iter().copied().map(BlockId::new).collect(),
-        swap: None,
         told: format!("{result:?}"),
         value: result.value(),
+        ..Answer::default()
     }
+}
+
+/// Blocks that were handed out.
+fn ids(blocks: &[u32]) -> Vec<BlockId> {
+    blocks.iter().copied().map(BlockId::new).collect()
 }
 
 fn fallible<T: Outcome + ToValue + std::fmt::Debug>(result: &Result<T, VllmError>) -> Answer {
@@ -49,21 +44,19 @@ fn fallible<T: Outcome + ToValue + std::fmt::Debug>(result: &Result<T, VllmError
         Ok(answer) => format!("{answer:?}"),
         Err(error) => format!("refused: {error}"),
     };
-    Answer { told, ..answered(result, &[], result.is_err()) }
+    Answer { told, refused: result.is_err(), ..answered(result) }
 }
 
 impl Subject for VllmSubject {
     type Operation = VllmOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config(kvpool_policies::ALL)?;
-        let pool = Pool::with_policy(config.num_blocks, header.caching, config.eviction)?;
-        Ok(Self { pool, renamed: HashMap::new() })
+        let pool = Pool::create(config(header)?, &(), false)?;
+        Ok(Self { pool: pool.into(), renamed: HashMap::new() })
     }
 
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let config = header.pool_config(kvpool_policies::ALL)?;
-        let pool = Pool::with_journal(config.num_blocks, header.caching, config.eviction, memory()?)?;
+        let pool = Journaled::with_journal(config(header)?, memory()?)?;
         Ok(Self { pool, renamed: HashMap::new() })
     }
 
@@ -75,59 +68,48 @@ impl Subject for VllmSubject {
         use VllmOperation as O;
         let pool = &mut self.pool;
         Ok(match operation {
-            O::Allocate { blocks } => {
+            &O::Allocate { blocks } => {
                 let mut out = Vec::new();
-                let result = pool.allocate(*blocks, &mut out, None).map(|()| Ids(out.clone()));
-                Answer { blocks: out.into_iter().map(BlockId::new).collect(), ..fallible(&result) }
+                let answer = fallible(&pool.apply(op::Allocate { blocks, out: &mut out, removed: None }));
+                Answer { blocks: ids(&out), ..answer }
             }
-            O::Claim { blocks } => fallible(&pool.claim(blocks, None)),
-            O::Touch { blocks } => fallible(&pool.touch(blocks)),
-            O::Free { blocks } => fallible(&pool.free(blocks.iter().copied())),
-            O::Unpin { blocks } => fallible(&pool.unpin(blocks)),
-            O::InsertHash { key, block, num_tokens, depth, parent } => {
-                let is_new = pool.insert_hash_behind(*key, *block, *num_tokens, *depth, parent.as_ref());
-                answered(&is_new, &[], false)
+            O::Claim { blocks } => fallible(&pool.apply(op::Claim { blocks, removed: None })),
+            O::Touch { blocks } => fallible(&pool.apply(op::Touch { blocks })),
+            O::Free { blocks } => fallible(&pool.apply(op::Free { blocks: blocks.iter().copied() })),
+            O::Unpin { blocks } => fallible(&pool.apply(op::Unpin { blocks })),
+            &O::InsertHash { key, block, num_tokens, depth, ref parent } => {
+                let parent = parent.as_ref();
+                answered(&pool.apply(op::InsertHash { key, block, num_tokens, depth, parent }))
             }
             O::CacheFull { first, before, blocks, keys, block_size } => {
-                let start = Start { first: *first, before: *before };
-                let key_of = |position: usize| keys.get(position).copied().flatten();
-                fallible(&pool.cache_full(start, blocks, key_of, *block_size, &mut Vec::new(), None))
+                fallible(&pool.apply(op::CacheFull {
+                    start: Start { first: *first, before: *before },
+                    blocks,
+                    key_of: |position: usize| keys.get(position).copied().flatten(),
+                    block_size: *block_size,
+                    removed: &mut Vec::new(),
+                    stored: None,
+                }))
             }
-            O::InsertInIndex { key, block } => fallible(&pool.insert_in_index(*key, *block)),
-            O::RemoveFromIndex { key, block } => answered(&pool.remove_from_index(key, *block), &[], false),
-            O::ClearIndex => {
-                pool.clear_index();
-                answered(&(), &[], false)
+            &O::InsertInIndex { key, block } => fallible(&pool.apply(op::InsertInIndex { key, block })),
+            &O::RemoveFromIndex { key, block } => answered(&pool.apply(op::RemoveFromIndex { key, block })),
+            O::ClearIndex => answered(&pool.apply(op::ClearIndex)),
+            &O::RemoveHashes { block } => answered(&pool.apply(op::RemoveHashes { block })),
+            &O::MoveHashes { from, to } => fallible(&pool.apply(op::MoveHashes { from, to })),
+            &O::Evict { block, reuse_first } => fallible(&pool.apply(op::Evict { block, reuse_first })),
+            O::Reset => answered(&pool.apply(op::Reset)),
+            &O::SetRefCount { block, count } => answered(&pool.apply(op::SetRefCount { block, count })),
+            &O::SetHash { block, key, num_tokens } => {
+                answered(&pool.apply(op::SetHash { block, key, num_tokens }))
             }
-            O::RemoveHashes { block } => answered(&pool.remove_hashes(*block), &[], false),
-            O::MoveHashes { from, to } => fallible(&pool.move_hashes(*from, *to)),
-            O::Evict { block, reuse_first } => fallible(&pool.evict(*block, *reuse_first)),
-            O::Reset => answered(&pool.reset(), &[], false),
-            O::SetRefCount { block, count } => {
-                pool.set_ref_count(*block, *count);
-                answered(&(), &[], false)
+            &O::ResetHash { block } => answered(&pool.apply(op::ResetHash { block })),
+            &O::ChainGroup { group } => answered(&pool.apply(op::ChainGroup { group })),
+            &O::QueuePop { blocks } => {
+                let taken = pool.apply(op::PopFromQueue { blocks });
+                Answer { blocks: ids(&taken.0), ..answered(&taken) }
             }
-            O::SetHash { block, key, num_tokens } => {
-                pool.set_hash(*block, *key, *num_tokens);
-                answered(&(), &[], false)
-            }
-            O::ResetHash { block } => {
-                pool.reset_hash(*block);
-                answered(&(), &[], false)
-            }
-            O::ChainGroup { group } => {
-                pool.chain_group(*group);
-                answered(&(), &[], false)
-            }
-            O::QueuePop { blocks } => {
-                let out = pool.pop_from_queue(*blocks);
-                answered(&Ids(out.clone()), &out, false)
-            }
-            O::QueueRemove { block } => answered(&pool.remove_from_queue(*block), &[], false),
-            O::QueuePush { blocks, front } => {
-                pool.push_to_queue(blocks, *front);
-                answered(&(), &[], false)
-            }
+            &O::QueueRemove { block } => answered(&pool.apply(op::RemoveFromQueue { block })),
+            &O::QueuePush { ref blocks, front } => answered(&pool.apply(op::PushToQueue { blocks, front })),
         })
     }
 

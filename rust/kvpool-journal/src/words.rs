@@ -8,9 +8,9 @@ use std::fmt::Write;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_record::{
     ChainRecord, HintsRecord, Ids, Keys, LinkRecord, ManagerOperation, Name, Planned, PoolOperation,
-    RangeRecord, RetentionRecord, Rows,
+    RangeRecord, RetentionRecord, Rows, VllmOperation,
 };
-use kvpool_vllm::{Key, VllmOperation};
+use kvpool_vllm::Key;
 
 /// Items of a list that are shown.
 const SHOWN: usize = 8;

@@ -19,7 +19,7 @@ pub enum Subject {
     Pool,
     /// A [`kvpool::CacheManager`].
     Manager,
-    /// The pool of the crate `kvpool-vllm`.
+    /// A [`kvpool_vllm::Pool`].
     VllmPool,
 }
 
@@ -92,7 +92,7 @@ impl JournalHeader {
         }
     }
 
-    /// The header of a pool of `kvpool-vllm`, whose keys vLLM hashed.
+    /// The header of a [`kvpool_vllm::Pool`], whose keys vLLM hashed.
     #[must_use]
     pub fn of_vllm_pool(
         num_blocks: usize,

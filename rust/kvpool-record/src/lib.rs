@@ -1,10 +1,10 @@
 //! What a journal of kvpool is made of: every call that changes a pool or a manager, written down so that it can be replayed
 //! bit by bit.
 //!
-//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`]), a check of what was answered ([`Check`]), and
-//! where both go: a bounded ring in memory, or a thread that writes ([`Journal`]); and how they are read back
+//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`], [`VllmOperation`]), a check of what was answered
+//! ([`Check`]), and where both go: a bounded ring in memory, or a thread that writes ([`Journal`]); and how they are read back
 //! ([`JournalReader`]). The crate `kvpool-journal` wraps pools and managers so that they are recorded, and replays, bisects,
-//! shrinks and exports what was. This one is apart from it for the pool of `kvpool-vllm`, which records itself.
+//! shrinks and exports what was. This one is the format: it runs nothing.
 //!
 //! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
 //!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
@@ -31,6 +31,7 @@ mod outcome;
 mod packed;
 mod settings;
 mod sink;
+mod vllm;
 mod writer;
 
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
@@ -44,6 +45,7 @@ pub use operation::{
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
+pub use vllm::VllmOperation;
 pub use writer::{Flush, QUEUE_BYTES};
 
 use std::collections::VecDeque;

@@ -4,6 +4,8 @@
 use std::fmt;
 
 use kvpool::{BlockHash, Name};
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
 
 use crate::error::VllmError;
 
@@ -157,5 +159,19 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.digest().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, "/{}", self.group())
+    }
+}
+
+// Journals have keys whole: the same key has to lead to the same block.
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = serde_bytes::ByteBuf::deserialize(deserializer)?;
+        Self::from_bytes(&bytes).map_err(D::Error::custom)
     }
 }

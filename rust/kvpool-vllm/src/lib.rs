@@ -41,7 +41,6 @@ pub use error::VllmError;
 pub use key::Key;
 pub use last_hit::LastHit;
 pub use pool::history::Start;
-pub use pool::journal::VllmOperation;
 pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
 pub use slots::{Demand, Slots};

@@ -1,6 +1,7 @@
 //! Calls of vLLM's pool: Rust calls `kvpool_vllm::Pool`, Python the class behind the plug-in's `BlockPool`.
 
-use kvpool_vllm::{Key, VllmOperation};
+use kvpool_record::VllmOperation;
+use kvpool_vllm::Key;
 
 use super::source::Source;
 use super::text::hex;

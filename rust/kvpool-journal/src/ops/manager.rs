@@ -26,7 +26,9 @@ fn range_records(ranges: &[RetentionRange]) -> Vec<RangeRecord> {
     ranges.iter().map(RangeRecord::from).collect()
 }
 
-operations! { CacheManager, ManagerError, ManagerOperation;
+type Answer<T> = Result<T, ManagerError>;
+
+operations! { CacheManager, Answer, ManagerOperation;
     /// [`CacheManager::resume`].
     Resume<'a> { request: RequestRef<'a> } -> Admission,
         |manager| manager.resume(request),

@@ -7,6 +7,7 @@
 pub mod manager;
 pub mod pool;
 mod step;
+pub mod vllm;
 
 use kvpool_record::Journal;
 
@@ -35,21 +36,21 @@ macro_rules! operation {
     };
 }
 
-/// Operations whose record is taken before they run: their fields, the answer, how they run, and the record.
+/// Operations whose record is taken before they run: their fields, the answer, how they run, and the record, which may be none.
 macro_rules! operations {
-    ($subject:ty, $error:ty, $record:ty; $(
+    ($subject:ty, $answers:ident, $record:ty; $(
         $(#[$doc:meta])*
         $name:ident $(<$life:lifetime>)? { $($field:ident: $kind:ty),* } -> $answer:ty, $run:expr, $written:expr;
     )*) => { $(
         super::operation!($(#[$doc])* $name $(<$life>)? { $($field: $kind),* });
 
         impl $(<$life>)? crate::Operation<$subject> for $name $(<$life>)? {
-            type Answer = Result<$answer, $error>;
-            type Before = $record;
+            type Answer = $answers<$answer>;
+            type Before = Option<$record>;
 
-            fn before(&self, subject: &$subject, journal: &mut kvpool_record::Journal) -> $record {
+            fn before(&self, subject: &$subject, journal: &mut kvpool_record::Journal) -> Self::Before {
                 let Self { $($field),* } = *self;
-                super::of(subject, journal, $written)
+                super::of(subject, journal, $written).into()
             }
 
             #[inline]
@@ -59,12 +60,12 @@ macro_rules! operations {
             }
 
             fn record(
-                before: $record,
+                before: Self::Before,
                 _: &$subject,
                 _: &mut kvpool_record::Journal,
                 _: &Self::Answer,
             ) -> Option<$record> {
-                Some(before)
+                before
             }
         }
     )* };

@@ -9,7 +9,9 @@ use kvpool_record::{ChainRecord, Ids, Journal, LinkRecord, PoolOperation};
 use super::operations;
 use crate::Operation;
 
-operations! { BlockPool, PoolError, PoolOperation;
+type Answer<T> = Result<T, PoolError>;
+
+operations! { BlockPool, Answer, PoolOperation;
     /// [`BlockPool::allocate`].
     Allocate { blocks: usize } -> Vec<BlockId>,
         |pool| pool.allocate(blocks), |_, _| PoolOperation::Allocate { blocks };

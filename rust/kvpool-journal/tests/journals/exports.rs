@@ -8,9 +8,9 @@ use kvpool::{
 };
 use kvpool_journal::{
     EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
-    ReplayError, export, ops,
+    ReplayError, VllmOperation, export, ops,
 };
-use kvpool_vllm::{Key, Pool, Start, VllmOperation};
+use kvpool_vllm::{Key, Start};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -170,13 +170,20 @@ fn an_export_goes_out_as_it_is_made() {
 /// Rust can ask vLLM's pool for what Python has no call for.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
-    let mut pool = Pool::with_journal(9, true, EvictionPolicy::LRU, ring(0)).unwrap();
+    let mut pool = super::vllm::recorded(9, true, EvictionPolicy::LRU);
     let mut held = Vec::new();
-    pool.allocate(2, &mut held, None).unwrap();
+    pool.apply(ops::vllm::Allocate { blocks: 2, out: &mut held, removed: None }).unwrap();
     // Refused, so it is left out.
-    pool.touch(&[99]).unwrap_err();
-    let keys = |at: usize| Key::new(&[7; 32], at as u32).ok();
-    pool.cache_full(Start::at(0), &held, keys, 4, &mut Vec::new(), None).unwrap();
+    pool.apply(ops::vllm::Touch { blocks: &[99] }).unwrap_err();
+    pool.apply(ops::vllm::CacheFull {
+        start: Start::at(0),
+        blocks: &held,
+        key_of: |at: usize| Key::new(&[7; 32], at as u32).ok(),
+        block_size: 4,
+        removed: &mut Vec::new(),
+        stored: None,
+    })
+    .unwrap();
     let image = pool.take_journal().unwrap().image().unwrap();
     assert!(exported(&image, Language::Rust).is_ok());
     let refused = exported(&image, Language::Python).unwrap_err();
@@ -273,7 +280,7 @@ fn scripted_pool() -> Vec<u8> {
 }
 
 fn scripted_vllm() -> Vec<u8> {
-    let mut pool = Pool::with_journal(14, true, EvictionPolicy::S3_FIFO, ring(0)).unwrap();
+    let mut pool = super::vllm::recorded(14, true, EvictionPolicy::S3_FIFO);
     super::vllm::run(&mut pool, &script(174, 1));
     pool.take_journal().unwrap().image().unwrap()
 }

@@ -7,7 +7,10 @@ use kvpool::{
     BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation, ManagerConfig,
     Policy, PoolConfig, PoolError, RequestRef, eviction_policy,
 };
-use kvpool_journal::{Journal, Journaled, ManagerOperation, PoolOperation, ops as op};
+use kvpool_journal::{
+    Journal, Journaled, ManagerOperation, PoolOperation, VllmConfig, VllmOperation, ops as op,
+};
+use kvpool_vllm::{Key, Pool, Start};
 
 use super::poison::Shared;
 
@@ -147,6 +150,43 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
                 ManagerOperation::Admit { .. },
                 ManagerOperation::Commit { .. },
                 ManagerOperation::Release { .. }
+            ]
+        ),
+        "{written:?}"
+    );
+}
+
+#[test]
+fn an_operation_of_vllms_pool_that_panics_is_the_only_one_lost() {
+    let sink = Shared::default();
+    let config = VllmConfig { num_blocks: 4, caching: true, policy: BOMB };
+    let mut pool = Journaled::<Pool>::with_journal(config, sink.journal()).unwrap();
+    let mut table = Vec::new();
+    pool.apply(op::vllm::Allocate { blocks: 3, out: &mut table, removed: None }).unwrap();
+    let mut cache = |key_of: fn(usize) -> Option<Key>| {
+        let (start, blocks, removed) = (Start::at(0), &*table, &mut Vec::new());
+        let asked = op::vllm::CacheFull { start, blocks, key_of, block_size: 2, removed, stored: None };
+        catch_unwind(AssertUnwindSafe(|| pool.apply(asked)))
+    };
+    // Keys are asked for before anything changes.
+    assert!(cache(|at| [None][at]).is_err());
+    cache(|at| Key::new(&[at as u8; 32], 0).ok()).unwrap().unwrap();
+    pool.apply(op::vllm::Free { blocks: table.iter().copied() }).unwrap();
+    let mut out = Vec::new();
+    let asked = op::vllm::Allocate { blocks: 2, out: &mut out, removed: None };
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.apply(asked).map(drop))).is_err());
+    assert_eq!(pool.journal().map(Journal::operations), Some(3));
+    assert!(sink.operations::<VllmOperation>().is_empty());
+    assert_eq!(pool.apply(op::vllm::Touch { blocks: &[1] }).unwrap_err().to_string(), REASON);
+    let written = sink.operations::<VllmOperation>();
+    assert!(
+        matches!(
+            written[..],
+            [
+                VllmOperation::Allocate { .. },
+                VllmOperation::CacheFull { .. },
+                VllmOperation::Free { .. },
+                VllmOperation::Touch { .. },
             ]
         ),
         "{written:?}"

@@ -1,7 +1,11 @@
 //! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
 
-use kvpool_journal::{Goal, Language, Options, replay, shrink};
-use kvpool_vllm::{Key, Pool, Start};
+use kvpool::EvictionPolicy;
+use kvpool_journal::ops::vllm as op;
+use kvpool_journal::{
+    Entry, Goal, JournalReader, Journaled, Language, Options, VllmConfig, VllmOperation, replay, shrink,
+};
+use kvpool_vllm::{Demand, Key, Pool, Slots, Start};
 use proptest::prelude::*;
 
 use super::exports::exported;
@@ -13,66 +17,79 @@ fn key(number: u32) -> Key {
     Key::new(&digest, number % 2).unwrap()
 }
 
-pub(crate) fn run(pool: &mut Pool, calls: &[Call]) {
+pub(crate) fn recorded(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Journaled<Pool> {
+    Journaled::with_journal(VllmConfig { num_blocks, caching, policy }, ring(1)).unwrap()
+}
+
+pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
     let mut held: Vec<u32> = Vec::new();
     for &(call, a, b, c) in calls {
         let block = a % 14;
         match call % 29 {
             0..4 => {
                 let before = held.len();
-                if pool.allocate((a % 5) as usize, &mut held, None).is_err() {
+                let asked = op::Allocate { blocks: (a % 5) as usize, out: &mut held, removed: None };
+                if pool.apply(asked).is_err() {
                     held.truncate(before);
                 }
             }
             4..7 => {
                 let some: Vec<u32> = held.drain(..held.len().min(b as usize % 4)).collect();
-                let _ = pool.free(some);
+                let _ = pool.apply(op::Free { blocks: some });
             }
             7 => {
                 if let Some(found) = pool.find(&key(b)) {
-                    pool.touch(&[found]).unwrap();
+                    pool.apply(op::Touch { blocks: &[found] }).unwrap();
                     held.push(found);
                 }
             }
             8..11 => {
                 let blocks: Vec<u32> = held.iter().copied().rev().take(b as usize % 3).collect();
-                let keys = |at: usize| (c % 3 > 0).then(|| key(b + at as u32));
-                let start = Start { first: (c % 4) as usize, before: None };
-                let _ = pool.cache_full(start, &blocks, keys, 4, &mut Vec::new(), None);
+                let _ = pool.apply(op::CacheFull {
+                    start: Start { first: (c % 4) as usize, before: None },
+                    blocks: &blocks,
+                    key_of: |at: usize| (c % 3 > 0).then(|| key(b + at as u32)),
+                    block_size: 4,
+                    removed: &mut Vec::new(),
+                    stored: None,
+                });
             }
-            11 => drop(pool.insert_hash_behind(key(b), block, Some(c % 64), c % 5, Some(&key(c)))),
-            12 => drop(pool.evict(block, c.is_multiple_of(2))),
-            13 => drop(pool.move_hashes(block, b % 14)),
-            14 => drop(pool.touch(&[a % 40])),
-            15 => drop(pool.free([b % 14])),
-            16 => drop(pool.remove_hashes(block)),
-            17 => pool.chain_group(b % 2),
+            11 => {
+                let (key, num_tokens, parent) = (key(b), Some(c % 64), Some(&key(c)));
+                pool.apply(op::InsertHash { key, block, num_tokens, depth: c % 5, parent });
+            }
+            12 => drop(pool.apply(op::Evict { block, reuse_first: c.is_multiple_of(2) })),
+            13 => drop(pool.apply(op::MoveHashes { from: block, to: b % 14 })),
+            14 => drop(pool.apply(op::Touch { blocks: &[a % 40] })),
+            15 => drop(pool.apply(op::Free { blocks: [b % 14] })),
+            16 => drop(pool.apply(op::RemoveHashes { block })),
+            17 => pool.apply(op::ChainGroup { group: b % 2 }),
             18 => {
-                let taken = pool.pop_from_queue((b % 3) as usize);
-                pool.push_to_queue(&taken, c.is_multiple_of(2));
+                let taken = pool.apply(op::PopFromQueue { blocks: (b % 3) as usize }).0;
+                pool.apply(op::PushToQueue { blocks: &taken, front: c.is_multiple_of(2) });
             }
             19 => {
-                let _ = pool.reset();
+                pool.apply(op::Reset);
             }
             20 => {
-                let taken = pool.pop_from_queue((b % 3) as usize);
-                if pool.claim(&taken, None).is_ok() {
+                let taken = pool.apply(op::PopFromQueue { blocks: (b % 3) as usize }).0;
+                if pool.apply(op::Claim { blocks: &taken, removed: None }).is_ok() {
                     held.extend(taken);
                 }
             }
             21 => {
                 let some: Vec<u32> = held.drain(..held.len().min(1)).collect();
-                let _ = pool.unpin(&some);
+                let _ = pool.apply(op::Unpin { blocks: &some });
             }
-            22 => drop(pool.insert_in_index(key(b), block)),
-            23 => drop(pool.remove_from_index(&key(b), block)),
-            24 => pool.clear_index(),
-            25 => pool.set_ref_count(block, pool.ref_count(block)),
-            26 => pool.set_hash(block, key(b), Some(c % 64)),
-            27 => pool.reset_hash(block),
+            22 => drop(pool.apply(op::InsertInIndex { key: key(b), block })),
+            23 => drop(pool.apply(op::RemoveFromIndex { key: key(b), block })),
+            24 => pool.apply(op::ClearIndex),
+            25 => pool.apply(op::SetRefCount { block, count: pool.ref_count(block) }),
+            26 => pool.apply(op::SetHash { block, key: key(b), num_tokens: Some(c % 64) }),
+            27 => pool.apply(op::ResetHash { block }),
             _ => {
-                if pool.remove_from_queue(block) {
-                    pool.push_to_queue(&[block], b.is_multiple_of(2));
+                if pool.apply(op::RemoveFromQueue { block }) {
+                    pool.apply(op::PushToQueue { blocks: &[block], front: b.is_multiple_of(2) });
                 }
             }
         }
@@ -85,8 +102,8 @@ proptest! {
     #[test]
     fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc"]), caching in any::<bool>(), calls in calls(150), at in any::<u32>()) {
         let policy = kvpool_policies::by_name(policy).unwrap();
-        let mut pool = Pool::with_journal(14, caching, policy, ring(1)).unwrap();
-        let mut without = Pool::with_policy(14, caching, policy).unwrap();
+        let mut pool = recorded(14, caching, policy);
+        let mut without = Pool::with_policy(14, caching, policy).unwrap().into();
         run(&mut pool, &calls);
         run(&mut without, &calls);
         prop_assert_eq!(pool.order().collect::<Vec<_>>(), without.order().collect::<Vec<_>>());
@@ -104,4 +121,48 @@ proptest! {
         }
         prop_assert!(exported(&image, Language::Rust).unwrap().contains("fn journal()"));
     }
+}
+
+fn records(pool: &mut Journaled<Pool>) -> Vec<VllmOperation> {
+    let image = pool.journal_image().unwrap();
+    let entries = JournalReader::new(&image).unwrap().records().collect::<Result<Vec<_>, _>>().unwrap();
+    let operation = |entry| match entry {
+        Entry::Operation(operation, _) => Some(operation),
+        Entry::Digest(_) => None,
+    };
+    entries.into_iter().filter_map(|(_, entry)| operation(entry)).collect()
+}
+
+#[test]
+fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
+    let mut pool = recorded(8, true, EvictionPolicy::LRU);
+    let mut out = Vec::new();
+    pool.unrecorded(|pool| pool.set_num_free(2)).unwrap();
+    pool.apply(op::Allocate { blocks: 3, out: &mut out, removed: None }).unwrap_err();
+    assert!(!pool.apply(op::Reset));
+    let blocks = 8;
+    pool.apply(op::Allocate { blocks, out: &mut out, removed: None }).unwrap_err();
+    assert_eq!(records(&mut pool), [VllmOperation::Allocate { blocks }]);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_group_is_told_once_and_slots_are_two_operations_or_none() {
+    let mut pool = recorded(8, true, EvictionPolicy::LRU);
+    pool.apply(op::ChainGroup { group: 3 });
+    pool.apply(op::ChainGroup { group: 3 });
+    let slots = Slots { block_size: 4, max_model_len: 64 };
+    let mut out = Vec::new();
+    for (new, fits) in [(40, false), (8, true)] {
+        let demand = Demand { new, num_tokens: new, ..Demand::default() };
+        assert_eq!(pool.take_slots(slots, demand, &[], &mut out, None), Ok(fits));
+    }
+    pool.apply(op::Free { blocks: [2, 0, 1] }).unwrap();
+    let told = [
+        VllmOperation::ChainGroup { group: 3 },
+        VllmOperation::Touch { blocks: vec![] },
+        VllmOperation::Allocate { blocks: 2 },
+        VllmOperation::Free { blocks: vec![2, 1] },
+    ];
+    assert_eq!(records(&mut pool), told);
 }

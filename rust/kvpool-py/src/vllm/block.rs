@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kvpool_journal::ops::vllm as op;
+use kvpool_journal::{Journaled, Operation};
 use kvpool_vllm::{Key, Pool, Start};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
@@ -16,24 +18,29 @@ use crate::gather::drain;
 
 /// What the blocks of a pool share.
 pub(crate) struct Shared {
-    pool: Mutex<Pool>,
+    pool: Mutex<Journaled<Pool>>,
     /// The Python object that vLLM knows as the pool: a block must not keep it alive.
     pub(crate) owner: PyOnceLock<Py<PyWeakrefReference>>,
 }
 
 impl Shared {
-    pub(crate) fn new(pool: Pool) -> Arc<Self> {
+    pub(crate) fn new(pool: Journaled<Pool>) -> Arc<Self> {
         Arc::new(Self { pool: Mutex::new(pool), owner: PyOnceLock::new() })
     }
 
     /// The pool. No Python code may run, and no Python object be made, while it is held: a collection could call back.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Journaled<Pool>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a call on the pool answers, with the pool free again: an error becomes a Python object only then.
-    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Pool) -> R) -> R {
+    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Journaled<Pool>) -> R) -> R {
         call(&mut self.lock())
+    }
+
+    /// The same of an operation.
+    pub(crate) fn apply<O: Operation<Pool>>(&self, operation: O) -> O::Answer {
+        self.lock().apply(operation)
     }
 }
 
@@ -65,10 +72,9 @@ impl PyVllmBlock {
 
     fn set_key(&self, py: Python<'_>, key: Option<&[u8]>, num_tokens: Option<u32>) -> PyResult<()> {
         let key = key.map(Key::from_bytes).transpose().or_raise(py)?;
-        let mut pool = self.shared.lock();
         match key {
-            Some(key) => pool.set_hash(self.id, key, num_tokens),
-            None => pool.reset_hash(self.id),
+            Some(key) => self.shared.apply(op::SetHash { block: self.id, key, num_tokens }),
+            None => self.shared.apply(op::ResetHash { block: self.id }),
         }
         Ok(())
     }
@@ -99,7 +105,7 @@ impl PyVllmBlock {
 
     #[setter]
     fn set_ref_cnt(&self, count: i32) {
-        self.shared.lock().set_ref_count(self.id, count);
+        self.shared.apply(op::SetRefCount { block: self.id, count });
     }
 
     /// The object that ``VllmPool.bind`` named, or None if it is gone.
@@ -167,7 +173,7 @@ impl PyVllmBlock {
 
     /// Forgets its hash; what leads to the block stays.
     fn reset_hash(&self) {
-        self.shared.lock().reset_hash(self.id);
+        self.shared.apply(op::ResetHash { block: self.id });
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use kvpool_journal::ops::vllm as op;
+use kvpool_journal::{Journaled, VllmConfig};
 use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
@@ -112,10 +114,11 @@ impl PyVllmPool {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         let policy = eviction_named(py, policy)?;
         let pool = match journal {
-            None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?,
-            Some(journal) => journal
-                .get()
-                .record(py, |journal| Pool::with_journal(num_blocks, caching, policy, journal))?,
+            None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?.into(),
+            Some(journal) => {
+                let config = VllmConfig { num_blocks, caching, policy };
+                journal.get().record(py, |journal| Journaled::with_journal(config, journal))?
+            }
         };
         let shared = Shared::new(pool);
         let handles = (0..num_blocks as u32)
@@ -131,7 +134,7 @@ impl PyVllmPool {
 
     /// Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring.
     fn journal_image<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let image = self.shared.lock().flush_journal();
+        let image = self.shared.lock().journal_image();
         image.map(|image| PyBytes::new(py, &image))
     }
 
@@ -158,7 +161,7 @@ impl PyVllmPool {
     /// Writes how many blocks count as free; the queue stays as it is.
     fn set_num_free(&self, py: Python<'_>, count: Int) -> PyResult<()> {
         let count = crate::convert::count(py, "num_free_blocks", count)?;
-        self.shared.lock().set_num_free(count).or_raise(py)
+        self.shared.with(|pool| pool.unrecorded(|pool| pool.set_num_free(count))).or_raise(py)
     }
 
     /// Says whether it is a block of this pool.
@@ -174,9 +177,10 @@ impl PyVllmPool {
         n: Int,
         observed: bool,
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
-        let n = count(py, "n", n)?;
+        let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        self.shared.with(|pool| pool.allocate(n, &mut ids, observed.then_some(&mut removed))).or_raise(py)?;
+        let told = observed.then_some(&mut removed);
+        self.shared.apply(op::Allocate { blocks, out: &mut ids, removed: told }).or_raise(py)?;
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
     }
@@ -184,14 +188,14 @@ impl PyVllmPool {
     /// Gives blocks that were taken by hand a reference each; returns the keys that led to them.
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
-        self.shared.with(|pool| pool.claim(&ids, Some(&mut removed))).or_raise(py)?;
+        self.shared.apply(op::Claim { blocks: &ids, removed: Some(&mut removed) }).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
     /// Adds one reference to each block; free blocks leave the queue.
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.with(|pool| pool.touch(&ids)).or_raise(py)
+        self.shared.apply(op::Touch { blocks: &ids }).or_raise(py)
     }
 
     /// Drops one reference of each block; returns those that are not of this pool, or None.
@@ -204,15 +208,15 @@ impl PyVllmPool {
             }
             Ok(id)
         })?;
-        let ids = ids.into_iter().flatten();
-        self.shared.with(|pool| pool.free(ids)).or_raise(py)?;
+        let blocks = ids.into_iter().flatten();
+        self.shared.apply(op::Free { blocks }).or_raise(py)?;
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
     /// Drops one reference of each block; those without further ones are reused last, hash or not.
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.with(|pool| pool.unpin(&ids)).or_raise(py)
+        self.shared.apply(op::Unpin { blocks: &ids }).or_raise(py)
     }
 
     /// Returns the block cached first for a digest in each of the groups, or None if one has none.
@@ -333,10 +337,15 @@ impl PyVllmPool {
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
-        let observed = observed.then_some(&mut stored);
-        self.shared
-            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, observed))
-            .or_raise(py)?;
+        let asked = op::CacheFull {
+            start,
+            blocks: &ids,
+            key_of,
+            block_size,
+            removed: &mut removed,
+            stored: observed.then_some(&mut stored),
+        };
+        self.shared.apply(asked).or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
@@ -353,12 +362,13 @@ impl PyVllmPool {
     ) -> PyResult<bool> {
         let key = Key::from_bytes(key).or_raise(py)?;
         let parent = parent.map(Key::from_bytes).transpose().or_raise(py)?;
-        Ok(self.shared.lock().insert_hash_behind(key, block, num_tokens, depth, parent.as_ref()))
+        let parent = parent.as_ref();
+        Ok(self.shared.apply(op::InsertHash { key, block, num_tokens, depth, parent }))
     }
 
     /// Declares a group's blocks useless without the block before them, as in full attention.
     fn chain_group(&self, group: u32) {
-        self.shared.lock().chain_group(group);
+        self.shared.apply(op::ChainGroup { group });
     }
 
     /// Whether the order depends on what blocks hold and who uses them: with lru it does not.
@@ -369,24 +379,25 @@ impl PyVllmPool {
 
     /// Takes all keys from a block, its hash first, and returns them as allocate does.
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
-        let removed = self.shared.lock().remove_hashes(block);
+        let removed = self.shared.apply(op::RemoveHashes { block });
         removed_keys(py, &removed)
     }
 
     /// Gives the keys of one block to another, which must carry none.
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
-        self.shared.with(|pool| pool.move_hashes(from_block, to_block)).or_raise(py)
+        let (from, to) = (from_block, to_block);
+        self.shared.apply(op::MoveHashes { from, to }).or_raise(py)
     }
 
     /// Takes all keys from a block, in use or not, and returns them as allocate does.
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
-        let removed = self.shared.with(|pool| pool.evict(block, reuse_first)).or_raise(py)?;
+        let removed = self.shared.apply(op::Evict { block, reuse_first }).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
     /// Forgets everything that is cached; refused, with False, while a block is in use.
     fn reset(&self) -> bool {
-        self.shared.lock().reset()
+        self.shared.apply(op::Reset)
     }
 
     /// Returns the next free blocks without taking them, or as many as there are.
@@ -398,20 +409,20 @@ impl PyVllmPool {
 
     /// Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
-        let n = count(py, "n", n)?;
-        let ids = self.shared.lock().pop_from_queue(n);
+        let blocks = count(py, "n", n)?;
+        let ids = self.shared.apply(op::PopFromQueue { blocks }).0;
         self.handles(py, &ids)
     }
 
     /// Takes a block out of the queue, and returns whether it was there.
     fn queue_remove(&self, block: u32) -> bool {
-        self.shared.lock().remove_from_queue(block)
+        self.shared.apply(op::RemoveFromQueue { block })
     }
 
     /// Puts blocks that are not in the queue at its front or its back, in this order.
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.lock().push_to_queue(&ids, front);
+        self.shared.apply(op::PushToQueue { blocks: &ids, front });
         Ok(())
     }
 
@@ -445,17 +456,17 @@ impl PyVllmPool {
     /// Makes a key lead to a block that does not carry it.
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
-        self.shared.with(|pool| pool.insert_in_index(key, block)).or_raise(py)
+        self.shared.apply(op::InsertInIndex { key, block }).or_raise(py)
     }
 
     /// Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
-        Key::from_bytes(key).is_ok_and(|key| self.shared.lock().remove_from_index(&key, block))
+        Key::from_bytes(key).is_ok_and(|key| self.shared.apply(op::RemoveFromIndex { key, block }))
     }
 
     /// Makes every key lead nowhere; blocks keep what they carry.
     fn index_clear(&self) {
-        self.shared.lock().clear_index();
+        self.shared.apply(op::ClearIndex);
     }
 
     /// Returns the keys of a block beyond its hash, in the order in which they were added.

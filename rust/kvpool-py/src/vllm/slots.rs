@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Demand, Key, LastHit, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -101,7 +102,7 @@ impl PyVllmSlots {
             ));
         }
         let shared = core.get().shared.clone();
-        shared.lock().chain_group(group);
+        shared.apply(op::ChainGroup { group });
         Ok(Self {
             shared,
             core,
@@ -257,7 +258,7 @@ impl PyVllmSlots {
                     None => return Ok(false),
                 }
             }
-            self.shared.with(|pool| pool.free(ids.into_iter().rev())).or_raise(py)?;
+            self.shared.apply(op::Free { blocks: ids.into_iter().rev() }).or_raise(py)?;
             tables.del_item(id)?;
         }
         if cached.contains(id)? {
@@ -400,9 +401,15 @@ impl PyVllmSlots {
             let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), self.group).ok();
             let start = self.shared.start(table, known)?;
             let mut removed = Vec::new();
-            self.shared
-                .with(|pool| pool.cache_full(start, &ids, key_of, self.slots.block_size, &mut removed, None))
-                .or_raise(py)?;
+            let asked = op::CacheFull {
+                start,
+                blocks: &ids,
+                key_of,
+                block_size: self.slots.block_size,
+                removed: &mut removed,
+                stored: None,
+            };
+            self.shared.apply(asked).or_raise(py)?;
         }
         self.num_cached.bind(py).set_item(id, full)
     }

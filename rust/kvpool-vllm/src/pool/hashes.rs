@@ -12,8 +12,6 @@ use kvpool::{BlockId, Name, PoolError};
 
 use crate::error::VllmError;
 use crate::key::Key;
-use crate::pool::history::Start;
-use crate::pool::journal::VllmOperation;
 use crate::pool::overlay::Hash;
 use crate::pool::{Pool, Removed};
 
@@ -28,21 +26,11 @@ type Named = (kvpool::BlockHash, u16);
 impl Pool {
     /// Writes the hash of `block`; what leads to it stays.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        self.recorded(
-            |_| VllmOperation::SetHash { block, key, num_tokens },
-            |pool| {
-                // A pool that is poisoned takes no hashes any more.
-                let _refused = pool.set_hash_unrecorded(block, key, num_tokens);
-            },
-        );
+        // A pool that is poisoned takes no hashes any more.
+        let _refused = self.write_hash(block, key, num_tokens);
     }
 
-    fn set_hash_unrecorded(
-        &mut self,
-        block: u32,
-        key: Key,
-        num_tokens: Option<u32>,
-    ) -> Result<(), PoolError> {
+    fn write_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) -> Result<(), PoolError> {
         if block as usize >= self.num_blocks {
             return Ok(());
         }
@@ -64,18 +52,11 @@ impl Pool {
 
     /// Forgets the hash of `block`; what leads to it stays.
     pub fn reset_hash(&mut self, block: u32) {
-        self.recorded(
-            |_| VllmOperation::ResetHash { block },
-            |pool| {
-                let _refused = pool.reset_hash_unrecorded(block);
-            },
-        );
-    }
-
-    fn reset_hash_unrecorded(&mut self, block: u32) -> Result<(), PoolError> {
-        self.detach(block)?;
-        self.overlay.hashes.remove(&block);
-        self.settle(block)
+        let detached = self.detach(block);
+        let _refused = detached.and_then(|()| {
+            self.overlay.hashes.remove(&block);
+            self.settle(block)
+        });
     }
 
     /// Caches `block` under `key`: as its hash if it has none, as a further key otherwise. Nothing changes if it is
@@ -93,13 +74,8 @@ impl Pool {
         depth: u32,
         parent: Option<&Key>,
     ) -> bool {
-        self.recorded(
-            |_| VllmOperation::InsertHash { key, block, num_tokens, depth, parent: parent.copied() },
-            |pool| {
-                let before = parent.and_then(|parent| pool.find(parent));
-                matches!(pool.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
-            },
-        )
+        let before = parent.and_then(|parent| self.find(parent));
+        matches!(self.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
     }
 
     /// Gives `block` the key, as its hash if it has none, as a further one otherwise, and makes the key lead to it. `place` is its depth
@@ -211,16 +187,11 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn insert_in_index(&mut self, key: Key, block: u32) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::InsertInIndex { key, block },
-            |pool| {
-                pool.check(block)?;
-                if !pool.keys().leads_to(&key, block) {
-                    pool.lead_to(key, block)?;
-                }
-                Ok(())
-            },
-        )
+        self.check(block)?;
+        if !self.keys().leads_to(&key, block) {
+            self.lead_to(key, block)?;
+        }
+        Ok(())
     }
 
     /// Makes a key that does not lead to `block` do so, in the overlay. Returns whether it led nowhere.
@@ -259,41 +230,26 @@ impl Pool {
 
     /// Takes `block` from `key` in the index alone. Returns whether it was there.
     pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
-        self.recorded(
-            |_| VllmOperation::RemoveFromIndex { key: *key, block },
-            |pool| {
-                let is_there = pool.keys().leads_to(key, block) && pool.make_irregular(key).is_ok();
-                let removed = is_there && pool.overlay.remove(key, block).is_some();
-                pool.removals += u64::from(removed);
-                removed
-            },
-        )
+        let is_there = self.keys().leads_to(key, block) && self.make_irregular(key).is_ok();
+        let removed = is_there && self.overlay.remove(key, block).is_some();
+        self.removals += u64::from(removed);
+        removed
     }
 
     /// Empties the index alone. O(blocks).
     pub fn clear_index(&mut self) {
-        self.recorded(
-            |_| VllmOperation::ClearIndex,
-            |pool| {
-                pool.removals += 1;
-                for block in 1..pool.num_blocks as u32 {
-                    let _refused = pool.detach(block);
-                }
-                pool.overlay.index.clear();
-            },
-        );
+        self.removals += 1;
+        for block in 1..self.num_blocks as u32 {
+            let _refused = self.detach(block);
+        }
+        self.overlay.index.clear();
     }
 
     /// Takes all keys away from `block`: its hash first, then the further ones.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
-        self.recorded(
-            |_| VllmOperation::RemoveHashes { block },
-            |pool| {
-                let mut removed = Vec::new();
-                let _refused = pool.remove_hashes_into(block, &mut Some(&mut removed));
-                removed
-            },
-        )
+        let mut removed = Vec::new();
+        let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));
+        removed
     }
 
     pub(crate) fn remove_hashes_into(
@@ -354,13 +310,6 @@ impl Pool {
     /// # Errors
     /// [`VllmError::AlreadyCached`] if `to` carries a hash; [`VllmError::UnknownBlock`].
     pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::MoveHashes { from, to },
-            |pool| pool.move_hashes_unrecorded(from, to),
-        )
-    }
-
-    fn move_hashes_unrecorded(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
         self.check(from)?;
         self.check(to)?;
         let num_tokens = self.tokens_of(from).flatten();
@@ -409,32 +358,5 @@ impl Pool {
             self.hidden -= usize::from(was_hidden);
         }
         Ok(())
-    }
-
-    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its position
-    /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
-    /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
-    ///
-    /// # Errors
-    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
-    pub fn cache_full(
-        &mut self,
-        start: Start,
-        blocks: &[u32],
-        key_of: impl Fn(usize) -> Option<Key>,
-        block_size: usize,
-        removed: &mut Vec<Removed>,
-        stored: Option<&mut Vec<Option<bool>>>,
-    ) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::CacheFull {
-                first: start.first,
-                before: start.before,
-                blocks: blocks.to_vec(),
-                keys: (0..blocks.len()).map(&key_of).collect(),
-                block_size,
-            },
-            |pool| pool.cache_run(start, blocks, &key_of, block_size, removed, stored),
-        )
     }
 }

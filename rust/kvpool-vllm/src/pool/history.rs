@@ -26,7 +26,6 @@ use kvpool::BlockId;
 
 use crate::key::Key;
 use crate::pool::Pool;
-use crate::pool::journal::VllmOperation;
 
 /// Where in a request's table a run of blocks begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,9 +55,15 @@ impl Pool {
     /// From now on a block of `group` is taken to be of no use without the block before it in its table: true of full
     /// attention. Asked for again, it is so already.
     pub fn chain_group(&mut self, group: u32) {
-        if !self.chained.contains(&group) {
-            self.recorded(|_| VllmOperation::ChainGroup { group }, |pool| pool.chained.push(group));
+        if !self.is_chained(group) {
+            self.chained.push(group);
         }
+    }
+
+    /// Whether that was said of `group`.
+    #[must_use]
+    pub fn is_chained(&self, group: u32) -> bool {
+        self.chained.contains(&group)
     }
 
     /// Where the core is told that a block with `key` stands, at `depth` of its table and behind `before`.
@@ -66,7 +71,7 @@ impl Pool {
         if !self.keeps_history() {
             return (0, None);
         }
-        let is_parent = |before: &u32| self.chained.contains(&key.group()) && self.is_hashed(*before);
+        let is_parent = |before: &u32| self.is_chained(key.group()) && self.is_hashed(*before);
         (depth, before.filter(is_parent).map(BlockId::new))
     }
 }

@@ -32,7 +32,6 @@ pub(crate) mod counts;
 pub(crate) mod hashes;
 pub(crate) mod history;
 pub(crate) mod invariants;
-pub(crate) mod journal;
 pub(crate) mod keys;
 pub(crate) mod overlay;
 pub(crate) mod queue;
@@ -40,12 +39,10 @@ pub(crate) mod run;
 
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
-use kvpool_record::{Check, Journal};
 
 use crate::error::{VllmError, filled};
 use crate::key::Key;
 use crate::pool::counts::Counts;
-use crate::pool::journal::{Told, VllmOperation};
 use crate::pool::keys::Keys;
 use crate::pool::overlay::Overlay;
 use crate::slots::{Demand, Slots};
@@ -81,7 +78,6 @@ pub struct Pool {
     pub(crate) removals: u64,
     /// The groups in which a block is of no use without the one before it.
     pub(crate) chained: Vec<u32>,
-    pub(crate) journal: Option<Box<Journal>>,
     /// Blocks and hashes of the call that runs.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
@@ -125,7 +121,6 @@ impl Pool {
             withheld: 0,
             removals: 0,
             chained: Vec::new(),
-            journal: None,
             ids: Vec::new(),
             batch: Vec::new(),
         })
@@ -190,8 +185,6 @@ impl Pool {
 
     /// Writes how many blocks count as free, as vLLM's queue lets one do; the queue stays as it is. Allocations see the
     /// count, and it goes up and down with the queue from there on, not below 0.
-    ///
-    /// What is withheld is in no journal, and neither is a call that it refuses: that changes nothing.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for more blocks than the queue has: they could not be handed out.
@@ -266,30 +259,11 @@ impl Pool {
         &mut self,
         n: usize,
         out: &mut Vec<u32>,
-        removed: Option<&mut Vec<Removed>>,
-    ) -> Result<(), VllmError> {
-        let free = self.num_free();
-        if n > free && n <= self.queue_len() {
-            return Err(VllmError::OutOfBlocks { wanted: n, free });
-        }
-        let journal = self.journal.take();
-        let first = out.len();
-        let result = self.allocate_unrecorded(n, out, removed);
-        if let Some(journal) = journal {
-            let answer = result.as_ref().map(|()| Told(&out[first..]));
-            self.note(journal, &VllmOperation::Allocate { blocks: n }, Check::of(&answer));
-        }
-        result
-    }
-
-    fn allocate_unrecorded(
-        &mut self,
-        n: usize,
-        out: &mut Vec<u32>,
         mut removed: Option<&mut Vec<Removed>>,
     ) -> Result<(), VllmError> {
-        if n > self.queue_len() {
-            return Err(VllmError::OutOfBlocks { wanted: n, free: self.num_free() });
+        let free = self.num_free();
+        if n > free {
+            return Err(VllmError::OutOfBlocks { wanted: n, free });
         }
         self.ids.clear();
         if !self.overlay.is_empty() || !self.counts.is_empty() {
@@ -348,13 +322,6 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn touch(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::Touch { blocks: blocks.to_vec() },
-            |pool| pool.touch_unrecorded(blocks),
-        )
-    }
-
-    fn touch_unrecorded(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         self.gather(blocks);
         if self.is_plain() && self.hidden == 0 && self.overlay.hashes.is_empty() {
             return self.core.acquire_by_id(&self.ids).map_err(|error| self.refusal(error));
@@ -377,14 +344,9 @@ impl Pool {
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
-        let mut ids = std::mem::take(&mut self.ids);
-        ids.clear();
-        ids.extend(blocks.into_iter().filter(|&block| block != 0).map(BlockId::new));
-        self.ids = ids;
-        self.recorded(
-            |pool| VllmOperation::Free { blocks: pool.ids.iter().map(|block| block.get()).collect() },
-            |pool| pool.free_unrecorded(false),
-        )
+        self.ids.clear();
+        self.ids.extend(blocks.into_iter().filter(|&block| block != 0).map(BlockId::new));
+        self.drop_gathered(false)
     }
 
     /// Drops one reference of each block; those without further ones go to the end of the queue, hash or not.
@@ -392,17 +354,13 @@ impl Pool {
     /// # Errors
     /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
     pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::Unpin { blocks: blocks.to_vec() },
-            |pool| {
-                pool.ids.clear();
-                pool.ids.extend(blocks.iter().map(|&block| BlockId::new(block)));
-                pool.free_unrecorded(true)
-            },
-        )
+        self.ids.clear();
+        self.ids.extend(blocks.iter().map(|&block| BlockId::new(block)));
+        self.drop_gathered(true)
     }
 
-    fn free_unrecorded(&mut self, to_back: bool) -> Result<(), VllmError> {
+    /// Drops one reference of what is shown of each of the call's blocks.
+    fn drop_gathered(&mut self, to_back: bool) -> Result<(), VllmError> {
         if !self.is_plain() {
             self.drop_shown()?;
         }
@@ -432,12 +390,17 @@ impl Pool {
         out: &mut Vec<u32>,
         removed: Option<&mut Vec<Removed>>,
     ) -> Result<bool, VllmError> {
-        let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };
-        let Some(missing) = slots.plan(&demand, self.num_free()) else { return Ok(false) };
-        // As two operations of a journal: the arithmetic before them changes nothing.
+        let Some(missing) = self.plan_slots(slots, demand, hits) else { return Ok(false) };
         self.touch(hits)?;
         self.allocate(missing, out, removed)?;
         Ok(true)
+    }
+
+    /// The first half of [`Self::take_slots`], which changes nothing: how many blocks are to be allocated, or `None`.
+    #[must_use]
+    pub fn plan_slots(&self, slots: Slots, demand: Demand, hits: &[u32]) -> Option<usize> {
+        let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };
+        slots.plan(&demand, self.num_free())
     }
 
     /// Takes all keys away from `block`, in use or not. With `reuse_first`, or another policy than `lru`, a free one is also
@@ -447,13 +410,6 @@ impl Pool {
     /// # Errors
     /// [`VllmError::UnknownBlock`].
     pub fn evict(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
-        self.recorded(
-            |_| VllmOperation::Evict { block, reuse_first },
-            |pool| pool.evict_unrecorded(block, reuse_first),
-        )
-    }
-
-    fn evict_unrecorded(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
         self.check(block)?;
         let removed = self.remove_hashes(block);
         if reuse_first && !removed.is_empty() && self.ref_count(block) == 0 && self.is_queued(block) {
@@ -464,14 +420,7 @@ impl Pool {
 
     /// Forgets everything that is cached, if no block but the null block is in use. With `lru` the order of the queue stays.
     pub fn reset(&mut self) -> bool {
-        if self.num_free() < self.queue_len() {
-            return false;
-        }
-        self.recorded(|_| VllmOperation::Reset, Self::reset_unrecorded)
-    }
-
-    fn reset_unrecorded(&mut self) -> bool {
-        if self.queue_len() + 1 != self.num_blocks {
+        if self.num_free() + 1 != self.num_blocks {
             return false;
         }
         if self.num_blocks > 1 && self.core.reset_in_order().is_err() {

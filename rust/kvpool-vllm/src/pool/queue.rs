@@ -10,7 +10,6 @@ use hashbrown::HashMap;
 use kvpool::{BlockId, PoolError};
 
 use crate::error::VllmError;
-use crate::pool::journal::{Told, VllmOperation};
 use crate::pool::{Pool, Removed};
 
 /// References that are added or dropped at once so that a count is the core's.
@@ -35,13 +34,8 @@ impl Pool {
 
     /// Writes a reference count, as vLLM does for a copy's two ends. The queue does not follow.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
-        self.recorded(
-            |_| VllmOperation::SetRefCount { block, count },
-            |pool| {
-                // A pool that is poisoned counts nothing any more.
-                let _refused = pool.show(block, count.into());
-            },
-        );
+        // A pool that is poisoned counts nothing any more.
+        let _refused = self.show(block, count.into());
     }
 
     /// Makes `count` what is shown of `block`.
@@ -66,14 +60,10 @@ impl Pool {
 
     /// Takes the next `n` blocks out of the queue by hand, or as many as there are. Reference counts do not follow.
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
-        self.recorded(
-            |_| VllmOperation::QueuePop { blocks: n },
-            |pool| Told(pool.pop_from_queue_unrecorded(n).unwrap_or_default()),
-        )
-        .0
+        self.try_pop(n).unwrap_or_default()
     }
 
-    fn pop_from_queue_unrecorded(&mut self, n: usize) -> Result<Vec<u32>, PoolError> {
+    fn try_pop(&mut self, n: usize) -> Result<Vec<u32>, PoolError> {
         self.ids.clear();
         self.core.allocate_as_they_are(n.min(self.queue_len()), &mut self.ids)?;
         let blocks: Vec<u32> = self.ids.iter().map(|block| block.get()).collect();
@@ -86,33 +76,23 @@ impl Pool {
 
     /// Takes a block out of the queue by hand. Returns whether it was there.
     pub fn remove_from_queue(&mut self, block: u32) -> bool {
-        self.recorded(
-            |_| VllmOperation::QueueRemove { block },
-            |pool| {
-                if !pool.is_queued(block) {
-                    // Whoever takes a block that is in use already uses what it holds.
-                    let _poisoned = pool.core.count_use(BlockId::new(block));
-                    return false;
-                }
-                pool.gather(&[block]);
-                let is_taken = pool.acquire_held().is_ok();
-                pool.counts.add(block, -i64::from(is_taken));
-                is_taken
-            },
-        )
+        if !self.is_queued(block) {
+            // Whoever takes a block that is in use already uses what it holds.
+            let _poisoned = self.core.count_use(BlockId::new(block));
+            return false;
+        }
+        self.gather(&[block]);
+        let is_taken = self.acquire_held().is_ok();
+        self.counts.add(block, -i64::from(is_taken));
+        is_taken
     }
 
     /// Puts blocks that are not in the queue at its front or its back by hand.
     pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
-        self.recorded(
-            |_| VllmOperation::QueuePush { blocks: blocks.to_vec(), front },
-            |pool| {
-                let _refused = pool.push_to_queue_unrecorded(blocks, front);
-            },
-        );
+        let _refused = self.try_push(blocks, front);
     }
 
-    fn push_to_queue_unrecorded(&mut self, blocks: &[u32], front: bool) -> Result<(), PoolError> {
+    fn try_push(&mut self, blocks: &[u32], front: bool) -> Result<(), PoolError> {
         let mut references = Vec::new();
         for &block in blocks {
             let id = BlockId::new(block);
@@ -134,18 +114,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
-    pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
-        self.recorded(
-            |_| VllmOperation::Claim { blocks: blocks.to_vec() },
-            |pool| pool.claim_unrecorded(blocks, removed),
-        )
-    }
-
-    fn claim_unrecorded(
-        &mut self,
-        blocks: &[u32],
-        mut removed: Option<&mut Vec<Removed>>,
-    ) -> Result<(), VllmError> {
+    pub fn claim(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
         blocks.iter().try_for_each(|&block| self.check(block))?;
         if self.caching {
             for &block in blocks {

@@ -17,7 +17,13 @@ use crate::pool::{Pool, Removed};
 const LOOKUP: usize = 64;
 
 impl Pool {
-    pub(crate) fn cache_run(
+    /// Caches full blocks of one table, from `start` on: each under the key that `key_of` has for its position
+    /// in `blocks`, those without a key left out. A hash of fewer tokens gives way; its keys go to `removed`. If `stored`
+    /// is given, it learns for each block whether its key is new to the index, or `None` for one that was left out.
+    ///
+    /// # Errors
+    /// [`VllmError::AlreadyCached`] for a block that is cached for as many tokens; [`VllmError::UnknownBlock`].
+    pub fn cache_full(
         &mut self,
         start: Start,
         blocks: &[u32],
