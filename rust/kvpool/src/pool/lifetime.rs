@@ -459,11 +459,7 @@ impl BlockPool {
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
-            return Err(PoolError::InvalidConfig {
-                field: "time",
-                value: time.to_string(),
-                expected: "a number".into(),
-            });
+            return Err(PoolError::config("time", time, "a number"));
         }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "accessed")?;

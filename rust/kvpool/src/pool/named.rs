@@ -111,11 +111,11 @@ impl BlockPool {
     ) -> Result<(), PoolError> {
         self.check_group(group)?;
         if hashes.len() != blocks.len() {
-            return Err(PoolError::InvalidConfig {
-                field: "hashes",
-                value: hashes.len().to_string(),
-                expected: format!("as many as blocks, {}", blocks.len()),
-            });
+            return Err(PoolError::config(
+                "hashes",
+                hashes.len(),
+                format!("as many as blocks, {}", blocks.len()),
+            ));
         }
         self.check_registrable(blocks)?;
         let Self { index, records, .. } = self;
@@ -421,11 +421,7 @@ impl BlockPool {
     fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {
-            return Err(PoolError::InvalidConfig {
-                field: "group",
-                value: group.to_string(),
-                expected: format!("at most {}", Name::MAX_GROUP),
-            });
+            return Err(PoolError::config("group", group, format!("at most {}", Name::MAX_GROUP)));
         }
         match self.verify() {
             Verify::None => Ok(()),
