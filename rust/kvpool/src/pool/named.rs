@@ -139,11 +139,12 @@ impl BlockPool {
         }
         self.tell_changed(blocks);
         self.tell_registered(blocks, None);
+        let listens = self.is_watched() || self.history;
         let mut copies = copies.into_iter().peekable();
         for (position, &block) in blocks.iter().enumerate() {
             let is_new = copies.next_if_eq(&position).is_none();
-            self.tell_computed(block, is_new);
-            if self.history {
+            if listens {
+                self.tell_computed(block, is_new);
                 self.note_registered(block, &Index::link(hashes[position], 0, None), None);
             }
             told(position, is_new);
