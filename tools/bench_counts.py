@@ -53,7 +53,7 @@ def main() -> None:
         print(json.dumps(counts))
         return
     for name, each in counts.items():
-        print(f"{name:<20} {each:8.1f} instructions per block")
+        print(f"{name:<32} {each:8.1f} instructions per block")
 
 
 if __name__ == "__main__":

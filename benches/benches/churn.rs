@@ -13,7 +13,7 @@ const BLOCKS: usize = 917_505;
 const REQUESTS: u64 = 8_000;
 const RUNS: usize = 5;
 
-/// The time of every call, in microseconds: allocate, register, mark_computed, release.
+/// The time of every call, in microseconds: allocate, register, `mark_computed`, release.
 fn run() -> [Vec<f64>; 4] {
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::with_capacity(REQUEST_BLOCKS);

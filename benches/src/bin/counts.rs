@@ -1,9 +1,10 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face beside the core's. Prints how many blocks each operation had.
+//! that only what happens in it is counted; those of vLLM's face, and of a pool with each observer, beside the core's. Prints how many blocks each operation had.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
-use kvpool::{BlockId, BlockPool, HashChain};
+use kvpool::{BlockId, BlockPool, HashChain, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
+use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 use kvpool_vllm::Pool;
 
 const BLOCKS: usize = 1 << 16;
@@ -59,6 +60,78 @@ fn counted_vllm_store_evicting(pool: &mut Pool, chain: &HashChain, table: &mut V
     vllm::store(pool, chain, table).unwrap();
 }
 
+/// Hits, releases and evicting stores of a pool with one observer.
+macro_rules! watched {
+    ($run:ident, $watch:expr, $hit:ident, $release:ident, $store:ident) => {
+        #[inline(never)]
+        fn $hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+            pool.match_and_acquire(chain, usize::MAX).unwrap()
+        }
+
+        #[inline(never)]
+        fn $release(pool: &mut BlockPool, table: &[BlockId]) {
+            pool.release_table(table).unwrap();
+        }
+
+        #[inline(never)]
+        fn $store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+            store(pool, chain, table).unwrap();
+        }
+
+        fn $run() {
+            let mut pool = pool(BLOCKS).unwrap();
+            let watch: fn(&mut BlockPool) -> Result<(), PoolError> = $watch;
+            watch(&mut pool).unwrap();
+            let chains = fill(&mut pool).unwrap();
+            for nth in 0..REQUESTS {
+                let table = $hit(&mut pool, &chains[nth * 37 % chains.len()]);
+                $release(&mut pool, &table);
+                pool.take_events();
+            }
+            let mut table = Vec::new();
+            for nth in 0..REQUESTS as u64 {
+                let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
+                $store(&mut pool, &new, &mut table);
+                pool.release_table(&table).unwrap();
+                pool.take_events();
+            }
+        }
+    };
+}
+
+watched!(
+    events,
+    |pool| pool.watch(&WatchConfig { event_capacity: 1 << 20, ..WatchConfig::default() }),
+    counted_hit_events,
+    counted_release_events,
+    counted_store_evicting_events
+);
+watched!(
+    digest,
+    |pool| pool.watch(&WatchConfig { digest: true, ..WatchConfig::default() }),
+    counted_hit_digest,
+    counted_release_digest,
+    counted_store_evicting_digest
+);
+watched!(
+    journal_digest,
+    BlockPool::keep_digest,
+    counted_hit_journal_digest,
+    counted_release_journal_digest,
+    counted_store_evicting_journal_digest
+);
+watched!(
+    advisor,
+    |pool| {
+        let policies = kvpool_policies::ADVISED.to_vec();
+        let advisor = Some(AdvisorConfig { policies, ..AdvisorConfig::default() });
+        pool.watch(&WatchConfig { advisor, ..WatchConfig::default() })
+    },
+    counted_hit_advisor,
+    counted_release_advisor,
+    counted_store_evicting_advisor
+);
+
 /// The same of vLLM's face.
 fn face() {
     let mut pool = Pool::new(BLOCKS, true).unwrap();
@@ -83,6 +156,10 @@ fn face() {
 
 fn main() {
     face();
+    events();
+    digest();
+    journal_digest();
+    advisor();
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::new();
     for nth in 0..REQUESTS as u64 {

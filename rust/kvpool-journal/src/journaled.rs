@@ -219,7 +219,11 @@ impl Recordable for BlockPool {
     type Record = PoolOperation;
 
     fn create(config: PoolConfig, watch: &WatchConfig, digest: bool) -> Result<Self, PoolError> {
-        Self::new(config)?.watched(&WatchConfig { digest: watch.digest || digest, ..watch.clone() })
+        let mut pool = Self::new(config)?.watched(watch)?;
+        if digest {
+            pool.keep_digest()?;
+        }
+        Ok(pool)
     }
 
     fn header(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> JournalHeader {
@@ -242,7 +246,11 @@ impl Recordable for CacheManager {
     type Record = ManagerOperation;
 
     fn create(config: ManagerConfig, watch: &ManagerWatchConfig, digest: bool) -> Result<Self, ManagerError> {
-        Self::new(config)?.watched(&ManagerWatchConfig { digest: watch.digest || digest, ..watch.clone() })
+        let mut manager = Self::new(config)?.watched(watch)?;
+        if digest {
+            manager.keep_digest()?;
+        }
+        Ok(manager)
     }
 
     fn header(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> JournalHeader {

@@ -20,7 +20,8 @@
 //! Invariants:
 //! - D1: a block that no operation changed since it was counted looks as it did then. A reference count, hash or computed bit
 //!   that something else changed breaks it, and the scrubber finds it.
-//! - D2: what the blocks add up to is what the parts count.
+//! - D2: what the blocks add up to is what the parts count; the checks of their contents, if they are counted, are those of all
+//!   that came and did not go. The digest of a journal alone does not count them: that takes a word for every block that comes and goes.
 //!
 //! Costs: 24 bytes and a bit per block and 4 bytes per changed block; a change is a bit that is
 //! tested and set, a digest O(blocks changed since the last one).
@@ -147,8 +148,8 @@ pub(crate) struct StateDigest {
     /// Of all terms, modulo 2^64.
     sum: u64,
     totals: Totals,
-    /// The checks of all contents, summed up modulo 2^64 as they came and went.
-    contents: u64,
+    /// The checks of all contents, summed up modulo 2^64 as they came and went; `None` if nobody counts them.
+    contents: Option<u64>,
     /// Blocks that have changed since they were counted, each once.
     changed: Vec<BlockId>,
     /// The same, one bit per block.
@@ -158,13 +159,13 @@ pub(crate) struct StateDigest {
 }
 
 impl StateDigest {
-    /// That of a pool as it is. O(blocks).
-    pub(crate) fn new(blocks: Blocks<'_>) -> Result<Self, PoolError> {
+    /// That of a pool as it is. With `contents` it counts them as they come and go, for D2. O(blocks).
+    pub(crate) fn new(blocks: Blocks<'_>, contents: bool) -> Result<Self, PoolError> {
         let mut digest = Self { all: true, ..Self::default() };
         digest.grow(blocks.len())?;
         let ids = (1..blocks.len() as u32).map(BlockId::new);
-        let contents = ids.filter_map(|block| blocks.get(block).content);
-        digest.contents = contents.map(|content| content_check(&content)).fold(0, u64::wrapping_add);
+        let checks = ids.filter_map(|block| blocks.get(block).content).map(|content| content_check(&content));
+        digest.contents = contents.then(|| checks.fold(0, u64::wrapping_add));
         digest.settle(blocks);
         Ok(digest)
     }
@@ -197,28 +198,39 @@ impl StateDigest {
         }
     }
 
+    /// Whether it counts contents.
+    pub(crate) const fn counts_contents(&self) -> bool {
+        self.contents.is_some()
+    }
+
     /// These blocks have the contents that they have from now on; that they are computed is told apart.
     pub(crate) fn note_contents(&mut self, of: &[BlockId], blocks: Blocks<'_>) {
-        let contents = of.iter().filter_map(|&block| blocks.get(block).content);
-        let checks = contents.map(|content| content_check(&ContentView { computed: false, ..content }));
-        self.contents = checks.fold(self.contents, u64::wrapping_add);
+        if let Some(sum) = &mut self.contents {
+            let contents = of.iter().filter_map(|&block| blocks.get(block).content);
+            let checks = contents.map(|content| content_check(&ContentView { computed: false, ..content }));
+            *sum = checks.fold(*sum, u64::wrapping_add);
+        }
     }
 
     /// A content has become computed.
     pub(crate) fn note_computed(&mut self, content: &ContentView) {
-        let before = content_check(&ContentView { computed: false, ..*content });
-        self.contents = self.contents.wrapping_sub(before).wrapping_add(content_check(content));
+        if let Some(sum) = &mut self.contents {
+            let before = content_check(&ContentView { computed: false, ..*content });
+            *sum = sum.wrapping_sub(before).wrapping_add(content_check(content));
+        }
     }
 
     /// A content is gone.
     pub(crate) fn note_removed(&mut self, content: &ContentView) {
-        self.contents = self.contents.wrapping_sub(content_check(content));
+        if let Some(sum) = &mut self.contents {
+            *sum = sum.wrapping_sub(content_check(content));
+        }
     }
 
     /// Every block may have changed, and none has a content.
-    pub(crate) const fn note_cleared(&mut self) {
+    pub(crate) fn note_cleared(&mut self) {
         self.all = true;
-        self.contents = 0;
+        self.contents = self.contents.map(|_| 0);
     }
 
     /// What a block looked like when it was counted, unless it has changed since.
@@ -279,7 +291,7 @@ impl StateDigest {
             held: pool.num_held(),
             fenced: stats.fenced,
             registered: stats.registered,
-            contents: self.contents,
+            contents: self.contents.unwrap_or(self.totals.contents),
         };
         let totals = self.totals;
         ensure(totals == counted, "D2 (counters are those of the blocks)", || {

@@ -74,11 +74,11 @@ pub(crate) struct EventLog {
 impl EventLog {
     pub(crate) fn new(capacity: usize) -> Result<Self, PoolError> {
         if capacity > MAX_CAPACITY {
-            return Err(PoolError::InvalidConfig {
-                field: "event_capacity",
-                value: capacity.to_string(),
-                expected: format!("at most {MAX_CAPACITY} events"),
-            });
+            return Err(PoolError::config(
+                "event_capacity",
+                capacity,
+                format!("at most {MAX_CAPACITY} events"),
+            ));
         }
         Ok(Self { capacity, batch: EventBatch::default() })
     }

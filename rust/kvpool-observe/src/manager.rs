@@ -118,7 +118,7 @@ pub trait ManagerWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches. O(blocks).
+    /// Keeps a digest from now on, beside what else watches: in every tier as [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest) does. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
@@ -224,9 +224,7 @@ impl ManagerWatch for CacheManager {
             if let Some((watch, blocks)) = self.tier_observer_mut::<Watch>(tier) {
                 watch.keep_digest(blocks)?;
             } else {
-                let config = WatchConfig { digest: true, ..WatchConfig::default() };
-                let watch = Watch::new(&config, self.tiers().pool(tier)?)?;
-                self.observe_tier(tier, Box::new(watch))?;
+                self.observe_tier(tier, Watch::of_digest(self.tiers().pool(tier)?)?)?;
             }
         }
         Ok(())

@@ -55,10 +55,17 @@ impl Watch {
         let advisor = config.advisor.as_ref().map(|advisor| Advisor::new(advisor, pool.num_usable()));
         Ok(Self {
             events: EventLog::new(config.event_capacity)?,
-            digest: config.digest.then(|| StateDigest::new(pool.blocks())).transpose()?,
+            digest: config.digest.then(|| StateDigest::new(pool.blocks(), true)).transpose()?,
             advisor: advisor.transpose()?.map(Box::new),
             changes: None,
         })
+    }
+
+    /// A digest of `pool` alone: see [`PoolWatch::keep_digest`]. O(blocks).
+    pub(crate) fn of_digest(pool: &BlockPool) -> Result<Box<Self>, PoolError> {
+        let mut watch = Box::new(Self::new(&WatchConfig::default(), pool)?);
+        watch.keep_digest(pool.blocks())?;
+        Ok(watch)
     }
 
     pub(crate) const fn digest(&self) -> Option<&StateDigest> {
@@ -79,10 +86,10 @@ impl Watch {
         self.advisor.as_ref().map(|advisor| advisor.advice())
     }
 
-    /// Keeps a digest from now on, if there is none. O(blocks).
+    /// Keeps a digest from now on, if there is none; it counts no contents. O(blocks).
     pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
         if self.digest.is_none() {
-            self.digest = Some(StateDigest::new(blocks)?);
+            self.digest = Some(StateDigest::new(blocks, false)?);
         }
         Ok(())
     }
@@ -91,6 +98,11 @@ impl Watch {
 impl PoolObserver for Watch {
     fn wants_parents(&self) -> bool {
         self.events.is_enabled()
+    }
+
+    fn wants_contents(&self) -> bool {
+        let counted = self.digest.as_ref().is_some_and(StateDigest::counts_contents);
+        counted || self.changes.is_some() || self.events.is_enabled()
     }
 
     fn changed(&mut self, blocks: &[BlockId]) {
@@ -204,7 +216,8 @@ pub trait PoolWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, beside what else watches. O(blocks).
+    /// Keeps a digest from now on, beside what else watches. One that is made here knows which blocks have changed, and does not count
+    /// their contents as [`WatchConfig::digest`] does: cheaper, and enough for a journal. O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.
@@ -262,7 +275,7 @@ impl PoolWatch for BlockPool {
         if let Some((watch, blocks)) = self.observer_mut::<Watch>() {
             return watch.keep_digest(blocks);
         }
-        self.watch(&WatchConfig { digest: true, ..WatchConfig::default() })
+        self.observe(Watch::of_digest(self)?).map(|_before| ())
     }
 
     fn take_events(&mut self) -> EventBatch {

@@ -56,11 +56,7 @@ impl Gdsf {
     /// [`PoolError::InvalidConfig`] for a `doubling` of 0, or if there is no memory for so many blocks.
     pub fn with_doubling(num_blocks: usize, doubling: u32) -> Result<Self, PoolError> {
         if doubling == 0 {
-            return Err(PoolError::InvalidConfig {
-                field: "doubling",
-                value: doubling.to_string(),
-                expected: "1 or more".into(),
-            });
+            return Err(PoolError::config("doubling", doubling, "1 or more"));
         }
         let mut policy = Self { ranked: Ranked::new(0)?, costs: Vec::new(), age: 0, doubling };
         policy.grow(num_blocks)?;

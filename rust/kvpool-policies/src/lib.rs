@@ -52,11 +52,11 @@ pub use two_q::TwoQ;
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
-        Some(_) => Err(PoolError::InvalidConfig {
-            field: "retention",
-            value: "set".into(),
-            expected: "left out with the policy last-accessed, whose order the caller states".into(),
-        }),
+        Some(_) => Err(PoolError::config(
+            "retention",
+            "set",
+            "left out with the policy last-accessed, whose order the caller states",
+        )),
     });
 /// First in, first out: see [`Fifo`].
 pub const FIFO: EvictionPolicy = eviction_policy!("fifo", Fifo::new);
@@ -102,10 +102,6 @@ pub const ADVISED: &[EvictionPolicy] =
 pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
         let known: Vec<_> = ALL.iter().map(|policy| policy.name()).collect();
-        PoolError::InvalidConfig {
-            field: "eviction",
-            value: format!("{name:?}"),
-            expected: format!("one of {}", known.join(", ")),
-        }
+        PoolError::config("eviction", format!("{name:?}"), format!("one of {}", known.join(", ")))
     })
 }

@@ -87,11 +87,7 @@ impl Lrfu {
     /// [`PoolError::InvalidConfig`] for a `half_life` of 0, or if there is no memory for so many blocks or ghosts.
     pub fn with(num_blocks: usize, half_life: u32, ghosts: usize) -> Result<Self, PoolError> {
         if half_life == 0 {
-            return Err(PoolError::InvalidConfig {
-                field: "half_life",
-                value: half_life.to_string(),
-                expected: "1 or more sixteenths of a capacity".into(),
-            });
+            return Err(PoolError::config("half_life", half_life, "1 or more sixteenths of a capacity"));
         }
         let mut policy = Self {
             heap: BlockHeap::new(0)?,

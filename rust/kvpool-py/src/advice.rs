@@ -41,11 +41,7 @@ impl PyAdvisorConfig {
         if let Some(every) = sample_every {
             let every = count(py, "sample_every", every)?;
             config.sample_every = u32::try_from(every)
-                .map_err(|_| PoolError::InvalidConfig {
-                    field: "sample_every",
-                    value: every.to_string(),
-                    expected: format!("at most {}", u32::MAX),
-                })
+                .map_err(|_| PoolError::config("sample_every", every, format!("at most {}", u32::MAX)))
                 .or_raise(py)?;
         }
         if let Some(names) = policies {

@@ -127,7 +127,7 @@ impl PyBlockPool {
         }
     }
 
-    /// Runs a short look that cannot fail.
+    /// Runs a short call that cannot fail.
     fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Entered<'_>) -> R + Send) -> PyResult<R> {
         self.run(py, 0, |pool| Ok(call(pool)))
     }

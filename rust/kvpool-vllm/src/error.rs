@@ -12,11 +12,11 @@ pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::Pool
 
 /// The refusal of a pool that does not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
-    kvpool::PoolError::InvalidConfig {
-        field: "num_gpu_blocks",
-        value: num_blocks.to_string(),
-        expected: "few enough for the pool's arrays to fit in memory".into(),
-    }
+    kvpool::PoolError::config(
+        "num_gpu_blocks",
+        num_blocks,
+        "few enough for the pool's arrays to fit in memory",
+    )
 }
 
 /// A refusal of [`Pool`](crate::Pool).

@@ -50,11 +50,7 @@ impl BlockLists {
     /// [`PoolError::InvalidConfig`] for more than [`Self::MAX_LISTS`] lists, or if there is no memory.
     pub fn new(num_lists: usize, num_blocks: usize) -> Result<Self, PoolError> {
         if num_lists > Self::MAX_LISTS {
-            return Err(PoolError::InvalidConfig {
-                field: "num_lists",
-                value: num_lists.to_string(),
-                expected: format!("at most {}", Self::MAX_LISTS),
-            });
+            return Err(PoolError::config("num_lists", num_lists, format!("at most {}", Self::MAX_LISTS)));
         }
         let lists = vec![List::default(); num_lists];
         let mut lists = Self { lists, links: Vec::new(), on: Vec::new(), linked: 0, torn: false };

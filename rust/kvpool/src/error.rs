@@ -49,14 +49,12 @@ impl fmt::Display for Refusal {
 #[non_exhaustive]
 pub enum PoolError {
     /// A configuration value outside its range.
-    #[error("{field} is {value}: must be {expected}")]
+    #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]
     InvalidConfig {
         /// The name of the setting.
         field: &'static str,
-        /// Its value.
-        value: String,
-        /// What is allowed.
-        expected: String,
+        /// Its value, and what is allowed.
+        detail: Box<ConfigDetail>,
     },
     /// Not enough blocks.
     #[error("{0}")]
@@ -213,19 +211,47 @@ pub enum PoolError {
     #[error("the time {now} is before {before}, which was passed earlier: time does not go backwards")]
     TimeBackwards {
         /// The time of this call.
-        now: String,
+        now: Box<str>,
         /// The latest time so far.
-        before: String,
+        before: Box<str>,
     },
     /// A token that the prefix index could not take: see [`HashError`].
     #[error(transparent)]
-    Hash(#[from] HashError),
+    Hash(Box<HashError>),
     /// An internal invariant broke. The pool refuses all work from then on.
     #[error("this pool is poisoned and refuses work: {reason}")]
     Poisoned {
         /// The invariant and what was found.
         reason: String,
     },
+}
+
+// It is part of every answer of a hot path: what only few errors say is boxed.
+const _: () = assert!(size_of::<PoolError>() <= 48);
+
+impl PoolError {
+    /// [`Self::InvalidConfig`]: `field` has a value that is not the one expected.
+    #[must_use]
+    pub fn config(field: &'static str, value: impl fmt::Display, expected: impl Into<String>) -> Self {
+        let detail = ConfigDetail { value: value.to_string(), expected: expected.into() };
+        Self::InvalidConfig { field, detail: Box::new(detail) }
+    }
+}
+
+impl From<HashError> for PoolError {
+    fn from(error: HashError) -> Self {
+        Self::Hash(Box::new(error))
+    }
+}
+
+/// The rest of a [`PoolError::InvalidConfig`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConfigDetail {
+    /// The value.
+    pub value: String,
+    /// What is allowed.
+    pub expected: String,
 }
 
 /// A broken invariant, found by a recount from scratch.

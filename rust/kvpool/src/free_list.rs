@@ -35,11 +35,11 @@ pub(crate) fn check_num_blocks(num_blocks: usize) -> Result<(), PoolError> {
     if (2..=MAX_BLOCKS).contains(&num_blocks) {
         return Ok(());
     }
-    Err(PoolError::InvalidConfig {
-        field: "num_blocks",
-        value: num_blocks.to_string(),
-        expected: format!("from 2 (block 0 is the null block) to {MAX_BLOCKS}"),
-    })
+    Err(PoolError::config(
+        "num_blocks",
+        num_blocks,
+        format!("from 2 (block 0 is the null block) to {MAX_BLOCKS}"),
+    ))
 }
 
 impl FreeBlockList {

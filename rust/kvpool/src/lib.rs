@@ -52,7 +52,7 @@ mod tiers;
 
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
-pub use error::{InvariantViolation, PoolError, Refusal};
+pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
 pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
 pub use fence::Ticket;
 pub use free_list::FreeBlockList;

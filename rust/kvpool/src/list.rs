@@ -69,11 +69,7 @@ pub fn try_reserve<T>(items: &mut Vec<T>, n: usize) -> Result<(), PoolError> {
 
 /// The error for arrays that do not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
-    PoolError::InvalidConfig {
-        field: "num_blocks",
-        value: num_blocks.to_string(),
-        expected: "few enough for the pool's arrays to fit in memory".into(),
-    }
+    PoolError::config("num_blocks", num_blocks, "few enough for the pool's arrays to fit in memory")
 }
 
 /// The ends of a list. Every call is given the array that has its links: the same one, always.

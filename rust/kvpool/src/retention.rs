@@ -55,11 +55,7 @@ impl Priority {
     /// [`PoolError::InvalidConfig`] above 100.
     pub fn new(priority: u8) -> Result<Self, PoolError> {
         if priority > Self::MAX.0 {
-            return Err(PoolError::InvalidConfig {
-                field: "priority",
-                value: priority.to_string(),
-                expected: "0 to 100".into(),
-            });
+            return Err(PoolError::config("priority", priority, "0 to 100"));
         }
         Ok(Self(priority))
     }
@@ -138,11 +134,7 @@ impl Retention {
     pub fn check(&self) -> Result<(), PoolError> {
         match self.ttl {
             Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) if !(seconds.is_finite() && seconds >= 0.0) => {
-                Err(PoolError::InvalidConfig {
-                    field: "ttl",
-                    value: seconds.to_string(),
-                    expected: "a number of seconds, not negative".into(),
-                })
+                Err(PoolError::config("ttl", seconds, "a number of seconds, not negative"))
             }
             _ => Ok(()),
         }
@@ -179,8 +171,7 @@ impl RetentionConfig {
 
     /// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
     pub(crate) fn check(&self, usable: usize) -> Result<(), PoolError> {
-        let invalid =
-            |field, value: String, expected: String| Err(PoolError::InvalidConfig { field, value, expected });
+        let invalid = |field, value: String, expected: String| Err(PoolError::config(field, value, expected));
         let mut reserved = self.pin_budget;
         let mut tenants: Vec<_> = self.tenants.iter().map(|limits| limits.tenant).collect();
         tenants.sort_unstable();

@@ -77,11 +77,7 @@ impl Evictor for Custom {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         if num_blocks > MOST_BLOCKS {
             let expected = format!("at most {MOST_BLOCKS}");
-            return Err(PoolError::InvalidConfig {
-                field: "num_blocks",
-                value: num_blocks.to_string(),
-                expected,
-            });
+            return Err(PoolError::config("num_blocks", num_blocks, expected));
         }
         self.num_blocks = num_blocks;
         Ok(())

@@ -18,7 +18,7 @@ use kvpool::{
     BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Place, RequestRef, RequestState,
     SwapId, TransferPlan, Verify, runs,
 };
-use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
+use kvpool_observe::{ManagerScrubber, ManagerWatch};
 use kvpool_testing::Kv;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -144,8 +144,9 @@ impl Rig {
             verify,
             ..ManagerConfig::default()
         });
-        let digest = ManagerWatchConfig { digest: true, ..ManagerWatchConfig::default() };
-        let manager = manager.unwrap().watched(&digest).unwrap();
+        // A journal's digest; that of the setting is in `manager_model`.
+        let mut manager = manager.unwrap();
+        manager.keep_digest().unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
         let (known, swaps) = (BTreeMap::new(), Vec::new());
         let scrubber = ManagerScrubber::default();

@@ -45,9 +45,7 @@ impl AdvisorConfig {
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a setting out of range, a policy named twice, or one that needs access times.
     pub fn check(&self) -> Result<(), PoolError> {
-        let invalid = |field, value: String, expected: &str| {
-            Err(PoolError::InvalidConfig { field, value, expected: expected.into() })
-        };
+        let invalid = |field, value: String, expected: &str| Err(PoolError::config(field, value, expected));
         if !(64..=1 << 24).contains(&self.max_sampled_blocks) {
             return invalid("max_sampled_blocks", self.max_sampled_blocks.to_string(), "64 to 16777216");
         }

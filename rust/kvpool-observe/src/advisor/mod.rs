@@ -59,7 +59,8 @@ mod tally;
 pub use advice::{Advice, CurvePoint, PolicyAdvice, TenantAdvice};
 pub use config::AdvisorConfig;
 use config::{DEEPEST, Scale};
-pub use fenwick::Fenwick;
+#[doc(hidden)]
+pub use fenwick::Fenwick; // for the sizing of kvpool-replay
 use ghost::{GhostCache, Sampled};
 pub use histogram::DistanceHistogram;
 use kvpool::BlockHash;

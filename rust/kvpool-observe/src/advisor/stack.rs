@@ -100,11 +100,7 @@ impl SampledStack {
     /// [`PoolError::InvalidConfig`] for a rate that is not above 0 and at most 1, for a bound of 0 or above 2^30, or if there
     /// is no memory.
     pub fn new(rate: f64, seed: u64, bound: Bound) -> Result<Self, PoolError> {
-        let invalid = |field, value, expected: &str| PoolError::InvalidConfig {
-            field,
-            value,
-            expected: expected.into(),
-        };
+        let invalid = |field, value, expected: &str| PoolError::config(field, value, expected);
         if !(rate > 0.0 && rate <= 1.0) {
             return Err(invalid("rate", rate.to_string(), "above 0, at most 1"));
         }

@@ -27,9 +27,7 @@ impl ExplainConfig {
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a setting out of range.
     pub fn check(&self) -> Result<(), PoolError> {
-        let invalid = |field, value: usize, expected: String| {
-            Err(PoolError::InvalidConfig { field, value: value.to_string(), expected })
-        };
+        let invalid = |field, value: usize, expected: String| Err(PoolError::config(field, value, expected));
         if let Some(records) = self.records.filter(|records| !Self::RECORDS.contains(records)) {
             let (least, most) = (Self::RECORDS.start(), Self::RECORDS.end());
             return invalid("records", records, format!("{least} to {most} contents of blocks"));

@@ -136,10 +136,12 @@ impl fmt::Debug for Record {
 impl Record {
     /// An empty record of so many contents.
     pub(super) fn new(capacity: usize, block_size: usize) -> Result<Self, PoolError> {
-        let too_many = |_: PoolError| PoolError::InvalidConfig {
-            field: "records",
-            value: capacity.to_string(),
-            expected: format!("few enough to fit in memory with {block_size} tokens each"),
+        let too_many = |_: PoolError| {
+            PoolError::config(
+                "records",
+                capacity,
+                format!("few enough to fit in memory with {block_size} tokens each"),
+            )
         };
         let take = || {
             let (mut keys, mut entries, mut slots) = (vec![0], vec![Entry::EMPTY], Slots::new());

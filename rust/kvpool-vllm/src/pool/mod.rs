@@ -98,11 +98,11 @@ impl Pool {
     /// As [`Self::new`].
     pub fn with_policy(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Result<Self, VllmError> {
         if num_blocks == 0 {
-            return Err(VllmError::Pool(PoolError::InvalidConfig {
-                field: "num_gpu_blocks",
-                value: "0".into(),
-                expected: "at least 1, the null block".into(),
-            }));
+            return Err(VllmError::Pool(PoolError::config(
+                "num_gpu_blocks",
+                "0",
+                "at least 1, the null block",
+            )));
         }
         // The core has no pool of the null block alone; vLLM has. Its only block is never given back.
         let at_least_two = num_blocks.max(2);
@@ -191,11 +191,11 @@ impl Pool {
     pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
         let queued = self.queue_len();
         self.withheld = queued.checked_sub(count).ok_or_else(|| {
-            VllmError::Pool(PoolError::InvalidConfig {
-                field: "num_free_blocks",
-                value: count.to_string(),
-                expected: format!("at most {queued}, the blocks in the queue"),
-            })
+            VllmError::Pool(PoolError::config(
+                "num_free_blocks",
+                count,
+                format!("at most {queued}, the blocks in the queue"),
+            ))
         })?;
         Ok(())
     }

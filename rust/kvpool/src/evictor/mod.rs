@@ -27,8 +27,9 @@ pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Policy};
 
-/// What orders are made of, for crates that have policies: lists that link blocks in place, exact ghosts, and how memory and
-/// invariants fail. The core's own orders need all of it, so a second copy elsewhere would be the only other way.
+/// What orders are made of, for the sister crates that have policies and observers, and for no one else: it may change in any release.
+/// The core's own orders need all of it, so a second copy elsewhere would be the only other way.
+#[doc(hidden)]
 pub mod parts {
     pub use super::ghosts::Ghosts;
     pub use super::slots::Slots;

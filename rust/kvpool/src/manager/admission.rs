@@ -201,7 +201,8 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
     ) -> Result<(), ManagerError> {
-        self.release_with(id, after_step, false).map(|_nothing_ended| ())
+        let slot = self.slot(id.into())?;
+        self.release_slot(slot, after_step)
     }
 
     /// How many requests are in a state.
@@ -225,10 +226,12 @@ impl CacheManager {
 
     pub(super) fn release_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
         self.check_settled(slot, "release it: complete or abort the swap first")?;
-        let state = self.at(slot)?.state;
         self.apply_ends(slot)?;
-        self.give_up_blocks(slot, after_step)?;
+        let (sequence, tiers) = self.parts(slot)?;
+        sequence.give_up(tiers, after_step)?;
+        let state = self.at(slot)?.state;
         *self.gauge(state) -= 1;
+        self.version += 1;
         self.tell_released(slot);
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
@@ -264,22 +267,14 @@ impl CacheManager {
 
     pub(super) fn preempt_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
         let (state, computed) = (self.at(slot)?.state, self.at(slot)?.sequence.computed_tokens as u64);
-        self.give_up_blocks(slot, after_step)?;
+        let (sequence, tiers) = self.parts(slot)?;
+        sequence.give_up(tiers, after_step)?;
+        let request = self.at_mut(slot)?;
+        (request.state, request.cached_tokens) = (RequestState::Preempted, 0);
         *self.gauge(state) -= 1;
         self.stats.preempted += 1;
         self.stats.preemptions += 1;
         self.stats.preempted_tokens += computed;
-        self.at_mut(slot)?.state = RequestState::Preempted;
-        Ok(())
-    }
-
-    fn give_up_blocks(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
-        let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
-            return Err(super::lost_slot());
-        };
-        request.sequence.give_up(&mut self.tiers, after_step)?;
-        request.sequence.tier = 0;
-        request.cached_tokens = 0;
         self.version += 1;
         Ok(())
     }

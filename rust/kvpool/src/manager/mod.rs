@@ -138,11 +138,11 @@ impl CacheManager {
         tiers: impl FnOnce(Vec<PoolConfig>) -> Result<Tiers, TierError>,
     ) -> Result<Self, ManagerError> {
         if !(0.0..1.0).contains(&config.watermark) {
-            return Err(ManagerError::Pool(PoolError::InvalidConfig {
-                field: "watermark",
-                value: config.watermark.to_string(),
-                expected: "a share of the pool, from 0.0 to below 1.0".into(),
-            }));
+            return Err(ManagerError::Pool(PoolError::config(
+                "watermark",
+                config.watermark,
+                "a share of the pool, from 0.0 to below 1.0",
+            )));
         }
         // What is said of blocks is said of the device's: the host tier keeps what was swapped out.
         let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };

@@ -95,7 +95,7 @@ impl CacheManager {
 
     fn check_ranges(&self, ranges: &[RetentionRange]) -> Result<(), ManagerError> {
         let invalid = |field, value: String, expected: &str| {
-            Err(ManagerError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
+            Err(ManagerError::Pool(PoolError::config(field, value, expected)))
         };
         for range in ranges {
             if let Some(end) = range.end.filter(|&end| end <= range.start) {

@@ -21,7 +21,7 @@ pub(super) struct Move {
 }
 
 impl CacheManager {
-    fn parts(&mut self, slot: usize) -> Result<(&mut Sequence, &mut Tiers), ManagerError> {
+    pub(super) fn parts(&mut self, slot: usize) -> Result<(&mut Sequence, &mut Tiers), ManagerError> {
         let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
         Ok((&mut request.sequence, &mut self.tiers))
     }

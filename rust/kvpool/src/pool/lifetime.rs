@@ -159,19 +159,10 @@ impl BlockPool {
     /// [`PoolError::NotHeld`] if the call names a block more often than it has references outside of fences; unknown
     /// ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.give_up(&blocks.iter())?;
+        self.drop_references(&blocks.iter(), self.has_plain_releases())?;
+        self.settle_idle(false, self.history)?;
         self.tell_changed(blocks);
         Ok(())
-    }
-
-    /// Drops references, and sends the blocks that nobody holds any more where they belong.
-    #[inline]
-    fn give_up<'a>(
-        &mut self,
-        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
-    ) -> Result<(), PoolError> {
-        self.drop_references(blocks, self.has_plain_releases())?;
-        self.settle_idle(false, self.history)
     }
 
     /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a place in the order depends
@@ -214,7 +205,8 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::release`].
     pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
-        self.give_up(&table.iter().rev())?;
+        self.drop_references(&table.iter().rev(), self.has_plain_releases())?;
+        self.settle_idle(false, self.history)?;
         self.tell_changed(table);
         Ok(())
     }
@@ -459,11 +451,7 @@ impl BlockPool {
     pub fn mark_accessed(&mut self, blocks: &[BlockId], time: f64) -> Result<(), PoolError> {
         self.check_poison()?;
         if time.is_nan() {
-            return Err(PoolError::InvalidConfig {
-                field: "time",
-                value: time.to_string(),
-                expected: "a number".into(),
-            });
+            return Err(PoolError::config("time", time, "a number"));
         }
         for (position, &block) in blocks.iter().enumerate() {
             check_id(block, self.num_blocks(), "accessed")?;

@@ -100,11 +100,7 @@ impl FromStr for DuplicatePolicy {
     fn from_str(name: &str) -> Result<Self, PoolError> {
         Self::ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|policy| policy.name()).collect();
-            PoolError::InvalidConfig {
-                field: "duplicates",
-                value: format!("{name:?}"),
-                expected: format!("one of {}", known.join(", ")),
-            }
+            PoolError::config("duplicates", format!("{name:?}"), format!("one of {}", known.join(", ")))
         })
     }
 }
@@ -210,11 +206,11 @@ impl BlockPool {
     pub fn with_evictor(config: PoolConfig, mut evictor: Box<dyn Evictor>) -> Result<Self, PoolError> {
         check_num_blocks(config.num_blocks)?;
         if !evictor.is_empty() {
-            return Err(PoolError::InvalidConfig {
-                field: "evictor",
-                value: format!("{} with {} blocks", evictor.name(), evictor.len()),
-                expected: "empty".into(),
-            });
+            return Err(PoolError::config(
+                "evictor",
+                format!("{} with {} blocks", evictor.name(), evictor.len()),
+                "empty",
+            ));
         }
         evictor.grow(config.num_blocks)?;
         Self::assemble(&config, order::Order::Other(order::Guarded::new(evictor)))

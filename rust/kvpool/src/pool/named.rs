@@ -111,11 +111,11 @@ impl BlockPool {
     ) -> Result<(), PoolError> {
         self.check_group(group)?;
         if hashes.len() != blocks.len() {
-            return Err(PoolError::InvalidConfig {
-                field: "hashes",
-                value: hashes.len().to_string(),
-                expected: format!("as many as blocks, {}", blocks.len()),
-            });
+            return Err(PoolError::config(
+                "hashes",
+                hashes.len(),
+                format!("as many as blocks, {}", blocks.len()),
+            ));
         }
         self.check_registrable(blocks)?;
         let Self { index, records, .. } = self;
@@ -139,11 +139,12 @@ impl BlockPool {
         }
         self.tell_changed(blocks);
         self.tell_registered(blocks, None);
+        let listens = self.is_watched() || self.history;
         let mut copies = copies.into_iter().peekable();
         for (position, &block) in blocks.iter().enumerate() {
             let is_new = copies.next_if_eq(&position).is_none();
-            self.tell_computed(block, is_new);
-            if self.history {
+            if listens {
+                self.tell_computed(block, is_new);
                 self.note_registered(block, &Index::link(hashes[position], 0, None), None);
             }
             told(position, is_new);
@@ -421,11 +422,7 @@ impl BlockPool {
     fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {
-            return Err(PoolError::InvalidConfig {
-                field: "group",
-                value: group.to_string(),
-                expected: format!("at most {}", Name::MAX_GROUP),
-            });
+            return Err(PoolError::config("group", group, format!("at most {}", Name::MAX_GROUP)));
         }
         match self.verify() {
             Verify::None => Ok(()),

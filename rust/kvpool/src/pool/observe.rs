@@ -168,6 +168,12 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it wants to know of every content that becomes computed or leaves ([`Self::computed`], [`Self::removed`]): they are told
+    /// block by block. What only counts what has [changed](Self::changed) need not pay for that. Always says the same.
+    fn wants_contents(&self) -> bool {
+        true
+    }
+
     /// The references, fences or contents of these blocks have changed.
     fn changed(&mut self, blocks: &[BlockId]) {
         let _ = blocks;
@@ -271,8 +277,8 @@ impl BlockPool {
 
     /// Whether somebody wants to know of contents that come and go.
     #[inline]
-    pub(super) const fn is_watched(&self) -> bool {
-        self.observer.is_some()
+    pub(super) fn is_watched(&self) -> bool {
+        self.observer.as_ref().is_some_and(|observer| observer.wants_contents())
     }
 
     #[inline]

@@ -52,11 +52,11 @@ impl Index {
         keep_parents: bool,
     ) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
-            return Err(PoolError::InvalidConfig {
-                field: "block_size",
-                value: block_size.to_string(),
-                expected: format!("from 1 to {MAX_BLOCK_SIZE} tokens"),
-            });
+            return Err(PoolError::config(
+                "block_size",
+                block_size,
+                format!("from 1 to {MAX_BLOCK_SIZE} tokens"),
+            ));
         }
         let mut index = Self {
             table: Table::new().prepare(num_blocks - 1)?,

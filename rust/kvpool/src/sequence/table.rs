@@ -318,7 +318,8 @@ impl Sequence {
         &self.blocks[self.trimmed..]
     }
 
-    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay.
+    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay, and whatever blocks they get next are the
+    /// device's.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, after_step: Option<u64>) -> Result<(), TierError> {
         let pool = tiers.pool_mut(self.tier)?;
         match after_step {
@@ -329,7 +330,7 @@ impl Sequence {
             }
         }
         self.blocks.clear();
-        (self.computed_tokens, self.published, self.trimmed) = (0, 0, 0);
+        (self.tier, self.computed_tokens, self.published, self.trimmed) = (0, 0, 0, 0);
         (self.publishes, self.guarded) = (true, false);
         Ok(())
     }

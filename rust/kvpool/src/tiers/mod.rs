@@ -144,7 +144,7 @@ impl Tiers {
 
     fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
         let refuse = |field, value: String, expected: &str| {
-            Err(TierError::Pool(PoolError::InvalidConfig { field, value, expected: expected.into() }))
+            Err(TierError::Pool(PoolError::config(field, value, expected)))
         };
         let Some(first) = configs.first() else {
             return refuse("tiers", "0".into(), "at least 1");

@@ -84,10 +84,11 @@ fn without_the_setting_there_is_none() {
 /// What several operations touched is counted once, whenever it is asked for.
 #[test]
 fn it_does_not_matter_how_often_it_is_asked() {
-    let (mut seldom, mut often) = (pool(true), pool(true));
+    let (mut seldom, mut often, mut light) = (pool(true), pool(true), pool(false));
+    light.keep_digest().unwrap();
     let mut last = None;
     for round in 0..20_u32 {
-        for pool in [&mut seldom, &mut often] {
+        for pool in [&mut seldom, &mut often, &mut light] {
             let blocks = pool.allocate(3).unwrap();
             pool.register(&blocks, &chain(&[round % 3, 2, 3, 4, 5, 6]), 0).unwrap();
             pool.mark_computed(&blocks[..2]).unwrap();
@@ -96,6 +97,8 @@ fn it_does_not_matter_how_often_it_is_asked() {
         let now = often.state_digest();
         assert_ne!(now, last);
         last = now;
+        assert_eq!(light.state_digest(), now);
+        light.check_invariants().unwrap();
     }
     assert_eq!(seldom.state_digest(), last);
 }

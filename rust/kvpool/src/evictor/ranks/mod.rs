@@ -294,11 +294,11 @@ impl<P: Policy> Ranks<P> {
             (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start it
             (Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)), Some(now)) => Some(now + seconds),
             (Some(_), None) => {
-                return Err(PoolError::InvalidConfig {
-                    field: "ttl",
-                    value: "a time to live".into(),
-                    expected: "a clock: call advance_time(now) first".into(),
-                });
+                return Err(PoolError::config(
+                    "ttl",
+                    "a time to live",
+                    "a clock: call advance_time(now) first",
+                ));
             }
         };
         let was_pinned = retained.entry(block).rank == PINNED;
@@ -348,12 +348,14 @@ impl<P: Policy> Ranks<P> {
 
     pub(crate) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
         if !now.is_finite() {
-            let (field, value, expected) = ("now", now.to_string(), "a number of seconds".into());
-            return Err(PoolError::InvalidConfig { field, value, expected });
+            return Err(PoolError::config("now", now, "a number of seconds"));
         }
         let Some(retained) = &mut self.retained else { return Ok(()) };
         if let Some(before) = retained.now.filter(|&before| now < before) {
-            return Err(PoolError::TimeBackwards { now: now.to_string(), before: before.to_string() });
+            return Err(PoolError::TimeBackwards {
+                now: now.to_string().into(),
+                before: before.to_string().into(),
+            });
         }
         retained.now = Some(now);
         Ok(())
