@@ -154,7 +154,7 @@ impl Pool {
     }
 
     /// The name by which the core may know `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn regular_name(&self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
         let is_noted = num_tokens.is_none_or(|tokens| tokens < NO_TOKENS);
         let is_irregular = !self.overlay.index.is_empty() && self.overlay.index.contains_key(key);

@@ -334,7 +334,10 @@ impl Pool {
     #[inline]
     pub(crate) fn gather(&mut self, blocks: &[u32]) {
         self.ids.clear();
-        self.ids.extend(blocks.iter().filter(|&&block| block != 0).map(|&block| BlockId::new(block)));
+        self.ids.extend(blocks.iter().map(|&block| BlockId::new(block)));
+        if blocks.contains(&0) {
+            self.ids.retain(|block| !block.is_null());
+        }
     }
 
     /// Drops one reference of each block, the null block excepted. Blocks without further ones become free in the order

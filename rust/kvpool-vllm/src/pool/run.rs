@@ -5,7 +5,7 @@
 //!
 //! Costs: the core's, and a copy of each digest; policies with a history are told of each block by itself.
 
-use kvpool::{BlockId, Name, PoolError};
+use kvpool::{BlockHash, BlockId, Name, PoolError};
 
 use crate::error::VllmError;
 use crate::key::{Key, padded};
@@ -146,17 +146,18 @@ impl Pool {
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
         let mut digests = digests.into_iter().peekable();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
-        let (mut batch, mut found) = (Vec::with_capacity(LOOKUP), Vec::with_capacity(LOOKUP));
+        let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
         while digests.peek().is_some() {
-            batch.clear();
-            let known = found.len();
-            while batch.len() < LOOKUP
-                && let Some(digest) = digests.next_if(|digest| digest.len() == self.digest_len)
+            let (known, mut asked) = (found.len(), 0);
+            while asked < LOOKUP
+                && let Some(hash) = digests.next_if(|digest| digest.len() == self.digest_len).and_then(padded)
             {
-                batch.extend(padded(digest));
+                hashes[asked] = hash;
+                asked += 1;
             }
+            let batch = &hashes[..asked];
             if let Some(group) = core_group {
-                self.core.find_named_run(&batch, group, &mut found);
+                self.core.find_named_run(batch, group, &mut found);
             }
             let found_now = &found[known..];
             out.extend(found_now.iter().map(|block: &BlockId| block.get()));
