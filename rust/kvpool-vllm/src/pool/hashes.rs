@@ -245,7 +245,8 @@ impl Pool {
         self.overlay.index.clear();
     }
 
-    /// Takes all keys away from `block`: its hash first, then the further ones.
+    /// Takes all keys away from `block`: its hash first, then the further ones. Of a block whose hash was taken back by hand
+    /// ([`Self::reset_hash`]) the further ones stay, as vLLM leaves them.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));

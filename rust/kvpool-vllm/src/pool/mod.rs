@@ -406,9 +406,9 @@ impl Pool {
         slots.plan(&demand, self.num_free())
     }
 
-    /// Takes all keys away from `block`, in use or not. With `reuse_first`, or another policy than `lru`, a free one is also
-    /// the next to be handed out, for nothing can hit it any more; vLLM's own pool leaves it among the cached ones, which
-    /// it outlives.
+    /// Takes the keys of `block` away, in use or not, as [`Self::remove_hashes`] does. With `reuse_first`, or in a pool that
+    /// [keeps a history](Self::keeps_history), a free one is also the next to be handed out, for nothing can hit it any more;
+    /// vLLM's own pool leaves it among the cached ones, which it outlives.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`].
