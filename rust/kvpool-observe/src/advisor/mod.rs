@@ -37,7 +37,7 @@
 //! end of a window the tenant with the fewest references gives up its place, unless the others had fewer still.
 //!
 //! **The error** is that of the sample: with the default of 2,048 sampled blocks per pool about one point, see
-//! `tests/advisor.rs` in `kvpool-replay`, which compares with exact curves and with replays of each policy. Not estimated: that
+//! `tests/replay/advisor.rs` in `kvpool-replay`, which compares with exact curves and with replays of each policy. Not estimated: that
 //! running requests hold blocks, so that less than the pool's size is cached, and retention.
 //!
 //! Costs. A reference that is not sampled: a multiplication and a comparison, 7 instructions; a block that is registered as many

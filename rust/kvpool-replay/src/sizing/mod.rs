@@ -20,7 +20,7 @@
 //!
 //! All start from [`References`], which finds in one pass the [`Run`]s in which blocks are used again: 1 to 2 per request,
 //! while requests have tens to hundreds of blocks. The estimators work on runs alone. Measured on two shared cores of 2026
-//! (`tests/sizing_traces.rs`, which also compares with published figures, to the last digit for LRU and the optimum):
+//! (`tests/replay/sizing_traces.rs`, which also compares with published figures, to the last digit for LRU and the optimum):
 //!
 //! | trace, 512-token blocks | references | LRU, all capacities | optimum, one capacity |
 //! |---|---|---|---|

@@ -13,7 +13,7 @@ use kvpool_replay::{
     trace::Trace,
 };
 
-use crate::models::forest;
+use super::models::forest;
 
 fn generated(requests: usize) -> Trace {
     generate(&GeneratorConfig { requests, ..GeneratorConfig::default() }).unwrap()

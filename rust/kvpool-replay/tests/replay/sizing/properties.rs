@@ -9,7 +9,7 @@ use kvpool_replay::{
 };
 use proptest::{collection::vec, prelude::*, test_runner::FileFailurePersistence};
 
-use crate::models::{BLOCK_TOKENS, FIRST_MS, exhaustive_optimum, forest, pool, sum, tokens, used_later};
+use super::models::{BLOCK_TOKENS, FIRST_MS, exhaustive_optimum, forest, pool, sum, tokens, used_later};
 
 fn traces(blocks: usize, requests: usize) -> impl Strategy<Value = Trace> {
     (vec(0..1000_usize, 1..=blocks), vec((0..1000_usize, 0..BLOCK_TOKENS as u32), 1..=requests))

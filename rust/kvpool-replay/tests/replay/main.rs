@@ -1,0 +1,14 @@
+//! Tests of traces, replays and sizing, in one program: linking one for each takes longer than running them.
+
+mod adaptive_traces;
+mod advisor;
+mod formats;
+mod formats_properties;
+mod formats_traces;
+mod generate;
+mod limits;
+mod policy_traces;
+mod reader;
+mod sizing;
+mod sizing_traces;
+mod stream;

@@ -1,0 +1,13 @@
+//! Tests of single operations, in one program: linking one for each takes longer than running them. The models, the properties and the
+//! evidence have programs of their own.
+
+mod all_or_nothing;
+mod bad_input;
+mod custom_policy;
+mod manager_retention;
+mod named;
+mod parts;
+mod resets;
+mod secrets;
+mod sequence_bad_input;
+mod transfer_plans;
