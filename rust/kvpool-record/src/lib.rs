@@ -265,7 +265,7 @@ impl Journal {
         self.open();
         frame::push(&mut self.payload, &Entry::Operation(operation, check));
         self.operations += 1;
-        self.since_digest += 1;
+        self.since_digest = self.since_digest.saturating_add(1);
         self.close();
         self.config.digest_every > 0 && self.since_digest >= self.config.digest_every
     }
