@@ -199,10 +199,12 @@ impl<K: Fn(usize) -> Option<Key>> Operation<Pool> for CacheFull<'_, K> {
 }
 
 impl Journaled<Pool> {
-    /// [`Pool::take_slots`]: two operations. The arithmetic before them changes nothing.
+    /// Takes the blocks that `demand` needs, if they may be taken ([`Pool::plan_slots`]): holds its `hits`, which are cached, and
+    /// allocates the others into `out`: two operations. False, and nothing has changed, if they may not. What is evicted goes to
+    /// `removed`.
     ///
     /// # Errors
-    /// As [`Pool::take_slots`].
+    /// [`VllmError::UnknownBlock`] among the hits.
     pub fn take_slots(
         &mut self,
         slots: Slots,

@@ -10,7 +10,7 @@
 //!
 //! There is no clock: *when* is the number of admissions until then, and the time that retention was told.
 //!
-//! **Requester it may be told.** An explanation says what others asked for: that their tokens were the same up to some token, or
+//! **Who may be told.** An explanation says what others asked for: that their tokens were the same up to some token, or
 //! the same under another salt. That is for whoever runs the engine. Ids of requests are told only within one principal: the
 //! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
 //!

@@ -380,26 +380,7 @@ impl Pool {
         self.core.release_in_order(&self.ids)
     }
 
-    /// Takes the blocks that `demand` needs, if they may be taken: holds its `hits`, which are cached, and allocates the
-    /// others into `out`. False, and nothing has changed, if they may not. What is evicted goes to `removed`.
-    ///
-    /// # Errors
-    /// [`VllmError::UnknownBlock`] among the hits.
-    pub fn take_slots(
-        &mut self,
-        slots: Slots,
-        demand: Demand,
-        hits: &[u32],
-        out: &mut Vec<u32>,
-        removed: Option<&mut Vec<Removed>>,
-    ) -> Result<bool, VllmError> {
-        let Some(missing) = self.plan_slots(slots, demand, hits) else { return Ok(false) };
-        self.touch(hits)?;
-        self.allocate(missing, out, removed)?;
-        Ok(true)
-    }
-
-    /// The first half of [`Self::take_slots`], which changes nothing: how many blocks are to be allocated, or `None`.
+    /// How many blocks `demand` needs beside its `hits`, which are cached, or `None` if they may not be taken. Changes nothing.
     #[must_use]
     pub fn plan_slots(&self, slots: Slots, demand: Demand, hits: &[u32]) -> Option<usize> {
         let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };

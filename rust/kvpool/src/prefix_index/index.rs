@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::LOOKAHEAD;
+use super::rings::LOOKAHEAD;
 use super::table::{Home, Table};
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -315,8 +315,8 @@ impl Index {
     /// oldest.
     ///
     /// A chain's blocks were mostly allocated in one go, so their ids are as far from each other as the two before were, which may
-    /// be in `out` already: such a guess reads the record that has to be read anyway, and no bucket. Where it fails the table is asked, for several at once,
-    /// so that their lines are waited for together.
+    /// be in `out` already: such a guess reads the record that has to be read anyway, and no bucket. Where it fails the table is
+    /// asked, for several at once, so that their lines are waited for together.
     #[inline]
     pub(crate) fn find_run(
         &self,

@@ -44,7 +44,6 @@ use crate::free_list::{check_id, check_num_blocks};
 use crate::hash::{BlockHash, HashAlgorithm, HashChain, Verify};
 use crate::record::{ByBlock, Record, blank};
 pub(crate) use index::{Index, Visibility};
-pub(crate) use rings::LOOKAHEAD;
 
 /// What [`PrefixIndex::insert`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
