@@ -31,7 +31,7 @@ SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests test-rust test-python nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -44,25 +44,30 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
 
-# The extension, installed in place with the command line's two dependencies: in a profile that is quickly built, and in
-# release where something is measured. A stamp per profile, so that another one builds again; cargo keeps both.
-PROFILE := $(if $(filter bench bench-python bench-report journal-check gpu-check,$(MAKECMDGOALS)),release,in-place)
-$(VENV)/.profile-$(PROFILE): $(BIN)/python
-	@rm -f $(VENV)/.profile-*
+# The extension, installed in place with the command line's two dependencies: as the tests build its crates, so that both are built
+# once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
+BUILD := $(if $(filter bench bench-python bench-report journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
+MATURIN_release := --release
+MATURIN_as-tested := --profile dev --features as-tested
+$(VENV)/.build-$(BUILD): $(BIN)/python
+	@rm -f $(VENV)/.build-*
 	@touch $@
 
 RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
 	cuda/block_copy.fatbin
-$(VENV)/.built: $(VENV)/.profile-$(PROFILE) $(RUST_SOURCES)
-	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --profile $(PROFILE) --locked --quiet
+$(VENV)/.built: $(VENV)/.build-$(BUILD) $(RUST_SOURCES)
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --quiet
 	@touch $@
 
-# The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without bytecode: most modules of
-# torch are never imported, and the others are compiled when they are.
-$(VENV)/.test: $(VENV)/.built pyproject.toml
+# What the tests import. The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without
+# bytecode: most modules of torch are never imported, and the others are compiled when they are.
+$(VENV)/.packages: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --group test
 	(command -v c++ || command -v g++ || command -v clang++) > /dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.packages $(VENV)/.built
 	@touch $@
 
 # A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, apart from the
@@ -96,6 +101,9 @@ demo: $(VENV)/.built ## Replay a trace through the manager and print the report 
 test: ## All tests, in minutes
 	$(MAKE) --no-print-directory -j2 build-rust-tests $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory test-rust test-python
+
+test-threads: ## Models of what threads share, under many schedules
+	$(CARGO) test --locked --quiet -p kvpool-shuttle
 
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
@@ -151,7 +159,7 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
-			$(VENV)-torch-$$version/bin/maturin develop --profile in-place --locked --quiet && \
+			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --quiet && \
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py || exit 1; \
 	done
 

@@ -131,14 +131,19 @@ def test_what_the_makefile_says_is_read(makefile: Makefile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "profile"),
-    [("demo", "in-place"), ("test-python", "in-place"), ("bench-python", "release"), ("gpu-check", "release")],
+    ("target", "build"),
+    [
+        ("demo", "--profile dev --features as-tested"),
+        ("test-python", "--profile dev --features as-tested"),
+        ("bench-python", "--release"),
+        ("gpu-check", "--release"),
+    ],
 )
-def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, profile: str) -> None:
+def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, build: str) -> None:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}
     command = ["make", "--dry-run", target, f"VENV={tmp_path / 'venv'}"]
     done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True)
-    assert re.findall(r"maturin develop (.*) --locked", done.stdout) == [f"--profile {profile}"]
+    assert re.findall(r"maturin develop (.*) --locked", done.stdout) == [build]
 
 
 @pytest.fixture
@@ -172,7 +177,7 @@ CHECKED = "make vllm-drift vllm-shadow-selftest vllm-check vllm-conformance"
 def test_ci_checks_everything_where_it_can(ci: Path) -> None:
     code, called, said = run_ci(ci)
     assert (code, said) == (0, "")
-    assert called == ["make lint", "make test", "python3 tools/vllm_env.py", CHECKED]
+    assert called == ["make lint", "make test test-threads", "python3 tools/vllm_env.py", CHECKED]
 
 
 @pytest.mark.parametrize("env_code", ["3", "124"])
@@ -192,5 +197,5 @@ def test_anything_else_that_fails_is_a_failure(ci: Path, variable: str, code: in
 
 def test_it_can_be_left_out_and_says_so(ci: Path) -> None:
     code, called, said = run_ci(ci, KVPOOL_CI_VLLM="0")
-    assert (code, called) == (0, ["make lint", "make test"])
+    assert (code, called) == (0, ["make lint", "make test test-threads"])
     assert "NOT CHECKED" in said

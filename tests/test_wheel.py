@@ -18,12 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libgcc_s.so.1"}
 
 
-# As shipped it takes minutes to link; what is looked at here is the same in the profile that tests install.
-@pytest.fixture(scope="module", params=["in-place", pytest.param("release", marks=pytest.mark.slow)])
+# As shipped it takes minutes to link; what is looked at here is the same in the build that tests install.
+AS_TESTED = ["--profile", "dev", "--features", "as-tested"]
+RELEASE = ["--release"]
+
+
+@pytest.fixture(scope="module", params=[AS_TESTED, pytest.param(RELEASE, marks=pytest.mark.slow)], ids=" ".join)
 def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    profile = ["--profile", str(request.param)]
-    command = [sys.executable, "-m", "maturin", "build", *profile, "--locked", "--quiet", "--out", str(out)]
+    command = [sys.executable, "-m", "maturin", "build", *request.param, "--locked", "--quiet", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = out.glob("*.whl")

@@ -175,6 +175,6 @@ mod _core {
         }
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         // A debug build is many times slower: `kvpool` warns when it is imported.
-        module.add("debug_build", cfg!(debug_assertions))
+        module.add("debug_build", cfg!(debug_assertions) && !cfg!(feature = "as-tested"))
     }
 }
