@@ -178,3 +178,17 @@ def test_nothing_that_is_shipped_depends_on_test_code() -> None:
         for name, wanted in (item for table in tables for item in table.items()):
             assert name != "kvpool-testing", path
             assert isinstance(wanted, str) or "fault-injection" not in wanted.get("features", []), path
+
+
+def test_crates_that_two_builds_have_otherwise_are_named() -> None:
+    extension = {"core v1": "a", "hash v1": "a,b", "kvpool-py v1": "as-tested", "pyo3 v1": "x"}
+    tests = {"core v1": "a", "hash v1": "a", "kvpool-py v1": "", "proptest v1": "std"}
+    (found,) = manifests.compared(extension, tests)
+    assert found.text.startswith("hash v1 is built twice: [a,b] as the feature as-tested has it, [a] as")
+
+
+def test_what_is_shipped_is_not_built_as_tested() -> None:
+    manifest = tomllib.loads((ROOT / manifests.EXTENSION).read_text(encoding="utf-8"))
+    assert set(manifest["features"]) == {"as-tested"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "features" not in project["tool"]["maturin"]

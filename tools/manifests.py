@@ -9,8 +9,9 @@
 - Every dependency is used: a crate's sources name it, a member names what the workspace lists.
 - Every requirement of a Python package has a lower bound or is pinned; requirements files pin, with digests.
 - Builds are locked: every call of cargo or maturin that resolves dependencies has ``--locked``.
+- Crates are built once: the extension that the tests install has each crate with the features that its tests have.
 
-Only the standard library is needed.
+Only the standard library is needed, and cargo.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import ast
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -248,9 +250,41 @@ def check_locked(root: Path) -> Iterator[Problem]:
                 yield Problem(path.relative_to(root), number, f"{found} without --locked")
 
 
+# Crates that are built once
+
+EXTENSION: Final = "rust/kvpool-py/Cargo.toml"
+
+
+def features(root: Path, *of: str) -> dict[str, str]:
+    """The features of every crate that a build needs, as cargo names both; of what the build itself needs, too, both sets."""
+    command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p};{f}", *of]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    found: dict[str, set[str]] = {}
+    for line in told.splitlines():
+        crate, _, has = line.removesuffix(" (*)").partition(";")
+        found.setdefault(crate, set()).add(has)
+    return {crate: " or ".join(sorted(has)) for crate, has in found.items()}
+
+
+def compared(extension: dict[str, str], tests: dict[str, str]) -> Iterator[Problem]:
+    """Crates that two builds need, and have with other features."""
+    for crate in sorted(extension.keys() & tests.keys()):
+        if extension[crate] != tests[crate] and not crate.startswith("kvpool-py "):
+            said = f"[{extension[crate]}] as the feature as-tested has it, [{tests[crate]}] as the tests do"
+            yield Problem(Path(EXTENSION), 1, f"{crate} is built twice: {said}")
+
+
+def check_built_once(root: Path) -> Iterator[Problem]:
+    """Crates that make demo and make test both build, but not alike."""
+    if (root / EXTENSION).exists():
+        extension = features(root, "--edges", "no-dev", "--package", "kvpool-py", "--features", "as-tested")
+        yield from compared(extension, features(root))
+
+
 def check(root: Path) -> list[Problem]:
     """All problems of a checkout."""
-    return [*check_rust(root), *check_python(root), *check_requirements(root), *check_locked(root)]
+    checks = (check_rust, check_python, check_requirements, check_locked, check_built_once)
+    return [problem for check in checks for problem in check(root)]
 
 
 def main(arguments: list[str] | None = None) -> int:
