@@ -256,7 +256,7 @@ EXTENSION: Final = "rust/kvpool-py/Cargo.toml"
 
 
 def features(root: Path, *of: str) -> dict[str, str]:
-    """The features of every crate that a build needs, as cargo names both; of what the build itself needs, too, both sets."""
+    """The features of every crate that a build needs, as cargo names both."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p};{f}", *of]
     told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     found: dict[str, set[str]] = {}
