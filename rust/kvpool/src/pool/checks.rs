@@ -111,6 +111,15 @@ impl BlockPool {
         PoolError::Poisoned { reason: reason.to_string() }
     }
 
+    /// The answer of a part, where a broken invariant that it met poisons the pool.
+    #[inline]
+    pub(super) fn sound<T>(&self, answer: Result<T, PoolError>) -> Result<T, PoolError> {
+        answer.map_err(|error| match error {
+            PoolError::Poisoned { reason } => self.broken(reason),
+            refusal => refusal,
+        })
+    }
+
     /// Poisons the pool: an internal invariant broke during an operation.
     #[cold]
     pub(super) fn broken(&self, reason: String) -> PoolError {

@@ -40,19 +40,31 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
+        self.allocate_with(n, out, |pool, more, out| {
+            pool.counters.evicted += more as u64;
+            pool.evict_into(more, out, gone)
+        })
+    }
+
+    /// The same; `evict` appends so many victims, of which there are as many.
+    #[inline]
+    pub(super) fn allocate_with(
+        &mut self,
+        n: usize,
+        out: &mut Vec<BlockId>,
+        evict: impl FnOnce(&mut Self, usize, &mut Vec<BlockId>) -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
         self.check_poison()?;
         self.check_available(n)?;
         let first = out.len();
         let free = n.min(self.allocator.num_free());
         // Enough are free and cached: whatever fails from here on is an invariant that broke.
-        if let Err(error) = self.allocator.allocate_into(&mut self.records, free, out) {
-            return Err(self.broken(error.to_string()));
-        }
+        let taken = self.allocator.allocate_into(&mut self.records, free, out);
+        self.sound(taken)?;
         if n > free {
-            self.evict_into(n - free, out, gone)?;
+            evict(self, n - free, out)?;
             self.allocator.hold_parked(&mut self.records, &out[first + free..]);
         }
-        self.counters.evicted += (n - free) as u64;
         self.counters.allocated += n as u64;
         self.tell_changed(&out[first..]);
         Ok(())
@@ -92,16 +104,22 @@ impl BlockPool {
             return Ok(());
         }
         while out.len() < first + n {
-            let Some(victim) = self.order.evict(&mut self.records) else {
-                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
-            };
-            if !self.check_victim(victim)? {
-                let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
-                gone(victim, self.records.at(victim.get()).name(), visibility);
-                out.push(victim);
-            }
+            let victim = self.evict_one()?;
+            let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
+            gone(victim, self.records.at(victim.get()).name(), visibility);
+            out.push(victim);
         }
         Ok(())
+    }
+
+    /// The next victim that no pin holds, of which there is one. It is registered still.
+    pub(super) fn evict_one(&mut self) -> Result<BlockId, PoolError> {
+        while let Some(victim) = self.order.evict(&mut self.records) {
+            if !self.check_victim(victim)? {
+                return Ok(victim);
+            }
+        }
+        Err(self.broken("B2: the evictor has fewer blocks than it says".into()))
     }
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
@@ -191,12 +209,8 @@ impl BlockPool {
                 idle.push(block);
             }
         });
-        match released {
-            Ok(0) => {}
-            Ok(fenced) => self.fences.fence(fenced),
-            Err(PoolError::Poisoned { reason }) => return Err(self.broken(reason)),
-            Err(error) => return Err(error),
-        }
+        let fenced = self.sound(released)?;
+        self.fences.fence(fenced);
         Ok(())
     }
 
@@ -214,14 +228,10 @@ impl BlockPool {
     /// Checks that holders, as opposed to fences, have the references that `blocks` names.
     fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         // A release that is taken back at once counts them, and finds the first that is not there.
-        match self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {}) {
-            Ok(_) => {
-                self.allocator.recount(&mut self.records, blocks);
-                Ok(())
-            }
-            Err(PoolError::Poisoned { reason }) => Err(self.broken(reason)),
-            Err(error) => Err(error),
-        }
+        let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
+        self.sound(released)?;
+        self.allocator.recount(&mut self.records, blocks);
+        Ok(())
     }
 
     /// Sends the blocks of `self.idle`, which only pins hold, or nobody, where they belong: to the evictor, with those that are in
@@ -309,7 +319,8 @@ impl BlockPool {
     #[inline]
     fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
         // It is on no list: a list that has it is broken.
-        self.allocator.free(&mut self.records, block).map_err(|error| self.broken(error.to_string()))
+        let freed = self.allocator.free(&mut self.records, block);
+        self.sound(freed)
     }
 
     /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.

@@ -278,7 +278,7 @@ impl BlockPool {
     #[cold]
     pub(super) fn acquire_free(&mut self, block: BlockId) -> Result<(), PoolError> {
         let held = self.allocator.hold_free(&mut self.records, block);
-        held.map_err(|error| self.broken(error.to_string()))
+        self.sound(held)
     }
 
     /// Drops one reference per id. Blocks without further ones become cached-free, and are evicted in the order given if they are
@@ -378,27 +378,16 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::allocate_into`].
     pub fn allocate_as_they_are(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        self.check_poison()?;
-        let first = out.len();
-        let free = n.min(self.allocator.num_free());
-        self.check_available(n)?;
-        let taken = self.allocator.allocate_into(&mut self.records, free, out);
-        taken.map_err(|error| self.broken(error.to_string()))?;
-        while out.len() < first + n {
-            let Some(victim) = self.order.evict(&mut self.records) else {
-                return Err(self.broken("B2: the evictor has fewer blocks than it says".into()));
-            };
-            if !self.check_victim(victim)? {
-                let (content, algorithm) = (self.blocks().get(victim).content, self.index.algorithm());
-                Index::forget_depth(&mut self.records, victim);
-                self.tell_exchanged(victim, content, algorithm, false);
+        self.allocate_with(n, out, |pool, more, out| {
+            for _ in 0..more {
+                let victim = pool.evict_one()?;
+                let (content, algorithm) = (pool.blocks().get(victim).content, pool.index.algorithm());
+                Index::forget_depth(&mut pool.records, victim);
+                pool.tell_exchanged(victim, content, algorithm, false);
                 out.push(victim);
             }
-        }
-        self.allocator.hold_parked(&mut self.records, &out[first + free..]);
-        self.counters.allocated += n as u64;
-        self.tell_changed(&out[first..]);
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Forgets all cached content. What was cached-free is handed out after all that is free, in the order in which it would have
@@ -415,7 +404,7 @@ impl BlockPool {
     /// Puts a parked block on the free list, to be handed out last.
     pub(super) fn free_behind(&mut self, block: BlockId) -> Result<(), PoolError> {
         let freed = self.allocator.free_behind(&mut self.records, block);
-        freed.map_err(|error| self.broken(error.to_string()))
+        self.sound(freed)
     }
 
     /// Refuses a group that has no names, and names in a pool that verifies hits.
