@@ -5,6 +5,8 @@ use crate::error::{PoolError, Refusal};
 use crate::hash::{HashCursor, HashError};
 use crate::tiers::TierError;
 
+pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
+
 /// A typed refusal. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -101,7 +103,7 @@ pub enum ManagerError {
     ForeignCursor,
     /// The pool refused.
     #[error(transparent)]
-    Pool(#[from] PoolError),
+    Pool(PoolError),
     /// The hasher refused.
     #[error(transparent)]
     Hash(#[from] HashError),
@@ -123,11 +125,19 @@ impl From<Refused> for ManagerError {
     }
 }
 
+impl From<PoolError> for ManagerError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::OutOfBlocks(refusal) => Self::OutOfBlocks(refusal),
+            other => Self::Pool(other),
+        }
+    }
+}
+
 impl From<TierError> for ManagerError {
     fn from(error: TierError) -> Self {
         match error {
-            TierError::Pool(PoolError::OutOfBlocks(refusal)) => Self::OutOfBlocks(refusal),
-            TierError::Pool(error) => Self::Pool(error),
+            TierError::Pool(error) => error.into(),
             other => Self::Tier(other),
         }
     }
