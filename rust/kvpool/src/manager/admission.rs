@@ -89,8 +89,9 @@ impl CacheManager {
     }
 
     /// Blocks that an admission or a swap leaves available while others run.
-    pub(super) const fn reserve(&self, running: usize) -> usize {
-        if running > 0 { self.watermark_blocks } else { 0 }
+    pub(super) fn reserve(&self, running: usize) -> usize {
+        let usable = self.tiers.device().num_usable();
+        if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
     }
 
     /// Enters a request with the blocks that it took.

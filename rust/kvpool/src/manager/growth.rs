@@ -4,8 +4,8 @@ use super::error::{ManagerError, Result};
 use super::request::{RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
 use crate::block::BlockId;
-use crate::error::Refusal;
 use crate::sequence::{GivenUp, TableChange};
+use crate::tiers::out_of_blocks;
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
 /// or registered one.
@@ -42,8 +42,7 @@ impl CacheManager {
             let fits =
                 |&slot: &usize| self.at(slot).is_ok_and(|request| request.sequence.fits_alone(pool, 1));
             let can_ever_fit = self.rows.iter().all(fits);
-            let refusal = Refusal::new(needed, available, pool.num_fenced(), can_ever_fit);
-            return Err(ManagerError::OutOfBlocks(refusal));
+            return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
         }
         let mut added = Vec::with_capacity(needed);
         for (row, token) in tokens.iter().enumerate() {

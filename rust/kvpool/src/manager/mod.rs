@@ -80,9 +80,8 @@ pub struct CacheManager {
     /// The device's pool, and the host's if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
-    /// Share of the pool, and blocks of it as it is now, that an admission leaves available while others run.
+    /// Share of the pool that an admission leaves available while others run.
     watermark: f64,
-    watermark_blocks: usize,
     slots: HashMap<RequestId, usize>,
     /// A request's slot never moves; free slots are reused.
     requests: Vec<Option<Request>>,
@@ -144,11 +143,10 @@ impl CacheManager {
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }.into());
         }
-        let mut manager = Self {
+        Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
             watermark: config.watermark,
-            watermark_blocks: 0,
             slots: HashMap::new(),
             requests: Vec::new(),
             free_slots: Vec::new(),
@@ -158,13 +156,7 @@ impl CacheManager {
             rows: Vec::new(),
             changes: Vec::new(),
             observer: None,
-        };
-        manager.set_watermark();
-        Ok(manager)
-    }
-
-    fn set_watermark(&mut self) {
-        self.watermark_blocks = (self.watermark * self.tiers.device().num_usable() as f64) as usize;
+        })
     }
 
     /// The pool. Its requests' blocks are the manager's: to look at, not to release.
@@ -212,7 +204,15 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn request<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<RequestInfo> {
-        Ok(self.at(self.slot(id.into())?)?.info())
+        let Request { state, cached_tokens, ref sequence, .. } = *self.at(self.slot(id.into())?)?;
+        Ok(RequestInfo {
+            state,
+            tokens: sequence.num_tokens(),
+            computed_tokens: sequence.computed_tokens,
+            cached_tokens,
+            blocks: sequence.blocks.len(),
+            tier: sequence.tier,
+        })
     }
 
     /// The request's block table. O(1).
@@ -309,7 +309,6 @@ impl CacheManager {
     pub fn resize(&mut self, num_blocks: usize) -> Result<()> {
         self.check_poison()?;
         self.tiers.device_mut().resize(num_blocks)?;
-        self.set_watermark();
         self.version += 1;
         Ok(())
     }

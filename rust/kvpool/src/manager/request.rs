@@ -161,16 +161,3 @@ pub struct RequestInfo {
     /// The tier whose blocks these are: 0, or 1 if it is swapped out.
     pub tier: usize,
 }
-
-impl Request {
-    pub(crate) fn info(&self) -> RequestInfo {
-        RequestInfo {
-            state: self.state,
-            tokens: self.sequence.num_tokens(),
-            computed_tokens: self.sequence.computed_tokens,
-            cached_tokens: self.cached_tokens,
-            blocks: self.sequence.blocks.len(),
-            tier: self.sequence.tier,
-        }
-    }
-}

@@ -11,11 +11,11 @@ use std::fmt;
 use hashbrown::HashMap;
 
 use crate::block::{BlockId, NULL_BLOCK};
-use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
+use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::HashCursor;
 use crate::pool::{BlockPool, PrefixMatch};
 use crate::record::MAX_POSITIONS;
-use crate::tiers::{SwapId, TierError, Tiers};
+use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
 
 /// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
 /// a cached block in the place of an equal one.
@@ -75,9 +75,7 @@ impl Staged {
         let total = prompt.num_tokens().div_ceil(pool.block_size());
         let (cached, left) = (found.blocks.len(), left(&found));
         if total - cached > left {
-            let can_ever_fit = total <= pool.num_usable();
-            let refusal = Refusal::new(total - cached, left, pool.num_fenced(), can_ever_fit);
-            return Err(PoolError::OutOfBlocks(refusal));
+            return Err(out_of_blocks(pool, total - cached, left, total <= pool.num_usable()));
         }
         Ok(Self { found, cached, new_blocks: total - cached })
     }
@@ -188,17 +186,13 @@ impl Sequence {
         available: usize,
         given_up: &mut GivenUp,
     ) -> Result<usize, PoolError> {
-        let refused = |needed, available, can_ever_fit| {
-            let refusal = Refusal::new(needed, available, pool.num_fenced(), can_ever_fit);
-            Err(PoolError::OutOfBlocks(refusal))
-        };
         let full = more / pool.block_size();
         if full > pool.num_usable() {
-            return refused(full, pool.num_available(), false);
+            return Err(out_of_blocks(pool, full, pool.num_available(), false));
         }
         let needed = self.blocks_missing_for(more) + self.copied(pool, more, given_up).len();
         if needed > available {
-            return refused(needed, available, self.fits_alone(pool, more));
+            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, more)));
         }
         Ok(self.blocks_needed(pool, more, given_up))
     }
@@ -256,10 +250,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Says that the KV of the first `computed_tokens` tokens is written, after a check, and registers the blocks that this
-    /// fills. With `changes`, a block whose content is cached already is exchanged, and the change goes there. Returns how many
-    /// it registered: not those that a fork did, or that were before a truncation. Positions that no index can note are never
-    /// published.
+    /// [`super::Sequences::commit`], after a check; with `changes`, it dedupes. Returns how many blocks it registered: not those
+    /// that a fork did, or that were before a truncation. Positions that no index can note are never published.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -320,8 +312,7 @@ impl Sequence {
         (self.trimmed * self.block_size(), self.num_tokens())
     }
 
-    /// Keeps the first `num_tokens` tokens, after a check that they exist and are not trimmed; releases the blocks behind,
-    /// lookahead included. A tail that was registered stays so: the next append copies it.
+    /// [`super::Sequences::truncate`], after a check of [`Self::lengths`].
     pub(crate) fn truncate(&mut self, tiers: &mut Tiers, num_tokens: usize) -> Result<(), TierError> {
         let keep = num_tokens.div_ceil(self.block_size());
         let dropped = self.blocks.split_off(keep.min(self.blocks.len()));
@@ -333,7 +324,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Gives up the blocks wholly more than `window` tokens before the computed end, for the null block. Returns how many.
+    /// [`super::Sequences::trim_window`].
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.block_size();
         if outside <= self.trimmed {
@@ -346,7 +337,7 @@ impl Sequence {
         Ok(gone.len())
     }
 
-    /// A second sequence over the same blocks. O(blocks + tokens).
+    /// [`super::Sequences::fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         tiers.pool_mut(self.tier)?.acquire(self.held())?;
         self.guarded = true;

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::evictor::Evictor;
 use crate::pool::observe::PoolObserver;
 use crate::pool::{BlockPool, PoolConfig};
@@ -48,51 +48,31 @@ type Result<T, E = TierError> = std::result::Result<T, E>;
 /// Why tiers refuse. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum TierError {
     /// No such tier.
     #[error("tier {tier} does not exist: there are {tiers}")]
-    UnknownTier {
-        /// The tier.
-        tier: usize,
-        /// Tiers there are.
-        tiers: usize,
-    },
+    UnknownTier { tier: usize, tiers: usize },
     /// A pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A swap from a tier to itself.
     #[error("a swap from tier {tier} to itself")]
-    SameTier {
-        /// The tier.
-        tier: usize,
-    },
+    SameTier { tier: usize },
     /// The swap was completed or aborted, or never begun.
     #[error("swap {swap} is not under way: it was completed or aborted, or never begun")]
-    UnknownSwap {
-        /// Its number.
-        swap: u64,
-    },
+    UnknownSwap { swap: u64 },
     /// The swap's copies have not been handed out.
     #[error(
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
-    CopiesNotTaken {
-        /// Its number.
-        swap: u64,
-    },
+    CopiesNotTaken { swap: u64 },
     /// A reset while blocks of a tier below the device are used: what is swapped out, or on its way.
     #[error(
         "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out first, or bump \
          the epoch, which always succeeds"
     )]
-    InUse {
-        /// The tier.
-        tier: usize,
-        /// Its active blocks.
-        active: usize,
-        /// Its fenced blocks.
-        fenced: usize,
-    },
+    InUse { tier: usize, active: usize, fenced: usize },
     /// Plans of blocks that cannot be.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -435,6 +415,16 @@ impl Tiers {
         }
         Ok(())
     }
+}
+
+/// Why a pool does not hand out blocks.
+pub(crate) fn out_of_blocks(
+    pool: &BlockPool,
+    needed: usize,
+    available: usize,
+    can_ever_fit: bool,
+) -> PoolError {
+    PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
 }
 
 /// References by block.

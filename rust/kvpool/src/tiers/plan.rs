@@ -61,33 +61,20 @@ pub struct Run {
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum PlanError {
     /// Two transfers write one block.
     #[error("block {} of tier {} is written twice by one plan", .place.block, .place.tier)]
-    DuplicateDestination {
-        /// The block.
-        place: Place,
-    },
+    DuplicateDestination { place: Place },
     /// The null block holds no KV.
     #[error("the null block is {role} of a transfer")]
-    NullBlock {
-        /// Source or destination.
-        role: &'static str,
-    },
+    NullBlock { role: &'static str },
     /// A scratch block that the plan itself uses, or that is named twice.
     #[error("block {} of tier {} cannot be a scratch block: it is used already", .place.block, .place.tier)]
-    ScratchInUse {
-        /// The block.
-        place: Place,
-    },
+    ScratchInUse { place: Place },
     /// Blocks change places in a cycle, and there is no scratch block left to keep one of them.
     #[error("the plan has {cycles} cycles and was given {scratch} scratch blocks: one each is needed")]
-    NeedsScratch {
-        /// Cycles of the plan.
-        cycles: usize,
-        /// Scratch blocks given.
-        scratch: usize,
-    },
+    NeedsScratch { cycles: usize, scratch: usize },
 }
 
 /// Transfers of one step, checked: no destination twice, no null block.

@@ -7,9 +7,9 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::{Place, Result, TierError, Tiers};
+use super::{Place, Result, TierError, Tiers, out_of_blocks};
 use crate::block::BlockId;
-use crate::error::{PoolError, Refusal};
+use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::pool::BlockPool;
 
@@ -220,8 +220,7 @@ impl Tiers {
         let target = self.pool_mut(to)?;
         let available = available.saturating_sub(reserve);
         if fresh > available {
-            let refusal = Refusal::new(fresh, available, target.num_fenced(), fresh <= usable);
-            return Err(PoolError::OutOfBlocks(refusal).into());
+            return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
         // Cached destinations first, so that no allocation evicts one.
         sources.iter().filter_map(|&(_, _, found)| found).try_for_each(|found| target.hold(found))?;
