@@ -150,10 +150,10 @@ impl ManagerScrubber {
                 continue;
             };
             manager.check_request_at(self.slot)?;
-            let until = request.num_blocks().min(self.position.saturating_add(left));
+            let until = request.num_blocks.min(self.position.saturating_add(left));
             (self.position..until).try_for_each(|at| manager.check_entry(self.slot, at))?;
             left -= until.saturating_sub(self.position).max(1).min(left);
-            if until == request.num_blocks() {
+            if until == request.num_blocks {
                 finished += 1;
                 (self.slot, self.position) = (self.slot + 1, 0);
             } else {

@@ -14,7 +14,7 @@ use super::operations;
 pub use super::step::CommitStep;
 use crate::Operation;
 
-fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
+pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
 }
 
@@ -182,7 +182,9 @@ impl<'a> Operation<CacheManager> for Admit<'a> {
         answer: &Self::Answer,
     ) -> Option<ManagerOperation> {
         let (cursor, cached) = match answer {
-            Ok(admission) => (manager.cursor_at(manager.slot_of(&request)?)?, admission.cached_blocks),
+            Ok(admission) => {
+                (manager.request_at(manager.slot_of(&request)?)?.cursor, admission.cached_blocks)
+            }
             Err(refused) => (&*refused.cursor, 0),
         };
         let foreign = matches!(answer, Err(refused) if refused.error == ManagerError::ForeignCursor);
@@ -234,8 +236,8 @@ impl Operation<CacheManager> for Append<'_> {
     ) -> Option<ManagerOperation> {
         let mut filled = Filled::default();
         if answer.is_ok() {
-            let cursors = manager.batch_slots().iter().filter_map(|&slot| manager.cursor_at(slot));
-            for cursor in cursors.filter(|cursor| cursor.tail().is_empty()) {
+            let requests = manager.batch_slots().iter().filter_map(|&slot| manager.request_at(slot));
+            for cursor in requests.map(|request| request.cursor).filter(|cursor| cursor.tail().is_empty()) {
                 filled.add(cursor, cursor.chain().len().saturating_sub(1));
             }
         }

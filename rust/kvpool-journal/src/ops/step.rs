@@ -3,7 +3,7 @@
 use kvpool::{CacheManager, ManagerError, PlannedOperation, StepOutcome, StepPlan};
 use kvpool_record::{HintsRecord, Journal, Keys, ManagerOperation, Name, Planned};
 
-use super::manager::{Filled, whole};
+use super::manager::{Filled, name, whole};
 use crate::Operation;
 
 /// [`CacheManager::commit_step`].
@@ -14,28 +14,27 @@ pub struct CommitStep<'a> {
 }
 
 /// The record of a planned operation; of an append without what it fills.
-fn planned(journal: &mut Journal, planned: PlannedOperation<'_>) -> Planned {
-    let request = |slot: usize| Name::Slot(slot as u32);
+fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     match planned {
-        PlannedOperation::Admit { id, cursor, cached_blocks, hints } => Planned::Admit {
+        PlannedOperation::Admit { id, cursor, staged, hints, .. } => Planned::Admit {
             request: id.clone(),
-            prompt: journal.chain(cursor.chain(), cursor.num_tokens(), cached_blocks),
-            hints: hints.map(HintsRecord::from).unwrap_or_default(),
+            prompt: journal.chain(cursor.chain(), cursor.num_tokens(), staged.cached),
+            hints: HintsRecord::from(hints),
         },
-        PlannedOperation::Resume { slot, rehashed } => {
-            Planned::Resume { request: request(slot), rehashed: rehashed.map(whole) }
+        PlannedOperation::Resume { id, rehashed, .. } => {
+            Planned::Resume { request: name(manager, id.as_ref()), rehashed: rehashed.as_deref().map(whole) }
         }
-        PlannedOperation::Append { slot, tokens } => Planned::Append {
-            request: request(slot),
-            tokens,
+        PlannedOperation::Append { id, tokens } => Planned::Append {
+            request: name(manager, id.as_ref()),
+            tokens: tokens.len(),
             filled: Keys::default(),
             fingerprints: Keys::default(),
         },
-        PlannedOperation::Preempt { slot, after_step } => {
-            Planned::Preempt { request: request(slot), after_step }
+        PlannedOperation::Preempt { id, after_step } => {
+            Planned::Preempt { request: name(manager, id.as_ref()), after_step: *after_step }
         }
-        PlannedOperation::Release { slot, after_step } => {
-            Planned::Release { request: request(slot), after_step }
+        PlannedOperation::Release { id, after_step } => {
+            Planned::Release { request: name(manager, id.as_ref()), after_step: *after_step }
         }
     }
 }
@@ -45,7 +44,7 @@ impl Operation<CacheManager> for CommitStep<'_> {
     type Before = Vec<Planned>;
 
     fn before(&self, manager: &CacheManager, journal: &mut Journal) -> Vec<Planned> {
-        manager.planned(self.plan).map(|one| planned(journal, one)).collect()
+        manager.planned(self.plan).iter().map(|one| planned(manager, journal, one)).collect()
     }
 
     #[inline]
@@ -61,10 +60,10 @@ impl Operation<CacheManager> for CommitStep<'_> {
     ) -> Option<ManagerOperation> {
         for one in planned.iter_mut().filter(|_| answer.is_ok()) {
             if let Planned::Append { request: Name::Slot(slot), tokens, filled, fingerprints } = one
-                && let Some(cursor) = manager.cursor_at(*slot as usize)
+                && let Some(request) = manager.request_at(*slot as usize)
             {
                 let mut new = Filled::default();
-                new.add_last(cursor, *tokens);
+                new.add_last(request.cursor, *tokens);
                 (*filled, *fingerprints) = (new.keys, new.fingerprints);
             }
         }

@@ -88,16 +88,16 @@ pub(crate) struct Explainer {
 /// Whether the request in `slot` is computing the block at `position` that has this key, to publish it.
 fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoch: u64) -> bool {
     let Some(request) = manager.request_at(slot) else { return false };
-    request.is_running()
-        && request.publishes()
-        && request.num_published() <= position
-        && request.cursor().epoch() == epoch
-        && request.cursor().chain().hashes().get(position).is_some_and(|hash| hash.key() == key)
+    request.is_running
+        && request.publishes
+        && request.num_published <= position
+        && request.cursor.epoch() == epoch
+        && request.cursor.chain().hashes().get(position).is_some_and(|hash| hash.key() == key)
 }
 
 /// Whose a request is.
 fn principal_of(request: RequestView<'_>) -> u64 {
-    principal(request.cursor().extra(), request.tenant().map(|tenant| tenant.0))
+    principal(request.cursor.extra(), request.tenant.map(|tenant| tenant.0))
 }
 
 /// Admissions so far, resumptions included.
@@ -157,7 +157,7 @@ impl Explainer {
                 self.operations.pop_front();
                 self.first_operation += 1;
             }
-            let request = request.map(|request| (request.id().clone(), principal_of(request)));
+            let request = request.map(|request| (request.id.clone(), principal_of(request)));
             self.operations.push_back(Operation { time, request });
         }
         for change in changes {
@@ -221,10 +221,10 @@ impl Explainer {
     /// Explains the prompt of a request that was matched just now. Everything that happened before has been taken in.
     fn explain(&self, admitted: &Admitted, request: RequestView<'_>, manager: &CacheManager) -> Explanation {
         let Admitted { slot, hits, .. } = *admitted;
-        let cursor = request.cursor();
+        let cursor = request.cursor;
         let block_size = cursor.hasher().block_size();
         let mut explanation = Explanation {
-            request: request.id().clone(),
+            request: request.id.clone(),
             admission: num_admitted(manager),
             resumed: admitted.resumed,
             block_size,
@@ -251,7 +251,7 @@ impl Explainer {
                 Some((_, Status::Cached)) => MissReason::Unreachable,
                 Some((number, standing)) => match (computing(number), standing) {
                     (Some(by), _) if principal_of(by) == principal => {
-                        MissReason::BeingComputed { by: Requester::Request(by.id().clone()) }
+                        MissReason::BeingComputed { by: Requester::Request(by.id.clone()) }
                     }
                     (Some(_), _) => MissReason::BeingComputed { by: Requester::Another },
                     (None, Status::Gone(cause, operation, when)) => {
@@ -277,7 +277,7 @@ impl Explainer {
         positions: Range<usize>,
         mut each: impl FnMut(&mut Record, u32, usize),
     ) {
-        let cursor = request.cursor();
+        let cursor = request.cursor;
         if let Some(tokens) = cursor.chain().block_tokens(0).filter(|_| positions.start == 0) {
             let context = Context::new(cursor.extra(), cursor.hasher().block_size());
             self.contexts.insert(tokens, context);
@@ -293,7 +293,7 @@ impl Explainer {
 
     /// The request computes what it missed.
     fn begin(&mut self, admitted: &Admitted, request: RequestView<'_>, manager: &CacheManager) {
-        let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor());
+        let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
         // What collides is cached under other tokens, and nothing behind it is ever published.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
         let (hashes, epoch) = (cursor.chain().hashes(), cursor.epoch());
@@ -334,7 +334,7 @@ impl Explainer {
     /// The request in `slot` is a fork of `parent`'s.
     pub(crate) fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
         if let (Some(Some(parent)), Some(child)) = (self.explanations.get(parent), manager.request_at(slot)) {
-            let explanation = Explanation { request: child.id().clone(), ..(**parent).clone() };
+            let explanation = Explanation { request: child.id.clone(), ..(**parent).clone() };
             self.set(slot, explanation);
         }
     }

@@ -1,14 +1,14 @@
 //! Admission: from a hashed prompt to a block table, in one atomic call; and the ways out again.
 
-use super::error::{ManagerError, Refused};
+use super::CacheManager;
+use super::error::{ManagerError, Refused, Result};
 use super::hints::{Hints, RequestHints};
+use super::observe::Admitted;
 use super::request::{Request, RequestId, RequestRef, RequestState};
-use super::{CacheManager, ManagerStats};
+use super::step::StepPlan;
 use crate::block::BlockId;
-use crate::error::Refusal;
 use crate::hash::HashCursor;
-use crate::pool::PrefixMatch;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Staged};
 
 /// What a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,18 +23,9 @@ pub struct Admission {
     pub block_ids: Vec<BlockId>,
 }
 
-/// A checked admission: the match, and how many blocks are to be allocated behind it.
-#[derive(Debug)]
-pub(super) struct Staged {
-    pub(super) found: PrefixMatch,
-    pub(super) new_blocks: usize,
-}
-
 impl CacheManager {
-    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest. Atomic. O(blocks).
-    ///
-    /// Every block of the prompt is allocated at once, so that chunked prefill cannot run out midway; how many tokens
-    /// the engine computes per step is its own choice ([`Self::commit`]).
+    /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest. Atomic. O(blocks). The last
+    /// token is always left to compute. Chunked prefill cannot run out midway: every block of the prompt is allocated at once.
     ///
     /// # Errors
     /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are missing, and whether
@@ -50,19 +41,14 @@ impl CacheManager {
         cursor: HashCursor,
         hints: Option<Box<Hints>>,
     ) -> Result<Admission, Refused> {
-        let staged = self.check_new(&id, &cursor).and_then(|()| {
-            let available = self.tiers.device().num_available();
-            self.stage(&cursor, available, self.stats.running > 0)
+        let checked = self.check_new(&id, &cursor);
+        let staged = checked.and_then(|()| self.stage(None, &cursor, hints.as_deref()));
+        let taken = staged.and_then(|mut staged| {
+            staged.take(self.tiers.device_mut(), &cursor)?;
+            Ok(staged)
         });
-        match staged {
-            Ok(mut staged) => {
-                staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
-                let refused = |error| Refused { error, cursor: Box::new(cursor.clone()) };
-                let found = self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes());
-                found.map_err(|error| refused(error.into()))?;
-                let blocks = self.fill(&staged).map_err(refused)?;
-                Ok(self.install(id, cursor, &staged, blocks, hints))
-            }
+        match taken {
+            Ok(staged) => Ok(self.install(id, cursor, staged, hints)),
             Err(error) => {
                 self.count_refusal(&error);
                 Err(Refused { error, cursor: Box::new(cursor) })
@@ -71,7 +57,7 @@ impl CacheManager {
     }
 
     /// Checks that a request can be new and its prompt belongs here.
-    pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<(), ManagerError> {
+    pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<()> {
         self.check_poison()?;
         if self.slots.contains_key(id) {
             return Err(ManagerError::DuplicateRequest { id: id.clone() });
@@ -82,111 +68,102 @@ impl CacheManager {
         self.check_cursor(cursor)
     }
 
-    /// Matches a prompt and checks that the rest fits into `available` blocks. Changes nothing.
+    /// Matches a prompt, and checks that the rest fits what `plan` leaves, or what there is. Changes nothing.
     pub(super) fn stage(
         &self,
+        plan: Option<&StepPlan>,
         cursor: &HashCursor,
-        available: usize,
-        others_run: bool,
-    ) -> Result<Staged, ManagerError> {
-        let found = self.tiers.device().find_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
-        let idle = found.idle;
-        self.check_fit(cursor, found, idle, available, others_run)
+        hints: Option<&Hints>,
+    ) -> Result<Staged> {
+        let pool = self.tiers.device();
+        let reserve = self.reserve(plan.map_or(self.stats.running, |plan| plan.running));
+        let mut staged = Staged::new(pool, cursor, |found| {
+            let left = plan.map_or_else(
+                || pool.num_available().saturating_sub(found.idle),
+                |plan| plan.left_behind(pool, found),
+            );
+            left.saturating_sub(reserve)
+        })?;
+        staged.found.tenant = hints.and_then(Hints::tenant);
+        Ok(staged)
     }
 
-    /// The arithmetic of [`Self::stage`]: of the matched blocks, `idle` are among the `available` ones.
-    pub(super) fn check_fit(
-        &self,
-        cursor: &HashCursor,
-        found: PrefixMatch,
-        idle: usize,
-        available: usize,
-        others_run: bool,
-    ) -> Result<Staged, ManagerError> {
-        let total = cursor.num_tokens().div_ceil(self.tiers.device().block_size());
-        let new_blocks = total - found.blocks.len();
-        let watermark = if others_run { self.watermark_blocks } else { 0 };
-        let left = available.saturating_sub(idle).saturating_sub(watermark);
-        if new_blocks > left {
-            let can_ever_fit = total <= self.tiers.device().num_usable();
-            let refusal = Refusal::new(new_blocks, left, self.tiers.device().num_fenced(), can_ever_fit);
-            return Err(ManagerError::OutOfBlocks(refusal));
-        }
-        Ok(Staged { found, new_blocks })
+    /// Blocks that an admission or a swap leaves available while others run.
+    pub(super) fn reserve(&self, running: usize) -> usize {
+        let usable = self.tiers.device().num_usable();
+        if running > 0 { (self.watermark * usable as f64) as usize } else { 0 }
     }
 
-    /// Acquires the match of a request that resumes, with its tokens hashed again if they were.
-    pub(super) fn acquire_resumed(
-        &mut self,
-        slot: usize,
-        rebased: Option<&HashCursor>,
-        staged: &Staged,
-    ) -> Result<(), ManagerError> {
-        let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
-        let cursor = rebased.unwrap_or(&request.sequence.cursor);
-        Ok(self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes())?)
-    }
-
-    /// Allocates the blocks behind a match, which was acquired before, so that this cannot evict it (vLLM #10507).
-    pub(super) fn fill(&mut self, staged: &Staged) -> Result<Vec<BlockId>, ManagerError> {
-        let mut blocks = Vec::with_capacity(staged.found.blocks.len() + staged.new_blocks);
-        blocks.extend_from_slice(&staged.found.blocks);
-        self.tiers.device_mut().allocate_into(staged.new_blocks, &mut blocks)?;
-        Ok(blocks)
-    }
-
-    /// Enters an admitted request.
+    /// Enters a request with the blocks that it took.
     pub(super) fn install(
         &mut self,
         id: RequestId,
         cursor: HashCursor,
-        staged: &Staged,
-        blocks: Vec<BlockId>,
+        staged: Staged,
         hints: Option<Box<Hints>>,
     ) -> Admission {
-        let cached_blocks = staged.found.blocks.len();
-        let cached_tokens = cached_blocks * self.tiers.device().block_size();
         let tokens = cursor.num_tokens() as u64;
+        let cached_tokens = staged.cached * self.tiers.device().block_size();
         self.stats.admissions += 1;
         self.stats.prompt_tokens += tokens;
         self.stats.hit_tokens += cached_tokens as u64;
         self.stats.computed_tokens += tokens - cached_tokens as u64;
-        self.stats.running += 1;
-        self.version += 1;
-        let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
-        let sequence = Sequence::new(cursor, blocks, cached_blocks, 0);
-        let hinted = hints.is_some();
-        let slot = self.enter(Request {
-            id,
-            state: RequestState::Running,
-            sequence,
-            cached_tokens,
-            batch: 0,
-            hints,
-            own_from: cached_blocks,
-        });
-        self.tell_admitted(slot, &staged.found, false);
-        if hinted {
-            // Fails only if the pool is poisoned, which the next call says, too.
-            let _poisoned = self.apply_hints(slot, 0..cached_blocks);
-        }
-        admission
+        let (state, own_from) = (RequestState::Running, staged.cached);
+        let mut sequence = Sequence::new(cursor, 0);
+        sequence.hold(staged.found.blocks.clone(), staged.cached);
+        let slot = self.enter(Request { id, state, sequence, cached_tokens, batch: 0, hints, own_from });
+        self.admitted(slot, staged, false)
     }
 
-    /// Gives a new request a slot.
+    /// Makes a preempted request run again, with the blocks that it took and its tokens hashed again, if they were.
+    pub(super) fn reinstall(
+        &mut self,
+        slot: usize,
+        rebased: Option<Box<HashCursor>>,
+        staged: Staged,
+    ) -> Result<Admission> {
+        let cached_tokens = staged.cached * self.tiers.device().block_size();
+        let request = self.at_mut(slot)?;
+        if let Some(cursor) = rebased {
+            request.sequence.cursor = *cursor;
+        }
+        request.sequence.hold(staged.found.blocks.clone(), staged.cached);
+        request.cached_tokens = cached_tokens;
+        request.own_from = request.own_from.min(staged.cached);
+        let tokens = request.sequence.num_tokens() as u64;
+        self.set_state(slot, RequestState::Running)?;
+        self.stats.resumptions += 1;
+        self.stats.resumed_tokens += tokens;
+        self.stats.resumed_hit_tokens += cached_tokens as u64;
+        Ok(self.admitted(slot, staged, true))
+    }
+
+    /// Says what a request got, and lets its hints take effect on what it hit.
+    fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
+        let Staged { found, cached: hits, .. } = staged;
+        let admitted = Admitted { slot, asked: found.asked, hits, collided: found.collided, resumed };
+        self.tell(|observer, manager| observer.admitted(&admitted, manager));
+        // Fails only if the pool is poisoned, which the next call says, too.
+        let _poisoned = self.apply_hints(slot, 0..hits);
+        let cached_tokens = hits * self.tiers.device().block_size();
+        Admission { cached_tokens, cached_blocks: hits, block_ids: found.blocks }
+    }
+
+    /// Gives a new request, which runs, a slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
-        let id = request.id.clone();
         let slot = self.free_slots.pop().unwrap_or(self.requests.len());
+        self.slots.insert(request.id.clone(), slot);
         if slot == self.requests.len() {
             self.requests.push(Some(request));
         } else {
             self.requests[slot] = Some(request);
         }
-        self.slots.insert(id, slot);
+        self.stats.running += 1;
+        self.version += 1;
         slot
     }
 
-    pub(super) fn count_refusal(&mut self, error: &ManagerError) {
+    fn count_refusal(&mut self, error: &ManagerError) {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
 
@@ -195,44 +172,16 @@ impl CacheManager {
     /// that step completes. O(blocks).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`].
-    pub fn release<'a>(
-        &mut self,
-        id: impl Into<RequestRef<'a>>,
-        after_step: Option<u64>,
-    ) -> Result<(), ManagerError> {
-        let slot = self.slot(id.into())?;
-        self.release_slot(slot, after_step)
-    }
-
-    /// How many requests are in a state.
-    pub(super) const fn gauge(&mut self, state: RequestState) -> &mut usize {
-        match state {
-            RequestState::Running => &mut self.stats.running,
-            RequestState::Preempted => &mut self.stats.preempted,
-            RequestState::Swapped => &mut self.stats.swapped,
-            RequestState::Moving => &mut self.stats.moving,
-        }
-    }
-
-    /// Refuses what a swap under way forbids.
-    pub(super) fn check_settled(&self, slot: usize, operation: &'static str) -> Result<(), ManagerError> {
-        let request = self.at(slot)?;
-        if request.state != RequestState::Moving {
-            return Ok(());
-        }
-        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
-    }
-
-    pub(super) fn release_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
-        self.check_settled(slot, "release it: complete or abort the swap first")?;
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] while a swap moves it.
+    pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, after_step: Option<u64>) -> Result<()> {
+        let slot = self.releasable(id.into())?;
         self.apply_ends(slot)?;
-        let (sequence, tiers) = self.parts(slot)?;
-        sequence.give_up(tiers, after_step)?;
-        let state = self.at(slot)?.state;
+        let (request, tiers) = self.parts(slot)?;
+        request.sequence.give_up(tiers, after_step)?;
+        let state = request.state;
         *self.gauge(state) -= 1;
         self.version += 1;
-        self.tell_released(slot);
+        self.tell(|observer, manager| observer.released(slot, manager));
         if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
@@ -240,43 +189,31 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in [`Self::release`], keeps its tokens, and
-    /// waits for [`Self::resume`]. What it committed stays cached until evicted, so that resuming may find it again.
+    /// The slot of a request that no swap moves.
+    pub(super) fn releasable(&self, id: RequestRef<'_>) -> Result<usize> {
+        use RequestState::{Preempted, Running, Swapped};
+        self.slot_in(id, &[Running, Preempted, Swapped], "release it: complete or abort the swap first")
+    }
+
+    /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in
+    /// [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may find again what it committed.
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already.
-    pub fn preempt<'a>(
-        &mut self,
-        id: impl Into<RequestRef<'a>>,
-        after_step: Option<u64>,
-    ) -> Result<(), ManagerError> {
+    pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, after_step: Option<u64>) -> Result<()> {
         let slot = self.preemptible(id.into())?;
-        self.preempt_slot(slot, after_step)
+        let (request, tiers) = self.parts(slot)?;
+        let computed = request.sequence.computed_tokens as u64;
+        request.sequence.give_up(tiers, after_step)?;
+        request.cached_tokens = 0;
+        self.stats.preemptions += 1;
+        self.stats.preempted_tokens += computed;
+        self.set_state(slot, RequestState::Preempted)
     }
 
     /// The slot of a request that holds blocks.
-    pub(super) fn preemptible(&self, id: RequestRef<'_>) -> Result<usize, ManagerError> {
-        let slot = self.slot(id)?;
-        let request = self.at(slot)?;
-        if matches!(request.state, RequestState::Running | RequestState::Swapped) {
-            return Ok(slot);
-        }
-        let operation = "preempt it";
-        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
-    }
-
-    pub(super) fn preempt_slot(&mut self, slot: usize, after_step: Option<u64>) -> Result<(), ManagerError> {
-        let (state, computed) = (self.at(slot)?.state, self.at(slot)?.sequence.computed_tokens as u64);
-        let (sequence, tiers) = self.parts(slot)?;
-        sequence.give_up(tiers, after_step)?;
-        let request = self.at_mut(slot)?;
-        (request.state, request.cached_tokens) = (RequestState::Preempted, 0);
-        *self.gauge(state) -= 1;
-        self.stats.preempted += 1;
-        self.stats.preemptions += 1;
-        self.stats.preempted_tokens += computed;
-        self.version += 1;
-        Ok(())
+    pub(super) fn preemptible(&self, id: RequestRef<'_>) -> Result<usize> {
+        self.slot_in(id, &[RequestState::Running, RequestState::Swapped], "preempt it")
     }
 
     /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks); after an epoch
@@ -284,21 +221,30 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
-    pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission, ManagerError> {
-        let slot = self.slot_in(id.into(), RequestState::Preempted, "resume it")?;
+    pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission> {
+        let staged = self.stage_resumed(None, id.into());
+        let (slot, rebased, mut staged) = staged.inspect_err(|error| self.count_refusal(error))?;
+        let (request, tiers) = self.parts(slot)?;
+        staged.take(tiers.device_mut(), rebased.as_deref().unwrap_or(&request.sequence.cursor))?;
+        self.reinstall(slot, rebased, staged)
+    }
+
+    /// [`Self::stage`] of a preempted request: its slot, and its tokens hashed again, if they were hashed before the last epoch bump.
+    pub(super) fn stage_resumed(
+        &self,
+        plan: Option<&StepPlan>,
+        id: RequestRef<'_>,
+    ) -> Result<(usize, Option<Box<HashCursor>>, Staged)> {
+        let slot = self.slot_in(id, &[RequestState::Preempted], "resume it")?;
         let rebased = self.rebased(slot)?;
-        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
-        let available = self.tiers.device().num_available();
-        let staged = self.stage(cursor, available, self.stats.running > 0);
-        let mut staged = staged.inspect_err(|error| self.count_refusal(error))?;
-        staged.found.tenant = self.at(slot)?.hints.as_deref().and_then(Hints::tenant);
-        self.acquire_resumed(slot, rebased.as_deref(), &staged)?;
-        let blocks = self.fill(&staged)?;
-        self.reinstall(slot, rebased, &staged, blocks)
+        let request = self.at(slot)?;
+        let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
+        let staged = self.stage(plan, cursor, request.hints.as_deref())?;
+        Ok((slot, rebased, staged))
     }
 
     /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
-    pub(super) fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>, ManagerError> {
+    fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>> {
         let (cursor, epoch) = (&self.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
             return Ok(None);
@@ -308,33 +254,10 @@ impl CacheManager {
         Ok(Some(rebased))
     }
 
-    /// Makes a preempted request run again.
-    pub(super) fn reinstall(
-        &mut self,
-        slot: usize,
-        rebased: Option<Box<HashCursor>>,
-        staged: &Staged,
-        blocks: Vec<BlockId>,
-    ) -> Result<Admission, ManagerError> {
-        let cached_blocks = staged.found.blocks.len();
-        let cached_tokens = cached_blocks * self.tiers.device().block_size();
-        let request = self.at_mut(slot)?;
-        let admission = Admission { cached_tokens, cached_blocks, block_ids: blocks.clone() };
-        request.sequence.reinstate(rebased.map(|cursor| *cursor), blocks, cached_blocks);
-        request.state = RequestState::Running;
-        request.cached_tokens = cached_tokens;
-        request.own_from = request.own_from.min(cached_blocks);
-        let tokens = request.sequence.num_tokens() as u64;
-        let ManagerStats { running, preempted, resumptions, resumed_tokens, resumed_hit_tokens, .. } =
-            &mut self.stats;
-        *running += 1;
-        *preempted -= 1;
-        *resumptions += 1;
-        *resumed_tokens += tokens;
-        *resumed_hit_tokens += cached_tokens as u64;
-        self.version += 1;
-        self.tell_admitted(slot, &staged.found, true);
-        self.apply_hints(slot, 0..cached_blocks)?;
-        Ok(admission)
+    /// What a request's prompt hashes to now, if that is not what it hashed to: after an epoch bump. O(tokens) then.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rehashed<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<Box<HashCursor>> {
+        self.rebased(self.slot(id.into()).ok()?).ok()?
     }
 }

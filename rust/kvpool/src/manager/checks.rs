@@ -1,12 +1,14 @@
-//! What can be checked of a manager in small pieces: one request, one entry of a block table, and the references of all; and what becomes
-//! of it once an invariant is broken.
+//! Invariants of a manager: all at once, and in small pieces: one request, one entry of a block table, the references of all.
 //!
-//! [`CacheManager::check_invariants`] recounts everything at once, and is for tests; a scrubber checks a few entries per call. A
-//! broken invariant poisons the device's pool, and a manager with a poisoned pool in any tier refuses every operation.
+//! [`CacheManager::check_invariants`] is for tests; a scrubber checks a few entries per call. A broken invariant poisons the
+//! device's pool, and a manager with a poisoned pool in any tier refuses every operation.
 
-use super::request::RequestState;
-use super::{CacheManager, ManagerError};
+use super::request::{Request, RequestState};
+use super::{CacheManager, ManagerError, ManagerStats};
 use crate::error::{InvariantViolation, ensure};
+
+/// M1.
+const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";
 
 impl CacheManager {
     /// Why the manager refuses work, if it does.
@@ -24,24 +26,61 @@ impl CacheManager {
         Ok(self.tiers.check_poison()?)
     }
 
+    /// Recounts the pool and every request from scratch. O(blocks + tokens), for tests and scrubbing.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.tiers.check_invariants()?;
+        for (slot, request) in self.requests.iter().enumerate() {
+            let entries = request.as_ref().map_or(0, |request| request.sequence.blocks.len());
+            self.check_request_at(slot)?;
+            (0..entries).try_for_each(|at| self.check_entry(slot, at))?;
+        }
+        let requests = || self.requests.iter().flatten();
+        let tables = requests().map(|request| (request.sequence.tier, request.sequence.held()));
+        self.tiers.check_holders(tables, REFERENCES)?;
+        let ManagerStats { running, preempted, swapped, moving, .. } = self.stats;
+        let (live, by_id, counted) =
+            (requests().count(), self.slots.len(), running + preempted + swapped + moving);
+        ensure(live == by_id && live == counted, "M5 (requests are counted)", || {
+            format!("{live} live, {by_id} by id, {counted} counted")
+        })?;
+        let ManagerStats { prompt_tokens, hit_tokens, computed_tokens, .. } = self.stats;
+        let add_up = hit_tokens + computed_tokens == prompt_tokens;
+        ensure(add_up, "M4 (hits + computed == prompt tokens)", || {
+            format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}")
+        })?;
+        self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
+    }
+
     /// What can be said of the request in a slot in O(1): that it is found by its id (M5), and that its table is as long as its tokens
     /// need, in the tier that its state says (S1, S3, M2). Of an empty slot there is nothing to say.
     ///
     /// # Errors
     /// The first broken invariant.
     pub fn check_request_at(&self, slot: usize) -> Result<(), InvariantViolation> {
-        let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else { return Ok(()) };
-        let (id, sequence) = (&request.id, &request.sequence);
-        ensure(self.slots.get(&id.as_ref()) == Some(&slot), "M5 (requests are found by their ids)", || {
+        let Ok(Request { id, state, sequence, .. }) = self.at(slot) else { return Ok(()) };
+        ensure(self.slots.get(id) == Some(&slot), "M5 (requests are found by their ids)", || {
             format!("request {id} is in slot {slot}")
         })?;
-        if request.state == RequestState::Preempted {
+        if *state == RequestState::Preempted {
             return ensure(sequence.blocks.is_empty(), "M2 (a preempted request holds nothing)", || {
                 format!("request {id} has {} blocks", sequence.blocks.len())
             });
         }
-        self.check_place(request)?;
-        sequence.check_counts(&id.as_ref())
+        let moving = *state == RequestState::Moving;
+        ensure(moving == sequence.swap.is_some(), "M2 (a moving request belongs to a swap)", || {
+            format!("request {id} is {}", state.name())
+        })?;
+        ensure(sequence.tier < self.tiers.len(), "M2 (tiers exist)", || {
+            format!("request {id}: {}", sequence.tier)
+        })?;
+        let placed = sequence.tier == usize::from(*state == RequestState::Swapped);
+        ensure(moving || placed, "M2 (a request's blocks are where its state says)", || {
+            format!("request {id} is {} in tier {}", state.name(), sequence.tier)
+        })?;
+        sequence.check_counts(&format_args!("request {id}"))
     }
 
     /// One entry of the table of the request in a slot: null where it is trimmed and nowhere else (S2), else held (M1), and with the hash
@@ -50,28 +89,12 @@ impl CacheManager {
     /// # Errors
     /// The first broken invariant.
     pub fn check_entry(&self, slot: usize, at: usize) -> Result<(), InvariantViolation> {
-        let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else { return Ok(()) };
-        let (id, sequence) = (&request.id, &request.sequence);
-        let (Some(&block), Ok(pool)) = (sequence.blocks.get(at), self.tiers.pool(sequence.tier)) else {
-            return Ok(());
-        };
-        let trimmed = at < sequence.trimmed;
-        ensure(trimmed == block.is_null(), "S2 (trimmed blocks are null)", || {
-            format!("{block:?} at {at} of request {id}, {} trimmed", sequence.trimmed)
-        })?;
-        if trimmed {
-            return Ok(());
-        }
-        ensure(pool.num_holders(block) > 0, "M1 (references are block tables, fences and swaps)", || {
-            format!("{block:?} at {at} of request {id} is held by nobody")
-        })?;
-        let hash = sequence.cursor.chain().hashes().get(at);
-        let published = at < sequence.published && sequence.cursor.epoch() == pool.epoch();
-        let registered = pool.hash_of(block);
-        let wrong = published && registered.is_some() && registered.as_ref() != hash;
-        ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
-            format!("{block:?} at {at} of request {id}")
-        })
+        let Ok(Request { id, sequence, .. }) = self.at(slot) else { return Ok(()) };
+        let Ok(pool) = self.tiers.pool(sequence.tier) else { return Ok(()) };
+        sequence.check_entry(pool, at, &format_args!("request {id}"))?;
+        let held =
+            sequence.blocks.get(at).is_none_or(|&block| block.is_null() || pool.num_holders(block) > 0);
+        ensure(held, REFERENCES, || format!("entry {at} of request {id} is held by nobody"))
     }
 
     /// M1, summed over all blocks of each tier: tables, fences, pins and swaps account for every reference. A leak shows here, without a
@@ -80,13 +103,14 @@ impl CacheManager {
     /// # Errors
     /// The first tier where they do not.
     pub fn check_references(&self) -> Result<(), InvariantViolation> {
+        let of_swaps = self.tiers.swap_references();
         for (tier, pool) in self.tiers.pools().iter().enumerate() {
             let requests = self.requests.iter().flatten().filter(|request| request.sequence.tier == tier);
             let tables: u64 = requests.map(|request| request.sequence.held().len() as u64).sum();
-            let (fences, swaps) = (pool.num_fence_references(), self.tiers.num_swap_references(tier));
-            let known = tables + fences + swaps;
-            let counted = pool.num_references();
-            ensure(known == counted, "M1 (references are block tables, fences and swaps)", || {
+            let swaps = of_swaps.iter().filter(|(place, _)| place.tier == tier);
+            let swaps: u64 = swaps.map(|(_, &references)| u64::from(references)).sum();
+            let (fences, counted) = (pool.num_fence_references(), pool.num_references());
+            ensure(tables + fences + swaps == counted, REFERENCES, || {
                 format!(
                     "tier {tier}: {counted} references, {tables} of tables, {fences} of fences, {swaps} of swaps"
                 )
@@ -107,8 +131,7 @@ impl CacheManager {
         position: usize,
         block: crate::BlockId,
     ) -> bool {
-        let slot = self.slots.get(&id.into()).copied();
-        let request = slot.and_then(|slot| self.requests.get_mut(slot)).and_then(Option::as_mut);
+        let request = self.slot_of(id).and_then(|slot| self.at_mut(slot).ok());
         let entry = request.and_then(|request| request.sequence.blocks.get_mut(position));
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }

@@ -5,25 +5,19 @@ use crate::error::{PoolError, Refusal};
 use crate::hash::{HashCursor, HashError};
 use crate::tiers::TierError;
 
+pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
+
 /// A typed refusal. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum ManagerError {
     /// A tier refused.
     #[error(transparent)]
     Tier(TierError),
     /// More tokens are to be kept than there are, or fewer than the window has left, or none.
     #[error("cannot keep {asked} tokens of request {id}: from {least} to {tokens} can be kept")]
-    BadLength {
-        /// The id.
-        id: RequestId,
-        /// Tokens to keep.
-        asked: usize,
-        /// Tokens that must be kept.
-        least: usize,
-        /// Tokens there are.
-        tokens: usize,
-    },
+    BadLength { id: RequestId, asked: usize, least: usize, tokens: usize },
     /// A swap of no request.
     #[error("a swap needs at least one request")]
     EmptyGroup,
@@ -35,62 +29,25 @@ pub enum ManagerError {
     OutOfBlocks(Refusal),
     /// No request has this id.
     #[error("no request has the id {id}: admit it first")]
-    UnknownRequest {
-        /// The id.
-        id: RequestId,
-    },
+    UnknownRequest { id: RequestId },
     /// A request with this id is known already.
     #[error("request {id} is known already: release it before admitting it again")]
-    DuplicateRequest {
-        /// The id.
-        id: RequestId,
-    },
+    DuplicateRequest { id: RequestId },
     /// One call, or one step, names a request twice.
     #[error("request {id} is named twice in one {scope}")]
-    NamedTwice {
-        /// The id.
-        id: RequestId,
-        /// The call or step.
-        scope: &'static str,
-    },
+    NamedTwice { id: RequestId, scope: &'static str },
     /// The request is not in the state that the call needs.
     #[error("request {id} is {}: cannot {operation}", .state.name())]
-    WrongState {
-        /// The id.
-        id: RequestId,
-        /// Its state.
-        state: RequestState,
-        /// What was asked.
-        operation: &'static str,
-    },
+    WrongState { id: RequestId, state: RequestState, operation: &'static str },
     /// A prompt without tokens.
     #[error("request {id} has no tokens: a prompt has at least one")]
-    EmptyPrompt {
-        /// The id.
-        id: RequestId,
-    },
+    EmptyPrompt { id: RequestId },
     /// A batch whose lists differ in length.
     #[error("{requests} requests but {values} {what}: one each is needed")]
-    LengthMismatch {
-        /// Requests named.
-        requests: usize,
-        /// Values given.
-        values: usize,
-        /// What the values are.
-        what: &'static str,
-    },
+    LengthMismatch { requests: usize, values: usize, what: &'static str },
     /// More computed tokens than tokens, or fewer than before.
     #[error("request {id} has {tokens} tokens, {computed} of them computed: cannot set computed to {asked}")]
-    BadComputedCount {
-        /// The id.
-        id: RequestId,
-        /// The count asked for.
-        asked: usize,
-        /// Its tokens.
-        tokens: usize,
-        /// Tokens computed so far.
-        computed: usize,
-    },
+    BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize },
     /// The manager has changed since the step was planned.
     #[error("the manager has changed since this step was begun: begin a new one")]
     StaleStep,
@@ -101,7 +58,7 @@ pub enum ManagerError {
     ForeignCursor,
     /// The pool refused.
     #[error(transparent)]
-    Pool(#[from] PoolError),
+    Pool(PoolError),
     /// The hasher refused.
     #[error(transparent)]
     Hash(#[from] HashError),
@@ -123,11 +80,19 @@ impl From<Refused> for ManagerError {
     }
 }
 
+impl From<PoolError> for ManagerError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::OutOfBlocks(refusal) => Self::OutOfBlocks(refusal),
+            other => Self::Pool(other),
+        }
+    }
+}
+
 impl From<TierError> for ManagerError {
     fn from(error: TierError) -> Self {
         match error {
-            TierError::Pool(PoolError::OutOfBlocks(refusal)) => Self::OutOfBlocks(refusal),
-            TierError::Pool(error) => Self::Pool(error),
+            TierError::Pool(error) => error.into(),
             other => Self::Tier(other),
         }
     }

@@ -1,71 +1,39 @@
 //! `ManagerObserver`: what a manager tells whoever watches it, and its requests, to look at.
 //!
-//! Owns: the contract. Each pool of a manager may have an observer of its own ([`crate::pool::observe::PoolObserver`]); this one is told
-//! what becomes of requests. The manager gives the same answers with one and without.
-//!
-//! Costs: without an observer one branch per call.
+//! Beside it each pool of a manager may have an observer ([`crate::pool::observe::PoolObserver`]). The manager gives the same
+//! answers with one and without, which costs one branch per call.
 
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 
+use super::hints::Hints;
 use super::request::{Request, RequestId, RequestState};
 use super::{CacheManager, ManagerError};
 use crate::error::InvariantViolation;
 use crate::hash::HashCursor;
-use crate::pool::PrefixMatch;
 use crate::pool::observe::{Blocks, PoolObserver};
 use crate::retention::TenantId;
 use crate::tiers::TierError;
 
 /// A request, to look at.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct RequestView<'a> {
-    request: &'a Request,
-}
-
-impl<'a> RequestView<'a> {
     /// Its id.
-    #[must_use]
-    pub const fn id(&self) -> &'a RequestId {
-        &self.request.id
-    }
-
+    pub id: &'a RequestId,
     /// Its tokens and their hash chain.
-    #[must_use]
-    pub const fn cursor(&self) -> &'a HashCursor {
-        &self.request.sequence.cursor
-    }
-
+    pub cursor: &'a HashCursor,
     /// Whether it holds blocks of the device, and computes.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        self.request.state == RequestState::Running
-    }
-
+    pub is_running: bool,
     /// Blocks in its table.
-    #[must_use]
-    pub const fn num_blocks(&self) -> usize {
-        self.request.sequence.blocks.len()
-    }
-
+    pub num_blocks: usize,
     /// Blocks of its table, from the first on, that it has registered or hit.
-    #[must_use]
-    pub const fn num_published(&self) -> usize {
-        self.request.sequence.published
-    }
-
+    pub num_published: usize,
     /// Whether it registers what it computes: not behind a hash collision.
-    #[must_use]
-    pub const fn publishes(&self) -> bool {
-        self.request.sequence.publishes
-    }
-
+    pub publishes: bool,
     /// Whose it is, for retention.
-    #[must_use]
-    pub fn tenant(&self) -> Option<TenantId> {
-        self.request.hints.as_deref().and_then(super::hints::Hints::tenant)
-    }
+    pub tenant: Option<TenantId>,
 }
 
 /// A request that was admitted, or resumed, on what a lookup found.
@@ -86,43 +54,31 @@ pub struct Admitted {
 
 /// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods do nothing unless they are
 /// written.
+#[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
-    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {
-        let _ = (admitted, manager);
-    }
+    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {}
 
     /// A request has registered the blocks at some positions of its table.
-    fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
-        let _ = (slot, positions, manager);
-    }
+    fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
     /// Contents may have come or gone, in an operation for a request, if for any.
-    fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {
-        let _ = (slot, manager);
-    }
+    fn changed(&mut self, slot: Option<usize>, manager: &CacheManager) {}
 
     /// A request is a fork of `parent`.
-    fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {
-        let _ = (parent, slot, manager);
-    }
+    fn forked(&mut self, parent: usize, slot: usize, manager: &CacheManager) {}
 
     /// A request is about to be forgotten.
-    fn released(&mut self, slot: usize, manager: &CacheManager) {
-        let _ = (slot, manager);
-    }
+    fn released(&mut self, slot: usize, manager: &CacheManager) {}
 
     /// A step is completed. What is found wrong here fails the call ([`CacheManager::poison`]).
-    fn step_completed(&mut self, manager: &mut CacheManager) {
-        let _ = manager;
-    }
+    fn step_completed(&mut self, manager: &mut CacheManager) {}
 
     /// Compares what it noted with the manager: part of [`CacheManager::check_invariants`].
     ///
     /// # Errors
     /// The first thing that is wrong.
     fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
-        let _ = manager;
         Ok(())
     }
 }
@@ -162,7 +118,16 @@ impl CacheManager {
     /// The request in a slot, if there is one. Slots are reused; a request keeps its own. O(1).
     #[must_use]
     pub fn request_at(&self, slot: usize) -> Option<RequestView<'_>> {
-        self.requests.get(slot)?.as_ref().map(|request| RequestView { request })
+        let Request { id, state, sequence, hints, .. } = self.at(slot).ok()?;
+        Some(RequestView {
+            id,
+            cursor: &sequence.cursor,
+            is_running: *state == RequestState::Running,
+            num_blocks: sequence.blocks.len(),
+            num_published: sequence.published,
+            publishes: sequence.publishes,
+            tenant: hints.as_deref().and_then(Hints::tenant),
+        })
     }
 
     /// Slots so far, of requests that there are and that there were.
@@ -180,7 +145,7 @@ impl CacheManager {
     /// Swaps that are begun and not over.
     #[must_use]
     pub fn num_swaps(&self) -> usize {
-        self.swaps.len()
+        self.tiers.num_swaps()
     }
 
     /// Poisons the manager for an invariant that somebody found broken: it refuses all work from now on. Returns the refusal.
@@ -191,44 +156,16 @@ impl CacheManager {
     }
 
     #[inline]
-    fn tell(&mut self, what: impl FnOnce(&mut dyn ManagerObserver, &Self)) {
+    pub(super) fn tell(&mut self, what: impl FnOnce(&mut dyn ManagerObserver, &mut Self)) {
         if let Some(mut observer) = self.observer.take() {
             what(&mut *observer, self);
             self.observer = Some(observer);
         }
     }
 
+    /// Says that contents may have come or gone.
     #[inline]
     pub(super) fn tell_changed(&mut self, slot: Option<usize>) {
         self.tell(|observer, manager| observer.changed(slot, manager));
-    }
-
-    #[inline]
-    pub(super) fn tell_admitted(&mut self, slot: usize, found: &PrefixMatch, resumed: bool) {
-        let PrefixMatch { asked, collided, .. } = *found;
-        let admitted = Admitted { slot, asked, hits: found.blocks.len(), collided, resumed };
-        self.tell(|observer, manager| observer.admitted(&admitted, manager));
-    }
-
-    #[inline]
-    pub(super) fn tell_published(&mut self, slot: usize, positions: Range<usize>) {
-        self.tell(|observer, manager| observer.published(slot, positions, manager));
-    }
-
-    pub(super) fn tell_forked(&mut self, parent: usize, slot: usize) {
-        self.tell(|observer, manager| observer.forked(parent, slot, manager));
-    }
-
-    #[inline]
-    pub(super) fn tell_released(&mut self, slot: usize) {
-        self.tell(|observer, manager| observer.released(slot, manager));
-    }
-
-    #[inline]
-    pub(super) fn tell_step_completed(&mut self) {
-        if let Some(mut observer) = self.observer.take() {
-            observer.step_completed(self);
-            self.observer = Some(observer);
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Requests: their ids, and what the manager keeps of each.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 
@@ -9,31 +8,28 @@ use super::hints::Hints;
 use crate::sequence::Sequence;
 use crate::shorten::shorten;
 
-/// The engine's name of a request: a number or a string, whichever the engine uses.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RequestId {
+/// A number or a string, whichever the engine uses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Id<S> {
     /// A number.
     Int(i64),
     /// A string.
-    Str(Box<str>),
+    Str(S),
 }
 
+/// The engine's name of a request.
+pub type RequestId = Id<Box<str>>;
+
 /// A borrowed [`RequestId`]: what look-ups take, so that a string is not copied.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RequestRef<'a> {
-    /// A number.
-    Int(i64),
-    /// A string.
-    Str(&'a str),
-}
+pub type RequestRef<'a> = Id<&'a str>;
 
 impl RequestId {
     /// Borrows the id.
     #[must_use]
     pub fn as_ref(&self) -> RequestRef<'_> {
         match self {
-            Self::Int(id) => RequestRef::Int(*id),
-            Self::Str(id) => RequestRef::Str(id),
+            Self::Int(id) => Id::Int(*id),
+            Self::Str(id) => Id::Str(id),
         }
     }
 }
@@ -43,16 +39,9 @@ impl RequestRef<'_> {
     #[must_use]
     pub fn to_owned(self) -> RequestId {
         match self {
-            Self::Int(id) => RequestId::Int(id),
-            Self::Str(id) => RequestId::Str(id.into()),
+            Self::Int(id) => Id::Int(id),
+            Self::Str(id) => Id::Str(id.into()),
         }
-    }
-}
-
-// The same hash as the borrowed form: what `Equivalent` requires.
-impl Hash for RequestId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_ref().hash(state);
     }
 }
 
@@ -62,7 +51,7 @@ impl Equivalent<RequestId> for RequestRef<'_> {
     }
 }
 
-impl From<i64> for RequestId {
+impl<S> From<i64> for Id<S> {
     fn from(id: i64) -> Self {
         Self::Int(id)
     }
@@ -80,12 +69,6 @@ impl From<String> for RequestId {
     }
 }
 
-impl From<i64> for RequestRef<'_> {
-    fn from(id: i64) -> Self {
-        Self::Int(id)
-    }
-}
-
 impl<'a> From<&'a str> for RequestRef<'a> {
     fn from(id: &'a str) -> Self {
         Self::Str(id)
@@ -99,28 +82,16 @@ impl<'a> From<&'a RequestId> for RequestRef<'a> {
 }
 
 /// For messages: a long string is shortened. `Debug` shows it whole.
-impl fmt::Display for RequestRef<'_> {
+impl<S: AsRef<str>> fmt::Display for Id<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(id) => id.fmt(f),
-            Self::Str(id) => write!(f, "{:?}", shorten(id)),
+            Self::Str(id) => write!(f, "{:?}", shorten(id.as_ref())),
         }
     }
 }
 
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.as_ref(), f)
-    }
-}
-
-impl fmt::Debug for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.as_ref(), f)
-    }
-}
-
-impl fmt::Debug for RequestRef<'_> {
+impl<S: fmt::Debug> fmt::Debug for Id<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(id) => id.fmt(f),
@@ -189,17 +160,4 @@ pub struct RequestInfo {
     pub blocks: usize,
     /// The tier whose blocks these are: 0, or 1 if it is swapped out.
     pub tier: usize,
-}
-
-impl Request {
-    pub(crate) fn info(&self) -> RequestInfo {
-        RequestInfo {
-            state: self.state,
-            tokens: self.sequence.num_tokens(),
-            computed_tokens: self.sequence.computed_tokens,
-            cached_tokens: self.cached_tokens,
-            blocks: self.sequence.blocks.len(),
-            tier: self.sequence.tier,
-        }
-    }
 }

@@ -206,11 +206,12 @@ impl CacheManager {
         after_step: Option<u64>,
         end_of_life: bool,
     ) -> Result<HintReport, ManagerError> {
-        let slot = self.slot(id.into())?;
+        let id = id.into();
+        let slot = self.slot(id)?;
         let mut report = HintReport::default();
         if end_of_life {
             self.check_retention("end a session")?;
-            self.check_settled(slot, "release it: complete or abort the swap first")?;
+            self.releasable(id)?;
             let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
             let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else {
                 return Err(super::lost_slot());
@@ -223,7 +224,7 @@ impl CacheManager {
             }
             self.stats.hints.add(report);
         }
-        self.release_slot(slot, after_step)?;
+        self.release(id, after_step)?;
         Ok(report)
     }
 

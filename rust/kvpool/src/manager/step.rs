@@ -8,47 +8,36 @@
 //!
 //! Costs: O(blocks) of the requests that the plan names.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use hashbrown::{HashMap, HashSet};
+
 use super::CacheManager;
-use super::admission::{Admission, Staged};
-use super::error::{ManagerError, Refused};
+use super::admission::Admission;
+use super::error::{ManagerError, Refused, Result};
 use super::hints::{Hints, RequestHints};
-use super::request::{RequestId, RequestRef, RequestState};
+use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::hash::{BlockHasher, HashCursor};
-use crate::sequence::{GivenUp, TableChange};
+use crate::pool::{BlockPool, PrefixMatch};
+use crate::sequence::{GivenUp, Staged, TableChange};
 
-/// One planned operation.
+/// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(super) enum Planned {
-    Admit {
-        id: RequestId,
-        cursor: Box<HashCursor>,
-        staged: Staged,
-        hints: Option<Box<Hints>>,
-        /// What the hints are made of.
-        said: Option<Box<RequestHints>>,
-    },
-    Resume {
-        slot: usize,
-        rebased: Option<Box<HashCursor>>,
-        staged: Staged,
-    },
-    Append {
-        slot: usize,
-        tokens: Vec<u32>,
-    },
-    Preempt {
-        slot: usize,
-        after_step: Option<u64>,
-    },
-    Release {
-        slot: usize,
-        after_step: Option<u64>,
-    },
+pub enum PlannedOperation {
+    /// [`CacheManager::plan_admit_with`], at a time.
+    Admit { id: RequestId, cursor: Box<HashCursor>, hints: RequestHints, now: Option<f64>, staged: Staged },
+    /// [`CacheManager::plan_resume`]: of a prompt that was hashed again, what it hashes to now.
+    Resume { id: RequestId, rehashed: Option<Box<HashCursor>>, staged: Staged },
+    /// [`CacheManager::plan_append`].
+    Append { id: RequestId, tokens: Vec<u32> },
+    /// [`CacheManager::plan_preempt`].
+    Preempt { id: RequestId, after_step: Option<u64> },
+    /// [`CacheManager::plan_release`].
+    Release { id: RequestId, after_step: Option<u64> },
 }
+use PlannedOperation as Planned;
 
 /// What a committed operation did, in the order of planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +75,7 @@ pub struct StepPlan {
     /// Each manager has a hasher of its own: tells whose plan this is.
     hasher: Arc<BlockHasher>,
     version: u64,
-    pub(super) operations: Vec<Planned>,
+    operations: Vec<PlannedOperation>,
     named: HashSet<RequestId>,
     /// What the plan adds to the reference counts of blocks.
     added: HashMap<BlockId, i64>,
@@ -95,7 +84,7 @@ pub struct StepPlan {
     /// Blocks that would be available after the operations so far.
     available: usize,
     /// Requests that would be running.
-    running: usize,
+    pub(super) running: usize,
 }
 
 impl StepPlan {
@@ -117,10 +106,47 @@ impl StepPlan {
         self.available
     }
 
-    fn add_reference(&mut self, block: BlockId, now: u32, change: i64) -> i64 {
-        let added = self.added.entry(block).or_default();
-        *added += change;
-        i64::from(now) + *added
+    /// References that a block would have.
+    fn references(&self, pool: &BlockPool, block: BlockId) -> i64 {
+        let now = pool.ref_count(block).unwrap_or(0);
+        i64::from(now) + self.added.get(&block).copied().unwrap_or(0)
+    }
+
+    /// The same with one more or less, which is noted.
+    fn add_reference(&mut self, pool: &BlockPool, block: BlockId, change: i64) -> i64 {
+        *self.added.entry(block).or_default() += change;
+        self.references(pool, block)
+    }
+
+    /// Blocks that would be available once a match is acquired.
+    pub(super) fn left_behind(&self, pool: &BlockPool, found: &PrefixMatch) -> usize {
+        let idle = found.blocks.iter().filter(|&&block| self.references(pool, block) == 0).count();
+        self.available.saturating_sub(idle)
+    }
+
+    /// Enters a staged admission. Returns the tokens that would be cached.
+    fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
+        for &block in &staged.found.blocks {
+            self.available -= usize::from(self.add_reference(pool, block, 1) == 1);
+        }
+        self.available -= staged.new_blocks;
+        self.running += 1;
+        staged.cached * pool.block_size()
+    }
+
+    /// Enters that a request gives up its blocks. Returns how many become available on the device.
+    fn give_up(&mut self, pool: &BlockPool, request: &Request, after_step: Option<u64>) -> usize {
+        self.named.insert(request.id.clone());
+        self.running -= usize::from(request.state == RequestState::Running);
+        // A fence takes the references over: nothing becomes available in this step.
+        let fenced = after_step.is_some_and(|step| !pool.is_completed(step));
+        if fenced || request.sequence.tier != 0 {
+            return 0;
+        }
+        let held = request.sequence.held().iter();
+        let freed = held.filter(|&&block| self.add_reference(pool, block, -1) == 0).count();
+        self.available += freed;
+        freed
     }
 }
 
@@ -141,23 +167,17 @@ impl CacheManager {
     }
 
     /// Checks that `plan` is this manager's, and that nothing has changed since it was begun.
-    pub(super) fn check_current(&self, plan: &StepPlan) -> Result<(), ManagerError> {
+    fn check_current(&self, plan: &StepPlan) -> Result<()> {
         self.check_poison()?;
         let current = plan.version == self.version && Arc::ptr_eq(&plan.hasher, &self.hasher);
         if current { Ok(()) } else { Err(ManagerError::StaleStep) }
     }
 
-    fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<(), ManagerError> {
+    /// Checks that a plan is current and does not name a request yet.
+    fn check_plan(&self, plan: &StepPlan, id: RequestRef<'_>) -> Result<RequestId> {
         self.check_current(plan)?;
         let id = id.to_owned();
-        if plan.named.contains(&id) {
-            return Err(ManagerError::NamedTwice { id, scope: "step" });
-        }
-        Ok(())
-    }
-
-    fn references(&self, block: BlockId) -> u32 {
-        self.tiers.device().ref_count(block).unwrap_or(0)
+        if plan.named.contains(&id) { Err(ManagerError::NamedTwice { id, scope: "step" }) } else { Ok(id) }
     }
 
     /// Plans an admission: returns the tokens that would be cached.
@@ -188,44 +208,37 @@ impl CacheManager {
         let id = id.into();
         let staged = self
             .check_plan(plan, id.as_ref())
-            .and_then(|()| self.check_new(&id, &cursor))
-            .and_then(|()| Ok((self.check_hints(said)?, self.stage_in(plan, &cursor)?)));
-        match staged {
-            Ok((hints, mut staged)) => {
-                staged.found.tenant = hints.as_deref().and_then(Hints::tenant);
-                let cached = self.count_in(plan, &staged);
-                plan.named.insert(id.clone());
-                let said = hints.is_some().then(|| Box::new(said.clone()));
-                plan.operations.push(Planned::Admit { id, cursor: Box::new(cursor), staged, hints, said });
-                Ok(cached)
-            }
-            Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
-        }
+            .and_then(|_| self.check_new(&id, &cursor))
+            .and_then(|()| self.check_hints(said))
+            .and_then(|hints| self.stage(Some(plan), &cursor, hints.as_deref()));
+        let cursor = Box::new(cursor);
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(error) => return Err(Refused { error, cursor }),
+        };
+        let pool = self.tiers.device();
+        let cached = plan.admit(pool, &staged);
+        let (hints, now) = (said.clone(), pool.retention_time());
+        plan.named.insert(id.clone());
+        plan.operations.push(Planned::Admit { id, cursor, hints, now, staged });
+        Ok(cached)
     }
 
     /// Plans to resume a preempted request: returns the tokens that would be cached.
     ///
     /// # Errors
     /// As [`CacheManager::resume`] and [`Self::plan_admit`].
-    pub fn plan_resume<'a>(
-        &self,
-        plan: &mut StepPlan,
-        id: impl Into<RequestRef<'a>>,
-    ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.check_plan(plan, id)?;
-        let slot = self.slot_in(id, RequestState::Preempted, "resume it")?;
-        let rebased = self.rebased(slot)?;
-        let cursor = rebased.as_deref().unwrap_or(&self.at(slot)?.sequence.cursor);
-        let mut staged = self.stage_in(plan, cursor)?;
-        staged.found.tenant = self.at(slot)?.hints.as_deref().and_then(Hints::tenant);
-        let cached = self.count_in(plan, &staged);
-        plan.named.insert(id.to_owned());
-        plan.operations.push(Planned::Resume { slot, rebased, staged });
+    pub fn plan_resume<'a>(&self, plan: &mut StepPlan, id: impl Into<RequestRef<'a>>) -> Result<usize> {
+        let id = self.check_plan(plan, id.into())?;
+        let (_, rehashed, staged) = self.stage_resumed(Some(plan), id.as_ref())?;
+        let cached = plan.admit(self.tiers.device(), &staged);
+        plan.named.insert(id.clone());
+        plan.operations.push(Planned::Resume { id, rehashed, staged });
         Ok(cached)
     }
 
-    /// Plans to append tokens to a running request: returns how many blocks that adds.
+    /// Plans to append tokens to a running request: returns how many blocks that adds. Releases that are planned, too, may
+    /// save a copy.
     ///
     /// # Errors
     /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
@@ -234,21 +247,14 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
         tokens: &[u32],
-    ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.check_plan(plan, id)?;
-        let slot = self.slot_in(id, RequestState::Running, "append to it")?;
-        // A refused append gives nothing up. Releases that are planned, too, may save a copy.
-        let before = plan.given_up.len();
-        let needed = self.growth(slot, tokens.len(), 0, &mut plan.given_up)?;
-        let fits = self.fits_alone(slot, tokens.len());
-        if let Err(refused) = fits.and_then(|fits| self.check_growth(needed, plan.available, fits)) {
-            plan.given_up.truncate(before);
-            return Err(refused);
-        }
+    ) -> Result<usize> {
+        let id = self.check_plan(plan, id.into())?;
+        let slot = self.slot_in(id.as_ref(), &[RequestState::Running], "append to it")?;
+        let (sequence, pool) = (&self.at(slot)?.sequence, self.tiers.device());
+        let needed = sequence.check_growth(pool, tokens.len(), plan.available, &mut plan.given_up)?;
         plan.available -= needed;
-        plan.named.insert(id.to_owned());
-        plan.operations.push(Planned::Append { slot, tokens: tokens.to_vec() });
+        plan.named.insert(id.clone());
+        plan.operations.push(Planned::Append { id, tokens: tokens.to_vec() });
         Ok(needed)
     }
 
@@ -261,14 +267,11 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
-    ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.check_plan(plan, id)?;
-        let slot = self.preemptible(id)?;
-        let freed = self.plan_give_up(plan, slot, after_step)?;
-        plan.running -= usize::from(self.at(slot)?.state == RequestState::Running);
-        plan.named.insert(id.to_owned());
-        plan.operations.push(Planned::Preempt { slot, after_step });
+    ) -> Result<usize> {
+        let id = self.check_plan(plan, id.into())?;
+        let request = self.at(self.preemptible(id.as_ref())?)?;
+        let freed = plan.give_up(self.tiers.device(), request, after_step);
+        plan.operations.push(Planned::Preempt { id, after_step });
         Ok(freed)
     }
 
@@ -281,58 +284,19 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
         after_step: Option<u64>,
-    ) -> Result<usize, ManagerError> {
-        let id = id.into();
-        self.check_plan(plan, id)?;
-        let slot = self.slot(id)?;
-        self.check_settled(slot, "release it: complete or abort the swap first")?;
-        let freed = self.plan_give_up(plan, slot, after_step)?;
-        plan.running -= usize::from(self.at(slot)?.state == RequestState::Running);
-        plan.named.insert(id.to_owned());
-        plan.operations.push(Planned::Release { slot, after_step });
+    ) -> Result<usize> {
+        let id = self.check_plan(plan, id.into())?;
+        let request = self.at(self.releasable(id.as_ref())?)?;
+        let freed = plan.give_up(self.tiers.device(), request, after_step);
+        plan.operations.push(Planned::Release { id, after_step });
         Ok(freed)
     }
 
-    fn plan_give_up(
-        &self,
-        plan: &mut StepPlan,
-        slot: usize,
-        after_step: Option<u64>,
-    ) -> Result<usize, ManagerError> {
-        if after_step.is_some_and(|step| !self.tiers.device().is_completed(step)) {
-            return Ok(0); // the fence takes over the references: nothing becomes available in this step
-        }
-        let mut freed = 0;
-        let sequence = &self.at(slot)?.sequence;
-        if sequence.tier != 0 {
-            return Ok(0); // blocks of the host: nothing becomes available on the device
-        }
-        for &block in sequence.held() {
-            freed += usize::from(plan.add_reference(block, self.references(block), -1) == 0);
-        }
-        plan.available += freed;
-        Ok(freed)
-    }
-
-    /// Matches a prompt against the pool as it is, and checks that the rest fits what the plan leaves.
-    fn stage_in(&self, plan: &StepPlan, cursor: &HashCursor) -> Result<Staged, ManagerError> {
-        let found = self.tiers.device().find_prefix(cursor.chain(), self.reusable_blocks(cursor))?;
-        let planned = |block: &BlockId| {
-            i64::from(self.references(*block)) + plan.added.get(block).copied().unwrap_or(0)
-        };
-        let idle = found.blocks.iter().filter(|block| planned(block) == 0).count();
-        self.check_fit(cursor, found, idle, plan.available, plan.running > 0)
-    }
-
-    /// Enters a staged admission into the plan.
-    fn count_in(&self, plan: &mut StepPlan, staged: &Staged) -> usize {
-        for &block in &staged.found.blocks {
-            let first = plan.add_reference(block, self.references(block), 1) == 1;
-            plan.available -= usize::from(first);
-        }
-        plan.available -= staged.new_blocks;
-        plan.running += 1;
-        staged.found.blocks.len() * self.tiers.device().block_size()
+    /// What a plan consists of, in the order of planning; nothing if it is stale.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn planned<'a>(&self, plan: &'a StepPlan) -> &'a [PlannedOperation] {
+        if self.check_current(plan).is_ok() { &plan.operations } else { &[] }
     }
 
     /// Commits a planned step: all matches are acquired, then releases and preemptions happen, then everything is
@@ -340,47 +304,45 @@ impl CacheManager {
     ///
     /// # Errors
     /// [`ManagerError::StaleStep`] if the manager changed since the step was begun; nothing has changed then.
-    pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>, ManagerError> {
+    pub fn commit_step(&mut self, plan: &mut StepPlan) -> Result<Vec<StepOutcome>> {
         self.check_current(plan)?;
         let operations = std::mem::take(&mut plan.operations);
         // From here on nothing can fail, short of a broken invariant.
         self.version += 1;
         for operation in &operations {
             match operation {
-                Planned::Admit { cursor, staged, .. } => {
-                    self.tiers.device_mut().acquire_match(&staged.found, cursor.chain().hashes())?;
-                }
-                Planned::Resume { slot, rebased, staged } => {
-                    self.acquire_resumed(*slot, rebased.as_deref(), staged)?;
+                Planned::Admit { cursor, staged, .. } => staged.acquire(self.tiers.device_mut(), cursor)?,
+                Planned::Resume { id, rehashed, staged } => {
+                    let (request, tiers) = self.parts(self.slot(id.as_ref())?)?;
+                    let cursor = rehashed.as_deref().unwrap_or(&request.sequence.cursor);
+                    staged.acquire(tiers.device_mut(), cursor)?;
                 }
                 _ => {}
             }
         }
         for operation in &operations {
-            match *operation {
-                Planned::Preempt { slot, after_step } => self.preempt_slot(slot, after_step)?,
-                Planned::Release { slot, after_step } => self.release_slot(slot, after_step)?,
+            match operation {
+                Planned::Preempt { id, after_step } => self.preempt(id, *after_step)?,
+                Planned::Release { id, after_step } => self.release(id, *after_step)?,
                 _ => {}
             }
         }
-        let mut outcomes = Vec::with_capacity(operations.len());
-        for operation in operations {
-            outcomes.push(match operation {
-                Planned::Admit { id, cursor, staged, hints, .. } => {
-                    let blocks = self.fill(&staged)?;
-                    StepOutcome::Admitted(self.install(id, *cursor, &staged, blocks, hints))
+        let run = |operation| {
+            Ok(match operation {
+                Planned::Admit { id, cursor, hints, now, mut staged } => {
+                    staged.allocate(self.tiers.device_mut())?;
+                    let hints = (!hints.is_empty()).then(|| Box::new(Hints::new(&hints, now)));
+                    StepOutcome::Admitted(self.install(id, *cursor, staged, hints))
                 }
-                Planned::Resume { slot, rebased, staged } => {
-                    let blocks = self.fill(&staged)?;
-                    StepOutcome::Admitted(self.reinstall(slot, rebased, &staged, blocks)?)
+                Planned::Resume { id, rehashed, mut staged } => {
+                    staged.allocate(self.tiers.device_mut())?;
+                    StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
-                Planned::Append { slot, tokens } => {
-                    StepOutcome::Appended(self.extend(slot, &tokens, 0)?.to_vec())
-                }
+                Planned::Append { id, tokens } => StepOutcome::Appended(self.append_tokens(&id, &tokens, 0)?),
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,
-            });
-        }
-        Ok(outcomes)
+            })
+        };
+        operations.into_iter().map(run).collect()
     }
 }

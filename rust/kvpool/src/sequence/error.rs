@@ -8,25 +8,17 @@ use crate::tiers::{PlanError, TierError};
 /// A typed refusal. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum SequenceError {
     /// The handle's sequence was freed, or there never was one.
     #[error("{handle} is stale: its sequence was freed, or there never was one")]
-    Stale {
-        /// The handle.
-        handle: SequenceId,
-    },
+    Stale { handle: SequenceId },
     /// One call names a sequence twice.
     #[error("{handle} is named twice in one call")]
-    NamedTwice {
-        /// The handle.
-        handle: SequenceId,
-    },
+    NamedTwice { handle: SequenceId },
     /// The sequence is being swapped: complete or abort the swap first.
     #[error("{handle} is being swapped: complete or abort the swap first")]
-    Moving {
-        /// The handle.
-        handle: SequenceId,
-    },
+    Moving { handle: SequenceId },
     /// The sequences of one swap are in several tiers, or there are none.
     #[error("a swap needs at least one sequence, and all of them in one tier")]
     NotOneTier,
@@ -40,28 +32,10 @@ pub enum SequenceError {
     ForeignCursor,
     /// More computed tokens than tokens, or fewer than before.
     #[error("{handle} has {tokens} tokens, {computed} of them computed: cannot set computed to {asked}")]
-    BadComputedCount {
-        /// The handle.
-        handle: SequenceId,
-        /// The count asked for.
-        asked: usize,
-        /// Its tokens.
-        tokens: usize,
-        /// Tokens computed so far.
-        computed: usize,
-    },
+    BadComputedCount { handle: SequenceId, asked: usize, tokens: usize, computed: usize },
     /// More tokens are to be kept than there are, or fewer than the window has left.
     #[error("cannot keep {asked} tokens of {handle}: from {least} to {tokens} can be kept")]
-    BadLength {
-        /// The handle.
-        handle: SequenceId,
-        /// Tokens to keep.
-        asked: usize,
-        /// Tokens that must be kept, for the blocks before them are trimmed.
-        least: usize,
-        /// Tokens there are.
-        tokens: usize,
-    },
+    BadLength { handle: SequenceId, asked: usize, least: usize, tokens: usize },
     /// Not enough blocks.
     #[error("{0}")]
     OutOfBlocks(Refusal),

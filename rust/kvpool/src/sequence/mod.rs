@@ -1,18 +1,17 @@
 //! `Sequences`: block tables by handle, over the pools of one or more tiers.
 //!
-//! What an engine needs that names its sequences itself: prompts, tokens appended with copy-on-write, forks for parallel
-//! sampling and beam search, roll-back of rejected drafts, sliding windows, two-phase swaps of groups. Scheduling, request ids
-//! and statistics are [`crate::CacheManager`]'s, which shares the block tables ([`table`]).
+//! For engines that name their sequences themselves. Scheduling, request ids and statistics are [`crate::CacheManager`]'s,
+//! which shares the block tables ([`table`]).
 //!
 //! A [`SequenceId`] carries a generation: a handle kept after [`Sequences::free`] is refused, it never names the sequence that
 //! took its place (vLLM v0's recycled block objects did).
 //!
-//! Order within a step: appends first; then [`Sequences::take_plan`], executed before the step writes KV; then the tokens from
-//! `computed_tokens` on are computed, by every sequence for itself; then [`Sequences::commit`].
+//! Order within a step: appends; [`Sequences::take_plan`], executed before the step writes KV; the tokens from
+//! `computed_tokens` on are computed, by every sequence for itself; [`Sequences::commit`].
 //!
 //! Invariants, beside those of tiers and tables: S4: the holders of a block are the tables that name it, and swaps.
 //!
-//! Costs: O(1) per block touched; fork is O(blocks + tokens), without recursion.
+//! Costs: O(1) per block touched; a fork O(blocks + tokens), without recursion.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,8 +38,7 @@
 //! ```
 
 mod error;
-mod swap;
-pub(crate) mod table;
+mod table;
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,12 +46,16 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, Refusal, ensure};
+use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::{BlockHasher, HashCursor, Verify};
-use crate::tiers::{Fit, Place, SwapId, Tiers, TransferPlan};
+use crate::pool::observe::{Blocks, PoolObserver};
+use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
+
 pub use error::SequenceError;
 pub use table::TableChange;
-pub(crate) use table::{GivenUp, Sequence};
+pub(crate) use table::{GivenUp, Sequence, Staged, reusable_blocks};
+
+type Result<T, E = SequenceError> = std::result::Result<T, E>;
 
 /// A handle: a slot and how often it has been used before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,8 +123,6 @@ pub struct Sequences {
     hasher: Arc<BlockHasher>,
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
-    /// Sequences of each swap under way, and where they go.
-    moving: HashMap<SwapId, (usize, Vec<SequenceId>)>,
 }
 
 impl Sequences {
@@ -130,17 +130,16 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Tier`] if hasher and pools differ in block size, or the pools compare fingerprints that it does not make.
-    pub fn new(tiers: Tiers, hasher: Arc<BlockHasher>) -> Result<Self, SequenceError> {
-        let pool = tiers.pool(0)?.block_size();
-        if hasher.block_size() != pool {
-            let error = crate::PoolError::BlockSizeMismatch { chain: hasher.block_size(), pool };
-            return Err(error.into());
+    pub fn new(tiers: Tiers, hasher: Arc<BlockHasher>) -> Result<Self> {
+        let device = tiers.pool(0)?;
+        let (chain, pool) = (hasher.block_size(), device.block_size());
+        if chain != pool {
+            return Err(PoolError::BlockSizeMismatch { chain, pool }.into());
         }
-        if tiers.pool(0)?.verify() >= Verify::Fingerprint && !hasher.has_fingerprints() {
-            return Err(crate::PoolError::MissingVerification { verify: "fingerprints" }.into());
+        if device.verify() >= Verify::Fingerprint && !hasher.has_fingerprints() {
+            return Err(PoolError::MissingVerification { verify: "fingerprints" }.into());
         }
-        let (slots, free_slots, moving) = (Vec::new(), Vec::new(), HashMap::new());
-        Ok(Self { tiers, hasher, slots, free_slots, moving })
+        Ok(Self { tiers, hasher, slots: Vec::new(), free_slots: Vec::new() })
     }
 
     /// The tiers: to look at. Their blocks are the sequences'.
@@ -155,23 +154,23 @@ impl Sequences {
         &self.hasher
     }
 
-    fn at(&self, id: SequenceId) -> Result<&Sequence, SequenceError> {
+    fn at(&self, id: SequenceId) -> Result<&Sequence> {
         self.tiers.check_poison()?;
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         slot.and_then(|slot| slot.sequence.as_ref()).ok_or(SequenceError::Stale { handle: id })
     }
 
-    /// A sequence that is not being swapped, with the tiers.
-    fn parts(&mut self, id: SequenceId) -> Result<(&mut Sequence, &mut Tiers), SequenceError> {
-        self.settled(id)?;
-        let slot = self.slots.get_mut(id.slot as usize);
-        let sequence = slot.and_then(|slot| slot.sequence.as_mut());
-        Ok((sequence.ok_or(SequenceError::Stale { handle: id })?, &mut self.tiers))
-    }
-
-    fn settled(&self, id: SequenceId) -> Result<&Sequence, SequenceError> {
+    /// A sequence that is not being swapped.
+    fn settled(&self, id: SequenceId) -> Result<&Sequence> {
         let sequence = self.at(id)?;
         if sequence.swap.is_some() { Err(SequenceError::Moving { handle: id }) } else { Ok(sequence) }
+    }
+
+    /// The same, to be changed, with the tiers.
+    fn parts(&mut self, id: SequenceId) -> Result<(&mut Sequence, &mut Tiers)> {
+        self.settled(id)?;
+        let sequence = self.slots.get_mut(id.slot as usize).and_then(|slot| slot.sequence.as_mut());
+        Ok((sequence.ok_or(SequenceError::Stale { handle: id })?, &mut self.tiers))
     }
 
     fn enter(&mut self, sequence: Sequence) -> SequenceId {
@@ -189,8 +188,8 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::OutOfBlocks`], [`SequenceError::Empty`], [`SequenceError::ForeignCursor`],
-    /// [`crate::PoolError::StaleEpoch`], [`crate::TierError::UnknownTier`].
-    pub fn admit(&mut self, prompt: HashCursor, tier: usize) -> Result<SequenceId, SequenceError> {
+    /// [`PoolError::StaleEpoch`], [`crate::TierError::UnknownTier`].
+    pub fn admit(&mut self, prompt: HashCursor, tier: usize) -> Result<SequenceId> {
         self.tiers.check_poison()?;
         if prompt.num_tokens() == 0 {
             return Err(SequenceError::Empty);
@@ -199,27 +198,19 @@ impl Sequences {
             return Err(SequenceError::ForeignCursor);
         }
         let pool = self.tiers.pool_mut(tier)?;
-        let reusable = (prompt.num_tokens() - 1) / pool.block_size();
-        let found = pool.find_prefix(prompt.chain(), reusable)?;
-        let total = prompt.num_tokens().div_ceil(pool.block_size());
-        let (needed, available) = (total - found.blocks.len(), pool.num_available() - found.idle);
-        if needed > available {
-            let can_ever_fit = total <= pool.num_usable();
-            let refusal = Refusal::new(needed, available, pool.num_fenced(), can_ever_fit);
-            return Err(SequenceError::OutOfBlocks(refusal));
-        }
-        pool.acquire_match(&found, prompt.chain().hashes())?;
-        let cached = found.blocks.len();
-        let mut blocks = found.blocks;
-        pool.allocate_into(needed, &mut blocks)?;
-        Ok(self.enter(Sequence::new(prompt, blocks, cached, tier)))
+        let available = pool.num_available();
+        let mut staged = Staged::new(pool, &prompt, |found| available - found.idle)?;
+        staged.take(pool, &prompt)?;
+        let mut sequence = Sequence::new(prompt, tier);
+        sequence.hold(staged.found.blocks, staged.cached);
+        Ok(self.enter(sequence))
     }
 
     /// Whether a prompt of `tokens` tokens, nothing of it cached, could be admitted now. O(1).
     ///
     /// # Errors
     /// [`crate::TierError::UnknownTier`].
-    pub fn fit(&self, tokens: usize, tier: usize, reserve: usize) -> Result<Fit, SequenceError> {
+    pub fn fit(&self, tokens: usize, tier: usize, reserve: usize) -> Result<Fit> {
         self.tiers.check_poison()?;
         let pool = self.tiers.pool(tier)?;
         let needed = tokens.div_ceil(pool.block_size());
@@ -227,38 +218,22 @@ impl Sequences {
     }
 
     /// Appends tokens and makes room for `lookahead` more; a shared or registered tail is replaced by a copy first, which is
-    /// planned. Returns the positions of the table that changed. Atomic. O(tokens).
+    /// planned. Returns what changed in the table. Atomic. O(tokens).
     ///
     /// # Errors
     /// [`SequenceError::OutOfBlocks`], [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn append(
-        &mut self,
-        id: SequenceId,
-        tokens: &[u32],
-        lookahead: usize,
-    ) -> Result<Vec<TableChange>, SequenceError> {
+    pub fn append(&mut self, id: SequenceId, tokens: &[u32], lookahead: usize) -> Result<Vec<TableChange>> {
         let (sequence, tiers) = self.parts(id)?;
-        let more = tokens.len().saturating_add(lookahead);
         let pool = tiers.pool(sequence.tier)?;
-        if more / pool.block_size() > pool.num_usable() {
-            let needed = more / pool.block_size();
-            let refusal = Refusal::new(needed, pool.num_available(), pool.num_fenced(), false);
-            return Err(SequenceError::OutOfBlocks(refusal));
-        }
-        let needed = sequence.blocks_needed(pool, more, &mut GivenUp::default());
-        if needed > pool.num_available() {
-            let can_ever_fit = sequence.blocks_alone(pool, more) <= pool.num_usable();
-            let refusal = Refusal::new(needed, pool.num_available(), pool.num_fenced(), can_ever_fit);
-            return Err(SequenceError::OutOfBlocks(refusal));
-        }
+        let more = tokens.len().saturating_add(lookahead);
+        sequence.check_growth(pool, more, pool.num_available(), &mut GivenUp::default())?;
         let mut changes = Vec::new();
         sequence.extend(tiers, tokens, lookahead, &mut changes)?;
         Ok(changes)
     }
 
     /// Says that the KV of the first `computed_tokens` tokens is written; blocks that this fills are registered. With `dedupe`,
-    /// a block whose content is cached already is exchanged for the cached one. Returns the positions that changed. O(new full
-    /// blocks).
+    /// those whose content is cached already are exchanged, and returned. O(new full blocks).
     ///
     /// # Errors
     /// [`SequenceError::BadComputedCount`], [`SequenceError::Stale`], [`SequenceError::Moving`].
@@ -267,10 +242,10 @@ impl Sequences {
         id: SequenceId,
         computed_tokens: usize,
         dedupe: bool,
-    ) -> Result<Vec<TableChange>, SequenceError> {
+    ) -> Result<Vec<TableChange>> {
         let (sequence, tiers) = self.parts(id)?;
         let (tokens, computed) = (sequence.num_tokens(), sequence.computed_tokens);
-        if computed_tokens > tokens || computed_tokens < computed {
+        if !(computed..=tokens).contains(&computed_tokens) {
             let asked = computed_tokens;
             return Err(SequenceError::BadComputedCount { handle: id, asked, tokens, computed });
         }
@@ -285,9 +260,9 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::BadLength`], [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn truncate(&mut self, id: SequenceId, num_tokens: usize) -> Result<(), SequenceError> {
+    pub fn truncate(&mut self, id: SequenceId, num_tokens: usize) -> Result<()> {
         let (sequence, tiers) = self.parts(id)?;
-        let (least, tokens) = (sequence.trimmed * tiers.pool(0)?.block_size(), sequence.num_tokens());
+        let (least, tokens) = sequence.lengths();
         if !(least..=tokens).contains(&num_tokens) {
             return Err(SequenceError::BadLength { handle: id, asked: num_tokens, least, tokens });
         }
@@ -299,7 +274,7 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn trim_window(&mut self, id: SequenceId, window: usize) -> Result<usize, SequenceError> {
+    pub fn trim_window(&mut self, id: SequenceId, window: usize) -> Result<usize> {
         let (sequence, tiers) = self.parts(id)?;
         Ok(sequence.trim(tiers, window)?)
     }
@@ -307,8 +282,8 @@ impl Sequences {
     /// A second sequence that shares every block. Whichever writes to a shared block first gets a copy. O(blocks + tokens).
     ///
     /// # Errors
-    /// [`SequenceError::Stale`], [`SequenceError::Moving`], [`crate::PoolError::RefCountOverflow`].
-    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, SequenceError> {
+    /// [`SequenceError::Stale`], [`SequenceError::Moving`], [`PoolError::RefCountOverflow`].
+    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId> {
         let (sequence, tiers) = self.parts(id)?;
         let child = sequence.fork(tiers)?;
         Ok(self.enter(child))
@@ -319,12 +294,11 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn free(&mut self, id: SequenceId, after_step: Option<u64>) -> Result<(), SequenceError> {
+    pub fn free(&mut self, id: SequenceId, after_step: Option<u64>) -> Result<()> {
         let (sequence, tiers) = self.parts(id)?;
         sequence.give_up(tiers, after_step)?;
         if let Some(slot) = self.slots.get_mut(id.slot as usize) {
-            slot.sequence = None;
-            slot.generation = slot.generation.wrapping_add(1);
+            *slot = Slot { generation: slot.generation.wrapping_add(1), sequence: None };
             self.free_slots.push(id.slot);
         }
         Ok(())
@@ -334,7 +308,7 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Stale`].
-    pub fn info(&self, id: SequenceId) -> Result<SequenceInfo, SequenceError> {
+    pub fn info(&self, id: SequenceId) -> Result<SequenceInfo> {
         let sequence = self.at(id)?;
         Ok(SequenceInfo {
             tokens: sequence.num_tokens(),
@@ -351,7 +325,7 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Stale`].
-    pub fn block_table(&self, id: SequenceId) -> Result<&[BlockId], SequenceError> {
+    pub fn block_table(&self, id: SequenceId) -> Result<&[BlockId]> {
         Ok(&self.at(id)?.blocks)
     }
 
@@ -359,7 +333,7 @@ impl Sequences {
     ///
     /// # Errors
     /// [`SequenceError::Stale`].
-    pub fn cursor(&self, id: SequenceId) -> Result<&HashCursor, SequenceError> {
+    pub fn cursor(&self, id: SequenceId) -> Result<&HashCursor> {
         Ok(&self.at(id)?.cursor)
     }
 
@@ -375,34 +349,103 @@ impl Sequences {
         self.len() == 0
     }
 
+    /// The slots of a group, its references, one entry each, and its tier.
+    fn group(&self, ids: &[SequenceId]) -> Result<(Vec<usize>, Vec<BlockId>, usize)> {
+        let (mut slots, mut references) = (Vec::with_capacity(ids.len()), Vec::new());
+        let (mut named, mut tier) = (HashSet::new(), None);
+        for &id in ids {
+            let sequence = self.settled(id)?;
+            if !named.insert(id) {
+                return Err(SequenceError::NamedTwice { handle: id });
+            }
+            if tier.replace(sequence.tier).is_some_and(|other| other != sequence.tier) {
+                return Err(SequenceError::NotOneTier);
+            }
+            slots.push(id.slot as usize);
+            references.extend_from_slice(sequence.held());
+        }
+        Ok((slots, references, tier.ok_or(SequenceError::NotOneTier)?))
+    }
+
+    /// Changes every sequence of a group.
+    fn each_of(&mut self, slots: &[usize], mut change: impl FnMut(&mut Sequence)) {
+        for &slot in slots {
+            let sequence = self.slots.get_mut(slot).and_then(|slot| slot.sequence.as_mut());
+            sequence.into_iter().for_each(&mut change);
+        }
+    }
+
+    /// Whether [`Self::begin_swap`] would find its blocks in tier `to`, leaving `reserve` available there. O(blocks).
+    ///
+    /// # Errors
+    /// As [`Self::begin_swap`], but for blocks that are lacking.
+    pub fn fit_swap(&self, group: &[SequenceId], to: usize, reserve: usize) -> Result<Fit> {
+        let (_, references, from) = self.group(group)?;
+        Ok(self.tiers.fit_swap(&references, from, to, reserve)?)
+    }
+
+    /// Begins to move a group of sequences to another tier, as [`Tiers::begin_swap`] does. Until [`Self::complete_swap`] or
+    /// [`Self::abort_swap`] they can only be looked at. Atomic. O(blocks).
+    ///
+    /// # Errors
+    /// [`SequenceError::OutOfBlocks`], [`SequenceError::Stale`], [`SequenceError::Moving`], [`SequenceError::NamedTwice`],
+    /// [`SequenceError::NotOneTier`], [`crate::TierError::SameTier`], [`crate::TierError::UnknownTier`].
+    pub fn begin_swap(&mut self, group: &[SequenceId], to: usize) -> Result<SwapId> {
+        let (slots, references, from) = self.group(group)?;
+        let swap = self.tiers.begin_swap_of(slots.clone(), &references, from, to, 0)?;
+        self.each_of(&slots, |sequence| sequence.swap = Some(swap));
+        Ok(swap)
+    }
+
+    /// Ends a swap whose copies are done: the tables name blocks of the new tier. Returns old and new ones. O(blocks).
+    ///
+    /// # Errors
+    /// [`crate::TierError::CopiesNotTaken`], [`crate::TierError::UnknownSwap`].
+    pub fn complete_swap(&mut self, swap: SwapId) -> Result<Vec<(BlockId, BlockId)>> {
+        let swap = self.tiers.complete_swap_of(swap)?;
+        let pairs = swap.pairs();
+        let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
+        self.each_of(&swap.members, |sequence| sequence.moved(&mapping, swap.to));
+        Ok(pairs)
+    }
+
+    /// Takes a swap back: everything is as before it was begun.
+    ///
+    /// # Errors
+    /// [`crate::TierError::UnknownSwap`].
+    pub fn abort_swap(&mut self, swap: SwapId) -> Result<()> {
+        let swap = self.tiers.abort_swap_of(swap)?;
+        self.each_of(&swap.members, |sequence| sequence.swap = None);
+        Ok(())
+    }
+
     /// All copies that are planned: see [`Tiers::take_plan`].
     ///
     /// # Errors
     /// Only if a pool is poisoned.
-    pub fn take_plan(&mut self) -> Result<TransferPlan, SequenceError> {
+    pub fn take_plan(&mut self) -> Result<TransferPlan> {
         Ok(self.tiers.take_plan()?)
     }
 
     /// The epoch of every tier.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.tiers.pool(0).map_or(0, crate::BlockPool::epoch)
+        self.tiers.device().epoch()
     }
 
     /// Starts a new epoch in every tier: see [`crate::BlockPool::bump_epoch`]. Sequences go on and are never published again.
     ///
     /// # Errors
     /// Only if a pool is poisoned.
-    pub fn bump_epoch(&mut self) -> Result<u64, SequenceError> {
+    pub fn bump_epoch(&mut self) -> Result<u64> {
         Ok(self.tiers.bump_epoch()?)
     }
 
     /// Forgets all cached content of every tier: see [`Tiers::reset`].
     ///
     /// # Errors
-    /// [`crate::PoolError::InUse`] and [`crate::TierError::InUse`] while sequences, fences or swaps hold blocks; nothing has
-    /// changed then.
-    pub fn reset(&mut self) -> Result<usize, SequenceError> {
+    /// [`PoolError::InUse`] and [`crate::TierError::InUse`] while sequences, fences or swaps hold blocks.
+    pub fn reset(&mut self) -> Result<usize> {
         Ok(self.tiers.reset()?)
     }
 
@@ -410,19 +453,12 @@ impl Sequences {
     ///
     /// # Errors
     /// As [`Tiers::observe`].
-    pub fn observe_tier(
-        &mut self,
-        tier: usize,
-        observer: Box<dyn crate::pool::observe::PoolObserver>,
-    ) -> Result<(), SequenceError> {
+    pub fn observe_tier(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<()> {
         Ok(self.tiers.observe(tier, observer)?)
     }
 
     /// The observer of a tier's pool, if it is of this type, and the tier's blocks.
-    pub fn tier_observer_mut<T: crate::pool::observe::PoolObserver>(
-        &mut self,
-        tier: usize,
-    ) -> Option<(&mut T, crate::pool::observe::Blocks<'_>)> {
+    pub fn tier_observer_mut<T: PoolObserver>(&mut self, tier: usize) -> Option<(&mut T, Blocks<'_>)> {
         self.tiers.pool_mut(tier).ok()?.observer_mut()
     }
 
@@ -430,13 +466,8 @@ impl Sequences {
     ///
     /// # Errors
     /// Only if a pool is poisoned.
-    pub fn complete_step(&mut self, step: u64) -> Result<usize, SequenceError> {
-        self.tiers.check_poison()?;
-        let mut ended = 0;
-        for tier in 0..self.tiers.len() {
-            ended += self.tiers.pool_mut(tier)?.complete_step(step)?;
-        }
-        Ok(ended)
+    pub fn complete_step(&mut self, step: u64) -> Result<usize> {
+        Ok(self.tiers.complete_step(step)?)
     }
 
     /// Recounts tiers, tables and swaps from scratch. O(blocks + tokens).
@@ -445,39 +476,24 @@ impl Sequences {
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.tiers.check_invariants()?;
-        let mut held: HashMap<Place, u32> = HashMap::new();
         let mut moving = HashSet::new();
         for (at, slot) in self.slots.iter().enumerate() {
             let Some(sequence) = &slot.sequence else { continue };
             let id = SequenceId { slot: at as u32, generation: slot.generation };
-            let pool = self.tiers.pool(sequence.tier);
-            let pool =
-                pool.map_err(|error| InvariantViolation::new("S4 (tiers exist)", error.to_string()))?;
-            sequence.check_invariants(pool, &id.to_string())?;
-            for &block in sequence.held() {
-                *held.entry(Place { tier: sequence.tier, block }).or_default() += 1;
-            }
-            let known = sequence.swap.is_none_or(|swap| {
-                moving.insert(swap);
-                self.moving.get(&swap).is_some_and(|(_, group)| group.contains(&id))
-            });
+            let Some(pool) = self.tiers.pools().get(sequence.tier) else {
+                return Err(InvariantViolation::new("S4 (tiers exist)", format!("{id}: {}", sequence.tier)));
+            };
+            sequence.check_counts(&id)?;
+            (0..sequence.blocks.len()).try_for_each(|at| sequence.check_entry(pool, at, &id))?;
+            moving.extend(sequence.swap);
+            let swap = sequence.swap.map(|swap| self.tiers.swap(swap));
+            let known = swap.is_none_or(|swap| swap.is_ok_and(|swap| swap.members.contains(&at)));
             ensure(known, "S4 (a sequence that moves belongs to a swap)", || id.to_string())?;
         }
-        ensure(moving.len() == self.moving.len(), "S4 (a swap moves sequences)", || format!("{moving:?}"))?;
-        for (place, references) in self.tiers.swap_references() {
-            *held.entry(place).or_default() += references;
-        }
-        for tier in 0..self.tiers.len() {
-            let Ok(pool) = self.tiers.pool(tier) else { continue };
-            for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
-                let place = Place { tier, block };
-                let expected = held.get(&place).copied().unwrap_or(0);
-                let holders = pool.num_holders(block);
-                ensure(holders == expected, "S4 (holders of a block are tables and swaps)", || {
-                    format!("{place:?} has {holders} holders, {expected} are known")
-                })?;
-            }
-        }
-        Ok(())
+        let swaps = self.tiers.num_swaps();
+        ensure(moving.len() == swaps, "S4 (a swap moves sequences)", || format!("{moving:?}"))?;
+        let sequences = self.slots.iter().filter_map(|slot| slot.sequence.as_ref());
+        let tables = sequences.map(|sequence| (sequence.tier, sequence.held()));
+        self.tiers.check_holders(tables, "S4 (holders of a block are tables and swaps)")
     }
 }

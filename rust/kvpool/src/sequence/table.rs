@@ -1,20 +1,21 @@
 //! `Sequence`: a block table with a mutable tail, and the tokens in it.
 //!
-//! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]; both call the same
-//! methods, so that append, fork, copy-on-write, truncation, trimming and release exist once. Methods check before they
-//! change; those that say "after a check" rely on the caller's.
+//! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]. Methods check before
+//! they change; those that say "after a check" rely on the caller's.
 //!
 //! Invariants: S1: the table has a block for every `block_size` tokens, and for lookahead slots beyond; S2: the first
 //! `trimmed` entries, and no others, are the null block; S3: `published` blocks are full and computed.
+
+use std::fmt;
 
 use hashbrown::HashMap;
 
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::HashCursor;
-use crate::pool::BlockPool;
+use crate::pool::{BlockPool, PrefixMatch};
 use crate::record::MAX_POSITIONS;
-use crate::tiers::{SwapId, TierError, Tiers};
+use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
 
 /// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
 /// a cached block in the place of an equal one.
@@ -49,50 +50,68 @@ pub(crate) struct Sequence {
     pub(crate) swap: Option<SwapId>,
 }
 
-/// References that planned appends give up, which can be taken back: the last holder of a block writes in place.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct GivenUp {
-    counts: HashMap<BlockId, u32>,
-    /// One entry per reference, in order.
-    blocks: Vec<BlockId>,
+/// References that planned appends give up: the last holder of a block writes in place.
+pub(crate) type GivenUp = HashMap<BlockId, u32>;
+
+/// A checked admission: what is cached of a prompt, and how many blocks are to be allocated behind it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Staged {
+    /// The match; its blocks are the whole table once they are allocated.
+    pub(crate) found: PrefixMatch,
+    /// Blocks of the match.
+    pub cached: usize,
+    pub(crate) new_blocks: usize,
 }
 
-impl GivenUp {
-    /// References of a block that are given up.
-    fn of(&self, block: BlockId) -> u32 {
-        self.counts.get(&block).copied().unwrap_or(0)
-    }
-
-    fn add(&mut self, block: BlockId) {
-        *self.counts.entry(block).or_default() += 1;
-        self.blocks.push(block);
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// Takes back all but the first `len`.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        for block in self.blocks.drain(len.min(self.blocks.len())..) {
-            if let Some(count) = self.counts.get_mut(&block) {
-                *count = count.saturating_sub(1);
-            }
+impl Staged {
+    /// Matches a prompt, all but its last token, and checks that the rest fits into what `left` says is there behind the match.
+    pub(crate) fn new(
+        pool: &BlockPool,
+        prompt: &HashCursor,
+        left: impl FnOnce(&PrefixMatch) -> usize,
+    ) -> Result<Self, PoolError> {
+        let found = pool.find_prefix(prompt.chain(), reusable_blocks(prompt))?;
+        let total = prompt.num_tokens().div_ceil(pool.block_size());
+        let (cached, left) = (found.blocks.len(), left(&found));
+        if total - cached > left {
+            return Err(out_of_blocks(pool, total - cached, left, total <= pool.num_usable()));
         }
+        Ok(Self { found, cached, new_blocks: total - cached })
     }
+
+    /// Acquires the match. Before any block is allocated: no allocation can evict it then (vLLM #10507).
+    pub(crate) fn acquire(&self, pool: &mut BlockPool, prompt: &HashCursor) -> Result<(), PoolError> {
+        pool.acquire_match(&self.found, prompt.chain().hashes())
+    }
+
+    /// Allocates the blocks behind the match, which was acquired before.
+    pub(crate) fn allocate(&mut self, pool: &mut BlockPool) -> Result<(), PoolError> {
+        self.found.blocks.reserve_exact(self.new_blocks);
+        pool.allocate_into(self.new_blocks, &mut self.found.blocks)
+    }
+
+    /// Both.
+    pub(crate) fn take(&mut self, pool: &mut BlockPool, prompt: &HashCursor) -> Result<(), PoolError> {
+        self.acquire(pool, prompt)?;
+        self.allocate(pool)
+    }
+}
+
+/// Full blocks of a prompt that a lookup may reuse: at least its last token is left to compute.
+pub(crate) fn reusable_blocks(prompt: &HashCursor) -> usize {
+    prompt.num_tokens().saturating_sub(1) / prompt.hasher().block_size()
 }
 
 impl Sequence {
-    /// A sequence over an acquired match and the blocks allocated behind it.
-    pub(crate) fn new(cursor: HashCursor, blocks: Vec<BlockId>, cached_blocks: usize, tier: usize) -> Self {
-        let computed_tokens = cached_blocks * cursor.hasher().block_size();
+    /// A sequence without blocks.
+    pub(crate) fn new(cursor: HashCursor, tier: usize) -> Self {
         Self {
             cursor,
-            blocks,
+            blocks: Vec::new(),
             tier,
-            computed_tokens,
-            published: cached_blocks,
+            computed_tokens: 0,
+            published: 0,
             publishes: true,
             trimmed: 0,
             guarded: false,
@@ -100,18 +119,10 @@ impl Sequence {
         }
     }
 
-    /// Holds blocks again: an acquired match and the blocks allocated behind it. The tokens stay, or are hashed anew.
-    pub(crate) fn reinstate(
-        &mut self,
-        rehashed: Option<HashCursor>,
-        blocks: Vec<BlockId>,
-        cached_blocks: usize,
-    ) {
-        if let Some(cursor) = rehashed {
-            self.cursor = cursor;
-        }
-        (self.blocks, self.published) = (blocks, cached_blocks);
-        self.computed_tokens = cached_blocks * self.block_size();
+    /// Holds the blocks of an admission, the first `cached` of which were hit.
+    pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize) {
+        (self.blocks, self.published) = (blocks, cached);
+        self.computed_tokens = cached * self.block_size();
     }
 
     #[inline]
@@ -137,34 +148,53 @@ impl Sequence {
         first..end.max(first)
     }
 
+    /// Blocks that `more` slots reach and that may be shared or registered.
+    #[inline]
+    fn guarded_blocks(&self, more: usize) -> &[BlockId] {
+        if self.guarded && more > 0 { &self.blocks[self.touched(more)] } else { &[] }
+    }
+
+    /// Blocks that an append of `more` slots must not write to.
+    #[inline]
+    fn copied(&self, pool: &BlockPool, more: usize, given_up: &GivenUp) -> Vec<BlockId> {
+        let users = |block| pool.num_users(block) - given_up.get(&block).copied().unwrap_or(0);
+        let must = |&block: &BlockId| users(block) > 1 || pool.is_registered(block);
+        self.guarded_blocks(more).iter().copied().filter(must).collect()
+    }
+
     /// Blocks that an append of `more` slots takes: missing ones, and copies of those that it must not write to. `given_up`
-    /// counts the references that earlier appends of the same batch give up: the last holder writes in place.
+    /// counts the references that earlier appends of the same batch give up, and this one.
     #[inline]
     pub(crate) fn blocks_needed(&self, pool: &BlockPool, more: usize, given_up: &mut GivenUp) -> usize {
-        let missing = self.blocks_missing_for(more);
-        if !self.guarded || more == 0 {
-            return missing;
-        }
-        missing + self.copies_needed(pool, more, given_up)
+        let copied = self.copied(pool, more, given_up);
+        copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
+        self.blocks_missing_for(more) + copied.len()
     }
 
-    /// Blocks that an append of `more` slots needs when nobody else holds any.
-    pub(crate) fn blocks_alone(&self, pool: &BlockPool, more: usize) -> usize {
-        let touched = if self.guarded && more > 0 { self.touched(more) } else { 0..0 };
-        let copies = self.blocks[touched].iter().filter(|&&block| pool.is_registered(block)).count();
-        self.held().len() + self.blocks_missing_for(more) + copies
+    /// Whether an append of `more` slots would fit an otherwise empty pool.
+    pub(crate) fn fits_alone(&self, pool: &BlockPool, more: usize) -> bool {
+        let copies = self.guarded_blocks(more).iter().filter(|&&block| pool.is_registered(block)).count();
+        self.held().len() + self.blocks_missing_for(more) + copies <= pool.num_usable()
     }
 
-    #[cold]
-    fn copies_needed(&self, pool: &BlockPool, more: usize, given_up: &mut GivenUp) -> usize {
-        let mut copies = 0;
-        for &block in &self.blocks[self.touched(more)] {
-            if pool.num_users(block) - given_up.of(block) > 1 || pool.is_registered(block) {
-                given_up.add(block);
-                copies += 1;
-            }
+    /// Checks that [`Self::blocks_needed`] for `more` slots are among `available` ones, and returns how many these are. Refused,
+    /// it gives nothing up.
+    pub(crate) fn check_growth(
+        &self,
+        pool: &BlockPool,
+        more: usize,
+        available: usize,
+        given_up: &mut GivenUp,
+    ) -> Result<usize, PoolError> {
+        let full = more / pool.block_size();
+        if full > pool.num_usable() {
+            return Err(out_of_blocks(pool, full, pool.num_available(), false));
         }
-        copies
+        let needed = self.blocks_missing_for(more) + self.copied(pool, more, given_up).len();
+        if needed > available {
+            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, more)));
+        }
+        Ok(self.blocks_needed(pool, more, given_up))
     }
 
     /// Appends tokens, with `lookahead` slots behind them, after a check that [`Self::blocks_needed`] are available. What it
@@ -220,10 +250,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Says that the KV of the first `computed_tokens` tokens is written, after a check, and registers the blocks that this
-    /// fills. With `changes`, a block whose content is cached already is exchanged for the cached one, and the change goes
-    /// there. Returns how many blocks that registered: what a fork has registered, or what was before a truncation, is published
-    /// and not counted again. Positions that no index can note are never published.
+    /// [`super::Sequences::commit`], after a check; with `changes`, it dedupes. Returns how many blocks it registered: not those
+    /// that a fork did, or that were before a truncation. Positions that no index can note are never published.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -279,8 +307,12 @@ impl Sequence {
         Ok(())
     }
 
-    /// Keeps the first `num_tokens` tokens, after a check that they exist and are not trimmed; releases the blocks behind,
-    /// lookahead included. A tail that was registered stays so: the next append copies it.
+    /// The fewest tokens that it can keep, for the blocks before them are trimmed, and how many there are.
+    pub(crate) fn lengths(&self) -> (usize, usize) {
+        (self.trimmed * self.block_size(), self.num_tokens())
+    }
+
+    /// [`super::Sequences::truncate`], after a check of [`Self::lengths`].
     pub(crate) fn truncate(&mut self, tiers: &mut Tiers, num_tokens: usize) -> Result<(), TierError> {
         let keep = num_tokens.div_ceil(self.block_size());
         let dropped = self.blocks.split_off(keep.min(self.blocks.len()));
@@ -292,8 +324,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Gives up the blocks that lie wholly more than `window` tokens before the computed end, for the null block. Returns how
-    /// many.
+    /// [`super::Sequences::trim_window`].
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.block_size();
         if outside <= self.trimmed {
@@ -306,7 +337,7 @@ impl Sequence {
         Ok(gone.len())
     }
 
-    /// A second sequence over the same blocks. O(blocks + tokens).
+    /// [`super::Sequences::fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         tiers.pool_mut(self.tier)?.acquire(self.held())?;
         self.guarded = true;
@@ -318,8 +349,7 @@ impl Sequence {
         &self.blocks[self.trimmed..]
     }
 
-    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay, and whatever blocks they get next are the
-    /// device's.
+    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay, and get blocks of the device next.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, after_step: Option<u64>) -> Result<(), TierError> {
         let pool = tiers.pool_mut(self.tier)?;
         match after_step {
@@ -345,7 +375,7 @@ impl Sequence {
     }
 
     /// S1 and S3. O(1).
-    pub(crate) fn check_counts(&self, name: &dyn std::fmt::Display) -> Result<(), InvariantViolation> {
+    pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
         let enough = self.blocks.len() * self.block_size() >= self.num_tokens();
         ensure(
             enough && self.trimmed <= self.blocks.len(),
@@ -359,24 +389,25 @@ impl Sequence {
         })
     }
 
-    /// Recounts the sequence by itself.
-    pub(crate) fn check_invariants(&self, pool: &BlockPool, name: &str) -> Result<(), InvariantViolation> {
-        self.check_counts(&name)?;
-        let null_prefix = self.blocks.iter().take_while(|block| block.is_null()).count();
-        let nulls = self.blocks.iter().filter(|block| block.is_null()).count();
-        ensure(null_prefix == nulls && nulls == self.trimmed, "S2 (trimmed blocks are null)", || {
-            format!("{name}: {nulls} null blocks, {} trimmed", self.trimmed)
+    /// S2 and M3 of one entry of the table. O(1).
+    pub(crate) fn check_entry(
+        &self,
+        pool: &BlockPool,
+        at: usize,
+        name: &dyn fmt::Display,
+    ) -> Result<(), InvariantViolation> {
+        let Some(&block) = self.blocks.get(at) else { return Ok(()) };
+        ensure((at < self.trimmed) == block.is_null(), "S2 (trimmed blocks are null)", || {
+            format!("{block:?} at {at} of {name}, {} trimmed", self.trimmed)
         })?;
-        if self.cursor.epoch() != pool.epoch() {
+        if at >= self.published || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
-        for (block, hash) in self.blocks.iter().zip(self.cursor.chain().hashes()).take(self.published) {
-            // Dropped by id since, perhaps; never under another hash.
-            let wrong = pool.hash_of(*block).is_some_and(|registered| registered != *hash);
-            ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
-                format!("{block:?} of {name}")
-            })?;
-        }
-        Ok(())
+        // Dropped by id since, perhaps; never under another hash.
+        let (registered, hash) = (pool.hash_of(block), self.cursor.chain().hashes().get(at));
+        let wrong = registered.is_some() && registered.as_ref() != hash;
+        ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
+            format!("{block:?} at {at} of {name}")
+        })
     }
 }

@@ -1,16 +1,16 @@
 //! `Tiers`: one block pool per tier, and the copies between their blocks.
 //!
-//! Owns: the copies that are planned and not yet handed out, and the swaps that are begun and not yet over. A copy is planned
-//! in the same call that makes it necessary, and its source and destination are *pinned*: neither can be freed and handed out
-//! to somebody else before [`Tiers::take_plan`] has handed the copy out (vLLM v0 lost copies that way). What reads a block
-//! that an earlier copy of the same plan writes reads that copy's source instead, so a plan is one simultaneous assignment.
+//! Owns: copies that are planned and not handed out, and swaps that are begun and not over. A copy is planned in the call that
+//! makes it necessary, and both its ends are *pinned*: they cannot be handed out to somebody else before [`Tiers::take_plan`]
+//! has handed the copy out (vLLM v0 lost copies that way). What reads a block that an earlier copy of the plan writes reads that
+//! copy's source instead, so a plan is one simultaneous assignment.
 //!
 //! Invariants, beside those of the pools:
 //! - T1: every copy that is planned has its source and destination pinned, or held by a swap.
 //! - T2: no block is the destination of two planned copies.
 //! - T3: a swap holds one destination reference for every source reference that it is to move.
 //!
-//! Costs: O(1) per block copied, O(log n) per swap; nothing depends on the size of a tier.
+//! Costs: O(1) per block copied, O(log n) per swap and per copy of a plan; nothing depends on the size of a tier.
 //!
 //! ```
 //! use kvpool::{PoolConfig, Tiers};
@@ -34,62 +34,45 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::evictor::Evictor;
 use crate::pool::observe::PoolObserver;
 use crate::pool::{BlockPool, PoolConfig};
+
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;
 pub use swap::{Fit, SwapId};
 
+type Result<T, E = TierError> = std::result::Result<T, E>;
+
 /// Why tiers refuse. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum TierError {
     /// No such tier.
     #[error("tier {tier} does not exist: there are {tiers}")]
-    UnknownTier {
-        /// The tier.
-        tier: usize,
-        /// Tiers there are.
-        tiers: usize,
-    },
+    UnknownTier { tier: usize, tiers: usize },
     /// A pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A swap from a tier to itself.
     #[error("a swap from tier {tier} to itself")]
-    SameTier {
-        /// The tier.
-        tier: usize,
-    },
+    SameTier { tier: usize },
     /// The swap was completed or aborted, or never begun.
     #[error("swap {swap} is not under way: it was completed or aborted, or never begun")]
-    UnknownSwap {
-        /// Its number.
-        swap: u64,
-    },
+    UnknownSwap { swap: u64 },
     /// The swap's copies have not been handed out.
     #[error(
         "swap {swap} cannot be completed: its copies are still planned, take the plan and execute it first"
     )]
-    CopiesNotTaken {
-        /// Its number.
-        swap: u64,
-    },
+    CopiesNotTaken { swap: u64 },
     /// A reset while blocks of a tier below the device are used: what is swapped out, or on its way.
     #[error(
         "{active} blocks of tier {tier} are active and {fenced} fenced: release or preempt what is swapped out first, or bump \
          the epoch, which always succeeds"
     )]
-    InUse {
-        /// The tier.
-        tier: usize,
-        /// Its active blocks.
-        active: usize,
-        /// Its fenced blocks.
-        fenced: usize,
-    },
+    InUse { tier: usize, active: usize, fenced: usize },
     /// Plans of blocks that cannot be.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -102,7 +85,7 @@ struct Pending {
     /// The swap that it belongs to, if not to copy-on-write.
     swap: Option<SwapId>,
     /// Its place in the order of planning.
-    nth: usize,
+    nth: u64,
 }
 
 /// Pools by tier, and what is to be copied between their blocks.
@@ -111,8 +94,8 @@ pub struct Tiers {
     pools: Vec<BlockPool>,
     /// Planned copies by destination.
     pending: HashMap<Place, Pending>,
-    /// Their destinations in order of planning, and places of cancelled ones: fewer than there are copies.
-    order: Vec<Place>,
+    /// Copies planned so far.
+    planned: u64,
     swaps: BTreeMap<SwapId, Swap>,
     /// Source references that swaps under way are to drop.
     leaving: HashMap<Place, u32>,
@@ -124,42 +107,36 @@ impl Tiers {
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`]; also if the tiers differ in block size or verification, or there is none.
-    pub fn new(configs: Vec<PoolConfig>) -> Result<Self, TierError> {
-        Self::check_alike(&configs)?;
-        let pools = configs.into_iter().map(BlockPool::new).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::of(pools)?)
+    pub fn new(configs: Vec<PoolConfig>) -> Result<Self> {
+        Self::assemble(configs, BlockPool::new)
     }
 
     /// As [`Self::new`], with the device's cached-free blocks in `evictor`'s order: see [`BlockPool::with_evictor`].
     ///
     /// # Errors
     /// As [`Self::new`]; also if `evictor` already holds blocks.
-    pub fn with_evictor(configs: Vec<PoolConfig>, evictor: Box<dyn Evictor>) -> Result<Self, TierError> {
-        Self::check_alike(&configs)?;
+    pub fn with_evictor(configs: Vec<PoolConfig>, evictor: Box<dyn Evictor>) -> Result<Self> {
+        Self::assemble(configs, |device| BlockPool::with_evictor(device, evictor))
+    }
+
+    fn assemble(
+        configs: Vec<PoolConfig>,
+        device: impl FnOnce(PoolConfig) -> Result<BlockPool, PoolError>,
+    ) -> Result<Self> {
+        let Some(PoolConfig { block_size, verify, .. }) = configs.first() else {
+            return Err(PoolError::config("tiers", 0, "at least 1").into());
+        };
+        let alike = "the same in every tier";
+        if let Some(other) = configs.iter().find(|config| config.block_size != *block_size) {
+            return Err(PoolError::config("block_size", other.block_size, alike).into());
+        }
+        if let Some(other) = configs.iter().find(|config| config.verify != *verify) {
+            return Err(PoolError::config("verify", other.verify, alike).into());
+        }
         let mut configs = configs.into_iter();
-        let device = configs.next().map(|config| BlockPool::with_evictor(config, evictor));
-        let pools = device.into_iter().chain(configs.map(BlockPool::new)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::of(pools)?)
-    }
-
-    fn check_alike(configs: &[PoolConfig]) -> Result<(), TierError> {
-        let refuse = |field, value: String, expected: &str| {
-            Err(TierError::Pool(PoolError::config(field, value, expected)))
-        };
-        let Some(first) = configs.first() else {
-            return refuse("tiers", "0".into(), "at least 1");
-        };
-        let (block_size, verify) = (first.block_size, first.verify);
-        if let Some(other) = configs.iter().find(|c| c.block_size != block_size) {
-            return refuse("block_size", other.block_size.to_string(), "the same in every tier");
-        }
-        if let Some(other) = configs.iter().find(|c| c.verify != verify) {
-            return refuse("verify", other.verify.to_string(), "the same in every tier");
-        }
-        Ok(())
-    }
-
-    fn of(mut pools: Vec<BlockPool>) -> Result<Self, PoolError> {
+        let device = configs.next().map(device);
+        let pools = device.into_iter().chain(configs.map(BlockPool::new));
+        let mut pools = pools.collect::<Result<Vec<_>, _>>()?;
         // A content takes its parent along from tier to tier: if one pool needs it, all of them remember it.
         if pools.iter().any(BlockPool::keeps_parents) {
             pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
@@ -167,19 +144,19 @@ impl Tiers {
         Ok(Self {
             pools,
             pending: HashMap::new(),
-            order: Vec::new(),
+            planned: 0,
             swaps: BTreeMap::new(),
             leaving: HashMap::new(),
             next_swap: 0,
         })
     }
 
-    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants parents, every tier remembers them: a
-    /// content takes its parent along.
+    /// Tells `observer` of what the pool of a tier does: see [`BlockPool::observe`]. If it wants parents, every tier
+    /// remembers them.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::InvalidConfig`] if there is no memory.
-    pub fn observe(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<(), TierError> {
+    pub fn observe(&mut self, tier: usize, observer: Box<dyn PoolObserver>) -> Result<()> {
         self.pool(tier)?;
         if observer.wants_parents() {
             self.pools.iter_mut().try_for_each(BlockPool::keep_parents)?;
@@ -216,9 +193,17 @@ impl Tiers {
     ///
     /// # Errors
     /// [`TierError::UnknownTier`].
-    pub fn pool(&self, tier: usize) -> Result<&BlockPool, TierError> {
-        let tiers = self.pools.len();
-        self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers })
+    pub fn pool(&self, tier: usize) -> Result<&BlockPool> {
+        self.pools.get(tier).ok_or(TierError::UnknownTier { tier, tiers: self.len() })
+    }
+
+    /// The pool of a tier, to be changed.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownTier`].
+    pub fn pool_mut(&mut self, tier: usize) -> Result<&mut BlockPool> {
+        let tiers = self.len();
+        self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
     }
 
     /// The pools in order of their tiers.
@@ -242,26 +227,17 @@ impl Tiers {
         &mut self.pools[0]
     }
 
-    /// The pool of a tier, to be changed.
-    ///
-    /// # Errors
-    /// [`TierError::UnknownTier`].
-    pub fn pool_mut(&mut self, tier: usize) -> Result<&mut BlockPool, TierError> {
-        let tiers = self.pools.len();
-        self.pools.get_mut(tier).ok_or(TierError::UnknownTier { tier, tiers })
-    }
-
     /// Whether its only holder may write to `block`: nobody else holds it, no running step may still touch it, and it is not
     /// registered.
     ///
     /// # Errors
     /// [`TierError::UnknownTier`]; [`PoolError::NotHeld`] for a block that nobody holds.
-    pub fn is_writable(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+    pub fn is_writable(&self, tier: usize, block: BlockId) -> Result<bool> {
         Ok(self.is_exclusive(tier, block)? && self.pool(tier)?.num_users(block) == 1)
     }
 
     /// As [`Self::is_writable`], but fences do not count.
-    fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool, TierError> {
+    fn is_exclusive(&self, tier: usize, block: BlockId) -> Result<bool> {
         self.check_poison()?;
         let pool = self.pool(tier)?;
         match pool.num_holders(block) {
@@ -275,7 +251,7 @@ impl Tiers {
     ///
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`], [`TierError::UnknownTier`].
-    pub fn copy_on_write(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+    pub fn copy_on_write(&mut self, tier: usize, block: BlockId) -> Result<BlockId> {
         if self.is_writable(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
@@ -284,12 +260,12 @@ impl Tiers {
     ///
     /// # Errors
     /// As [`Self::copy_on_write`].
-    pub fn copy_if_shared(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+    pub fn copy_if_shared(&mut self, tier: usize, block: BlockId) -> Result<BlockId> {
         if self.is_exclusive(tier, block)? { Ok(block) } else { self.copy(tier, block) }
     }
 
     /// Plans a copy to a new block, pins both ends, and gives the reference to `block` up.
-    fn copy(&mut self, tier: usize, block: BlockId) -> Result<BlockId, TierError> {
+    fn copy(&mut self, tier: usize, block: BlockId) -> Result<BlockId> {
         let src = self.resolve(Place { tier, block });
         if self.pool(src.tier)?.ref_count(src.block) == Some(u32::MAX) {
             return Err(PoolError::RefCountOverflow { block: src.block, held: u32::MAX }.into());
@@ -297,7 +273,7 @@ impl Tiers {
         let fresh = self.pool_mut(tier)?.allocate(1)?;
         self.pool_mut(src.tier)?.pin(&[src.block])?;
         self.pool_mut(tier)?.pin(&fresh)?;
-        self.enter(src, Place { tier, block: fresh[0] }, None);
+        self.plan(src, Place { tier, block: fresh[0] }, None);
         self.pool_mut(tier)?.release(&[block])?;
         Ok(fresh[0])
     }
@@ -307,27 +283,9 @@ impl Tiers {
         self.pending.get(&place).map_or(place, |pending| pending.src)
     }
 
-    fn enter(&mut self, src: Place, dst: Place, swap: Option<SwapId>) {
-        self.pending.insert(dst, Pending { src, swap, nth: self.order.len() });
-        self.order.push(dst);
-    }
-
-    /// Cancels planned copies. O(copies cancelled), amortized.
-    fn cancel(&mut self, destinations: impl Iterator<Item = Place>) {
-        for dst in destinations {
-            self.pending.remove(&dst);
-        }
-        if self.order.len() < 2 * self.pending.len() + 16 {
-            return;
-        }
-        let mut order = Vec::with_capacity(self.pending.len());
-        for (nth, dst) in self.order.drain(..).enumerate() {
-            if let Some(pending) = self.pending.get_mut(&dst).filter(|pending| pending.nth == nth) {
-                pending.nth = order.len();
-                order.push(dst);
-            }
-        }
-        self.order = order;
+    fn plan(&mut self, src: Place, dst: Place, swap: Option<SwapId>) {
+        self.pending.insert(dst, Pending { src, swap, nth: self.planned });
+        self.planned += 1;
     }
 
     /// Copies that are planned.
@@ -336,37 +294,28 @@ impl Tiers {
         self.pending.len()
     }
 
-    /// The copies that are planned, in order.
+    /// The copies that are planned, in order. O(n log n).
     pub fn pending_copies(&self) -> impl Iterator<Item = Transfer> + '_ {
-        let planned = |(nth, &dst): (usize, &Place)| {
-            let pending = self.pending.get(&dst).filter(|pending| pending.nth == nth)?;
-            Some(Transfer { src: pending.src, dst })
-        };
-        self.order.iter().enumerate().filter_map(planned)
+        let mut planned: Vec<_> = self.pending.iter().collect();
+        planned.sort_unstable_by_key(|(_, pending)| pending.nth);
+        planned.into_iter().map(|(&dst, pending)| Transfer { src: pending.src, dst })
     }
 
     /// Hands out all planned copies as one plan, without those whose destination is of no use to anybody any more, and ends
-    /// their pins.
-    ///
-    /// The plan is to be executed before anything else of the step writes to a block: from now on its sources may be freed and
-    /// handed out. O(copies).
+    /// their pins. To be executed before anything else of the step writes to a block: from now on its sources may be handed out.
+    /// O(n log n) for n copies.
     ///
     /// # Errors
     /// [`PoolError::Poisoned`] only.
-    pub fn take_plan(&mut self) -> Result<TransferPlan, TierError> {
+    pub fn take_plan(&mut self) -> Result<TransferPlan> {
         self.check_poison()?;
-        if self.order.is_empty() {
+        if self.pending.is_empty() {
             return Ok(TransferPlan::default());
         }
-        let live: Vec<_> = self.pending_copies().filter(|copy| self.is_wanted(copy.dst)).collect();
-        let plan = TransferPlan::new(live)?;
-        // Not cleared: a large plan leaves no large table behind.
-        self.pending = HashMap::new();
-        self.order = Vec::new();
-        self.swaps.values_mut().for_each(Swap::taken);
-        for pool in &mut self.pools {
-            pool.unpin()?;
-        }
+        let plan =
+            TransferPlan::new(self.pending_copies().filter(|copy| self.is_wanted(copy.dst)).collect())?;
+        self.pending = HashMap::new(); // not cleared: a large plan leaves no large table behind
+        self.pools.iter_mut().try_for_each(BlockPool::unpin)?;
         Ok(plan)
     }
 
@@ -376,56 +325,36 @@ impl Tiers {
         pool.num_holders(dst.block) > 0 || pool.is_computed(dst.block)
     }
 
+    /// Ends the fences of a step in every tier. Returns how many references they held.
+    pub(crate) fn complete_step(&mut self, step: u64) -> Result<usize> {
+        self.check_poison()?;
+        self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
+    }
+
     /// Starts a new epoch in every tier: see [`BlockPool::bump_epoch`].
     ///
     /// # Errors
     /// Only if a pool is poisoned.
-    pub fn bump_epoch(&mut self) -> Result<u64, TierError> {
+    pub fn bump_epoch(&mut self) -> Result<u64> {
         self.check_poison()?;
-        let mut epoch = 0;
-        for pool in &mut self.pools {
-            epoch = pool.bump_epoch()?;
-        }
-        Ok(epoch)
+        self.pools.iter_mut().try_fold(0, |_, pool| Ok(pool.bump_epoch()?))
     }
 
     /// Forgets all cached content of every tier, or of none: what one of them kept could be swapped in, and be found, again.
-    /// Returns how many blocks were registered, in all tiers. O(usable blocks).
+    /// Returns how many blocks were registered. O(usable blocks).
     ///
     /// # Errors
-    /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of another tier are; then
-    /// nothing has changed. [`Self::bump_epoch`] always succeeds.
-    pub fn reset(&mut self) -> Result<usize, TierError> {
+    /// [`PoolError::InUse`] while blocks of the device are held, [`TierError::InUse`] while blocks of another tier are.
+    /// [`Self::bump_epoch`] always succeeds.
+    pub fn reset(&mut self) -> Result<usize> {
         self.check_poison()?;
-        // The device comes first, and refuses for itself.
-        if self.device().check_idle().is_ok() {
-            for (tier, pool) in self.pools.iter().enumerate() {
-                pool.check_idle().map_err(|error| match error {
-                    PoolError::InUse { active, fenced } => TierError::InUse { tier, active, fenced },
-                    error => error.into(),
-                })?;
-            }
+        for (tier, pool) in self.pools.iter().enumerate() {
+            pool.check_idle().map_err(|error| match error {
+                PoolError::InUse { active, fenced } if tier > 0 => TierError::InUse { tier, active, fenced },
+                error => error.into(),
+            })?;
         }
-        let mut forgotten = 0;
-        for pool in &mut self.pools {
-            forgotten += pool.reset()?;
-        }
-        Ok(forgotten)
-    }
-
-    /// References that swaps hold in a tier, as their destinations. O(blocks of the swaps).
-    pub(crate) fn num_swap_references(&self, tier: usize) -> u64 {
-        let held = self.swaps.values().flat_map(Swap::destinations);
-        held.filter(|(place, _)| place.tier == tier).map(|(_, references)| u64::from(references)).sum()
-    }
-
-    /// References that swaps hold as their destinations.
-    pub(crate) fn swap_references(&self) -> HashMap<Place, u32> {
-        let mut held = HashMap::new();
-        for (place, references) in self.swaps.values().flat_map(Swap::destinations) {
-            *held.entry(place).or_default() += references;
-        }
-        held
+        self.pools.iter_mut().try_fold(0, |forgotten, pool| Ok(forgotten + pool.reset()?))
     }
 
     /// Recounts every pool, the planned copies and the swaps from scratch.
@@ -433,42 +362,74 @@ impl Tiers {
     /// # Errors
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        for pool in &self.pools {
-            pool.check_invariants()?;
-        }
-        let mut pins: HashMap<Place, u32> = HashMap::new();
-        for (&dst, pending) in &self.pending {
-            ensure(
-                self.order.get(pending.nth) == Some(&dst),
-                "T2 (a planned copy has a place in the order)",
-                || format!("{dst:?}"),
-            )?;
-            if pending.swap.is_none() {
-                *pins.entry(pending.src).or_default() += 1;
-                *pins.entry(dst).or_default() += 1;
-            }
-        }
-        for (place, &count) in &pins {
+        self.pools.iter().try_for_each(BlockPool::check_invariants)?;
+        let copies = self.pending.iter().filter(|(_, pending)| pending.swap.is_none());
+        for (place, count) in sums(copies.flat_map(|(&dst, pending)| [(pending.src, 1), (dst, 1)])) {
             let fenced = self.pools[place.tier].fence_references(place.block);
             ensure(fenced >= count, "T1 (sources and destinations of planned copies are pinned)", || {
                 format!("{place:?}: {count} copies, {fenced} fence references")
             })?;
         }
-        let mut leaving: HashMap<Place, u32> = HashMap::new();
-        for (place, references) in self.swaps.values().flat_map(Swap::sources) {
-            *leaving.entry(place).or_default() += references;
-        }
+        let leaving = sums(self.swaps.values().flat_map(Swap::sources));
         ensure(leaving == self.leaving, "T3 (references that swaps are to drop are counted)", || {
-            let differs = |(place, count): &(&Place, &u32)| self.leaving.get(*place) != Some(*count);
-            let first = leaving.iter().find(differs);
+            let first = leaving.iter().find(|(place, count)| self.leaving.get(*place) != Some(*count));
             format!("{} places counted, {} under way, {first:?} differs", self.leaving.len(), leaving.len())
         })?;
-        for (place, &references) in &leaving {
-            let held = self.pools[place.tier].num_holders(place.block);
-            ensure(held >= references, "T3 (the source of a swap is held)", || {
-                format!("{place:?}: {held} held, {references} leaving")
-            })?;
-        }
-        self.swaps.values().try_for_each(|swap| swap.check_invariants(&self.pools))
+        self.check_held(&leaving, "T3 (the source of a swap is held)")?;
+        self.check_held(&self.swap_references(), "T3 (the destination of a swap is held)")
     }
+
+    fn check_held(
+        &self,
+        references: &HashMap<Place, u32>,
+        invariant: &'static str,
+    ) -> Result<(), InvariantViolation> {
+        references.iter().try_for_each(|(place, &references)| {
+            let held = self.pools[place.tier].num_holders(place.block);
+            ensure(held >= references, invariant, || format!("{place:?}: {held} held, {references} of swaps"))
+        })
+    }
+
+    /// References that swaps hold as their destinations. O(blocks of the swaps).
+    pub(crate) fn swap_references(&self) -> HashMap<Place, u32> {
+        sums(self.swaps.values().flat_map(Swap::destinations))
+    }
+
+    /// Checks that the holders of every block are these block tables, with their tiers, and swaps. O(blocks + entries).
+    pub(crate) fn check_holders<'a>(
+        &self,
+        tables: impl Iterator<Item = (usize, &'a [BlockId])>,
+        invariant: &'static str,
+    ) -> Result<(), InvariantViolation> {
+        let of_tables =
+            tables.flat_map(|(tier, table)| table.iter().map(move |&block| (Place { tier, block }, 1)));
+        let held = sums(of_tables.chain(self.swap_references()));
+        for (tier, pool) in self.pools.iter().enumerate() {
+            for block in (1..pool.num_blocks() as u32).map(BlockId::new) {
+                let place = Place { tier, block };
+                let (holders, known) = (pool.num_holders(block), held.get(&place).copied().unwrap_or(0));
+                ensure(holders == known, invariant, || {
+                    format!("{place:?} has {holders} holders, {known} are known")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a pool does not hand out blocks.
+pub(crate) fn out_of_blocks(
+    pool: &BlockPool,
+    needed: usize,
+    available: usize,
+    can_ever_fit: bool,
+) -> PoolError {
+    PoolError::OutOfBlocks(Refusal::new(needed, available, pool.num_fenced(), can_ever_fit))
+}
+
+/// References by block.
+fn sums(references: impl Iterator<Item = (Place, u32)>) -> HashMap<Place, u32> {
+    let mut sums = HashMap::new();
+    references.for_each(|(place, references)| *sums.entry(place).or_default() += references);
+    sums
 }

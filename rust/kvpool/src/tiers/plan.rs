@@ -23,6 +23,8 @@
 //! # Ok::<(), kvpool::PlanError>(())
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
@@ -59,33 +61,20 @@ pub struct Run {
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum PlanError {
     /// Two transfers write one block.
     #[error("block {} of tier {} is written twice by one plan", .place.block, .place.tier)]
-    DuplicateDestination {
-        /// The block.
-        place: Place,
-    },
+    DuplicateDestination { place: Place },
     /// The null block holds no KV.
     #[error("the null block is {role} of a transfer")]
-    NullBlock {
-        /// Source or destination.
-        role: &'static str,
-    },
+    NullBlock { role: &'static str },
     /// A scratch block that the plan itself uses, or that is named twice.
     #[error("block {} of tier {} cannot be a scratch block: it is used already", .place.block, .place.tier)]
-    ScratchInUse {
-        /// The block.
-        place: Place,
-    },
+    ScratchInUse { place: Place },
     /// Blocks change places in a cycle, and there is no scratch block left to keep one of them.
     #[error("the plan has {cycles} cycles and was given {scratch} scratch blocks: one each is needed")]
-    NeedsScratch {
-        /// Cycles of the plan.
-        cycles: usize,
-        /// Scratch blocks given.
-        scratch: usize,
-    },
+    NeedsScratch { cycles: usize, scratch: usize },
 }
 
 /// Transfers of one step, checked: no destination twice, no null block.
@@ -150,9 +139,7 @@ impl TransferPlan {
         }
         let mut round = vec![0usize; self.transfers.len()];
         let mut ready: Vec<usize> = (0..readers.len()).filter(|&at| readers[at] == 0).collect();
-        let mut placed = vec![false; readers.len()];
         while let Some(at) = ready.pop() {
-            placed[at] = true;
             if let Some(after) = next[at] {
                 round[after] = round[after].max(round[at] + 1);
                 readers[after] -= 1;
@@ -161,40 +148,30 @@ impl TransferPlan {
                 }
             }
         }
-        let cycles = cycles_of(&next, &placed);
+        let (placed, waiting): (Vec<_>, Vec<_>) = (0..readers.len()).partition(|&at| readers[at] == 0);
+        let cycles = cycles_of(&next, &waiting);
         if cycles.len() > scratch.len() {
             return Err(PlanError::NeedsScratch { cycles: cycles.len(), scratch: scratch.len() });
         }
-        let mut out: Vec<(usize, Transfer)> = Vec::with_capacity(self.transfers.len() + cycles.len());
-        out.extend((0..round.len()).filter(|&at| placed[at]).map(|at| (round[at], self.transfers[at])));
+        let mut rounds = BTreeMap::<usize, Vec<Transfer>>::new();
+        let mut put = |round, transfer| rounds.entry(round).or_default().push(transfer);
+        placed.iter().for_each(|&at| put(round[at], self.transfers[at]));
         for (cycle, &kept) in cycles.iter().zip(scratch) {
-            out.extend(self.break_cycle(cycle, kept, &round));
+            // The first one's source is kept and written at the end. Others outside of the cycle may read its blocks: each
+            // member waits for its own readers.
+            let first = self.transfers[cycle[0]];
+            put(0, Transfer { src: first.src, dst: kept });
+            let mut last = 0;
+            for &at in &cycle[1..] {
+                last = round[at].max(last + 1);
+                put(last, self.transfers[at]);
+            }
+            put(round[cycle[0]].max(last + 1), Transfer { src: kept, dst: first.dst });
         }
-        let last = out.iter().map(|(round, _)| round + 1).max().unwrap_or(0);
-        let mut rounds = vec![Vec::new(); last];
-        for (round, transfer) in out {
-            rounds[round].push(transfer);
-        }
-        rounds
-            .iter_mut()
-            .for_each(|round| round.sort_unstable_by_key(|t| (t.src.tier, t.dst.tier, t.src, t.dst)));
-        rounds.retain(|round| !round.is_empty());
+        let mut rounds: Vec<_> = rounds.into_values().collect();
+        let order = |t: &Transfer| (t.src.tier, t.dst.tier, t.src, t.dst);
+        rounds.iter_mut().for_each(|round| round.sort_unstable_by_key(order));
         Ok(rounds)
-    }
-
-    /// The transfers of a cycle, in order of execution: the first one's source is kept in `scratch` and written at the end.
-    /// Others outside of the cycle may read its blocks, so each member waits for its own readers: `floor`.
-    fn break_cycle(&self, cycle: &[usize], scratch: Place, floor: &[usize]) -> Vec<(usize, Transfer)> {
-        let first = self.transfers[cycle[0]];
-        let mut out = vec![(0, Transfer { src: first.src, dst: scratch })];
-        let mut round = 0;
-        for &at in &cycle[1..] {
-            round = floor[at].max(round + 1);
-            out.push((round, self.transfers[at]));
-        }
-        let end = floor[cycle[0]].max(round + 1);
-        out.push((end, Transfer { src: scratch, dst: first.dst }));
-        out
     }
 
     fn check_scratch(&self, scratch: &[Place]) -> Result<(), PlanError> {
@@ -213,20 +190,15 @@ impl TransferPlan {
 
 /// The cycles among the transfers that wait for each other. In each, a transfer is followed by the one that writes what it
 /// reads.
-fn cycles_of(next: &[Option<usize>], placed: &[bool]) -> Vec<Vec<usize>> {
-    let mut seen = placed.to_vec();
+fn cycles_of(next: &[Option<usize>], waiting: &[usize]) -> Vec<Vec<usize>> {
+    let mut waiting: BTreeSet<usize> = waiting.iter().copied().collect();
     let mut cycles = Vec::new();
-    for start in 0..next.len() {
-        let mut cycle = Vec::new();
-        let mut at = start;
-        while !seen[at] {
-            seen[at] = true;
+    while let Some(start) = waiting.pop_first() {
+        let mut cycle = vec![start];
+        while let Some(at) = next[cycle[cycle.len() - 1]].filter(|at| waiting.remove(at)) {
             cycle.push(at);
-            at = next[at].unwrap_or(at);
         }
-        if !cycle.is_empty() {
-            cycles.push(cycle);
-        }
+        cycles.push(cycle);
     }
     cycles
 }

@@ -1,18 +1,15 @@
 //! Two-phase swaps: blocks move from one tier to another, keyed by physical block.
 //!
-//! [`Tiers::begin_swap`] takes destination blocks and plans the copies; the sources stay as they are. When the plan has been
-//! handed out and executed, [`Tiers::complete_swap`] drops the source references and the destination takes over;
-//! [`Tiers::abort_swap`] gives the destination back, as if nothing had been begun. A block that several tables share moves
-//! once and is shared there too; content that the destination caches already is not copied; registrations move along, and
-//! the source stays cached until it is evicted.
+//! [`Tiers::begin_swap`] takes destinations and plans copies; when these are executed, [`Tiers::complete_swap`] drops the source
+//! references. [`Tiers::abort_swap`] gives the destinations back, as if nothing had been begun. A block that several tables share
+//! moves once and stays shared; content that the destination caches is not copied; registrations move along, and the source
+//! stays cached until it is evicted.
 
-use std::collections::BTreeMap;
+use hashbrown::{HashMap, HashSet};
 
-use hashbrown::HashMap;
-
-use super::{Place, TierError, Tiers};
+use super::{Place, Result, TierError, Tiers, out_of_blocks};
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
+use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::pool::BlockPool;
 
@@ -85,56 +82,40 @@ struct Moved {
 
 /// A swap under way.
 #[derive(Clone, Debug)]
-pub(super) struct Swap {
-    from: usize,
-    to: usize,
+pub(crate) struct Swap {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
     moved: Vec<Moved>,
-    /// Its copies that are planned and not handed out.
-    planned: usize,
+    /// Numbers of those whose block tables it moves, of the caller's.
+    pub(crate) members: Vec<usize>,
 }
 
 impl Swap {
-    /// Its copies were handed out.
-    pub(super) fn taken(&mut self) {
-        self.planned = 0;
-    }
-
     /// The references that it holds.
-    pub(super) fn destinations(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
+    pub(super) fn destinations(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.to, block: one.dst }, one.references))
     }
 
-    /// Refuses to go on if somebody released references that are this swap's.
-    fn check_held(
-        pool: &BlockPool,
-        references: impl Iterator<Item = (Place, u32)>,
-        operation: &'static str,
-    ) -> Result<(), TierError> {
-        let mut needed: HashMap<BlockId, u32> = HashMap::new();
-        for (position, (Place { block, .. }, references)) in references.enumerate() {
-            let needed = needed.entry(block).or_default();
-            *needed += references;
-            let held = pool.num_holders(block);
-            if held < *needed {
-                return Err(PoolError::NotHeld { block, held, operation, position }.into());
-            }
-        }
-        Ok(())
-    }
-
     /// The references that it is to drop.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
+    pub(super) fn sources(&self) -> impl DoubleEndedIterator<Item = (Place, u32)> + '_ {
         self.moved.iter().map(|one| (Place { tier: self.from, block: one.src }, one.references))
     }
 
-    pub(super) fn check_invariants(&self, pools: &[BlockPool]) -> Result<(), InvariantViolation> {
-        let mut held: HashMap<BlockId, u32> = HashMap::new();
-        for moved in &self.moved {
-            *held.entry(moved.dst).or_default() += moved.references;
-        }
-        let lacking = held.iter().find(|&(&block, &count)| pools[self.to].num_holders(block) < count);
-        ensure(lacking.is_none(), "T3 (the destination of a swap is held)", || format!("{lacking:?}"))
+    /// Destinations of its copies, planned or executed.
+    pub(super) fn copies(&self) -> impl Iterator<Item = Place> + '_ {
+        let copied = self.moved.iter().filter(|one| one.copied);
+        copied.map(|one| Place { tier: self.to, block: one.dst })
     }
+
+    /// Source and destination blocks, in order of first appearance.
+    pub(crate) fn pairs(&self) -> Vec<(BlockId, BlockId)> {
+        self.moved.iter().map(|one| (one.src, one.dst)).collect()
+    }
+}
+
+/// One entry per reference, the last block first.
+fn tail_first(references: impl DoubleEndedIterator<Item = (Place, u32)>) -> Vec<BlockId> {
+    references.rev().flat_map(|(place, n)| std::iter::repeat_n(place.block, n as usize)).collect()
 }
 
 /// Whether the contents of two tiers can be compared: pools that somebody moved to different epochs by hand, or filled with
@@ -145,20 +126,27 @@ fn share_content(source: &BlockPool, target: &BlockPool) -> bool {
 }
 
 /// What a swap would take.
-struct Staged {
+pub(crate) struct StagedSwap {
     /// Distinct sources in order, with their references and the cached destination, if there is one.
     sources: Vec<(BlockId, u32, Option<BlockId>)>,
-    /// Destinations to allocate.
-    fresh: usize,
-    /// Cached destinations that nobody holds: available now, and not once acquired.
-    idle: usize,
-    /// Distinct cached destinations.
-    found: usize,
+    /// Destinations to allocate: content that the destination caches takes none.
+    pub(crate) fresh: usize,
+    /// Blocks available for them: without cached destinations that nobody holds, which are acquired.
+    available: usize,
+    /// Blocks that there would be for them in an otherwise empty tier: without distinct cached destinations.
+    usable: usize,
+}
+
+impl StagedSwap {
+    /// Whether it would find its blocks, with `reserve` left.
+    pub(crate) const fn fit(&self, reserve: usize) -> Fit {
+        Fit::of(self.fresh, self.available, self.usable, reserve)
+    }
 }
 
 impl Tiers {
-    /// Checks the source references and looks the contents up in the destination tier.
-    fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<Staged, TierError> {
+    /// Checks the source references of a swap and looks the contents up in the destination tier.
+    pub(crate) fn stage_swap(&self, blocks: &[BlockId], from: usize, to: usize) -> Result<StagedSwap> {
         self.check_poison()?;
         let (source, target) = (self.pool(from)?, self.pool(to)?);
         if from == to {
@@ -166,12 +154,10 @@ impl Tiers {
         }
         let comparable = share_content(source, target);
         let mut at: HashMap<BlockId, usize> = HashMap::new();
-        let mut staged = Staged { sources: Vec::new(), fresh: 0, idle: 0, found: 0 };
-        let mut cached: BTreeMap<BlockId, ()> = BTreeMap::new();
-        for (position, &block) in blocks.iter().enumerate() {
-            if block.is_null() {
-                continue;
-            }
+        let (available, usable) = (target.num_available(), target.num_usable());
+        let mut staged = StagedSwap { sources: Vec::new(), fresh: 0, available, usable };
+        let mut cached = HashSet::new();
+        for (position, &block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_null()) {
             check_id(block, source.num_blocks(), "swapped")?;
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
@@ -179,19 +165,20 @@ impl Tiers {
                 // Two sources with one content move to one block.
                 match found {
                     None => staged.fresh += 1,
-                    Some(found) if cached.insert(found, ()).is_none() => {
-                        staged.found += 1;
-                        staged.idle += usize::from(target.ref_count(found) == Some(0));
+                    Some(found) if cached.insert(found) => {
+                        staged.usable -= 1;
+                        staged.available -= usize::from(target.ref_count(found) == Some(0));
                     }
                     Some(_) => {}
                 }
                 staged.sources.push((block, 0, found));
                 staged.sources.len() - 1
             });
-            staged.sources[index].1 += 1;
+            let references = &mut staged.sources[index].1;
+            *references += 1;
             let leaving = self.leaving.get(&Place { tier: from, block }).copied().unwrap_or(0);
             let held = source.num_holders(block).saturating_sub(leaving);
-            if staged.sources[index].1 > held {
+            if *references > held {
                 return Err(PoolError::NotHeld { block, held, operation: "swap it", position }.into());
             }
         }
@@ -203,27 +190,8 @@ impl Tiers {
     ///
     /// # Errors
     /// As [`Self::begin_swap`], but for blocks that are lacking.
-    pub fn fit_swap(
-        &self,
-        blocks: &[BlockId],
-        from: usize,
-        to: usize,
-        reserve: usize,
-    ) -> Result<Fit, TierError> {
-        let staged = self.stage_swap(blocks, from, to)?;
-        let target = self.pool(to)?;
-        let available = target.num_available() - staged.idle;
-        Ok(Fit::of(staged.fresh, available, target.num_usable() - staged.found, reserve))
-    }
-
-    /// Blocks that a swap of these references would take: content that the destination caches takes none.
-    pub(crate) fn blocks_taken(
-        &self,
-        blocks: &[BlockId],
-        from: usize,
-        to: usize,
-    ) -> Result<usize, TierError> {
-        Ok(self.stage_swap(blocks, from, to)?.fresh)
+    pub fn fit_swap(&self, blocks: &[BlockId], from: usize, to: usize, reserve: usize) -> Result<Fit> {
+        Ok(self.stage_swap(blocks, from, to)?.fit(reserve))
     }
 
     /// Begins to move references from tier `from` to tier `to`: one entry of `blocks` per reference, so a block that two
@@ -235,85 +203,98 @@ impl Tiers {
     /// # Errors
     /// [`PoolError::OutOfBlocks`], [`PoolError::NotHeld`] for more entries than references, [`TierError::SameTier`],
     /// [`TierError::UnknownTier`], unknown ids.
-    pub fn begin_swap(&mut self, blocks: &[BlockId], from: usize, to: usize) -> Result<SwapId, TierError> {
-        self.begin_swap_leaving(blocks, from, to, 0)
+    pub fn begin_swap(&mut self, blocks: &[BlockId], from: usize, to: usize) -> Result<SwapId> {
+        self.begin_swap_of(Vec::new(), blocks, from, to, 0)
     }
 
-    /// [`Self::begin_swap`], with `reserve` blocks to be left in the destination.
-    pub(crate) fn begin_swap_leaving(
+    /// [`Self::begin_swap`] of `members`' references, with `reserve` blocks to be left in the destination.
+    pub(crate) fn begin_swap_of(
         &mut self,
+        members: Vec<usize>,
         blocks: &[BlockId],
         from: usize,
         to: usize,
         reserve: usize,
-    ) -> Result<SwapId, TierError> {
-        let staged = self.stage_swap(blocks, from, to)?;
+    ) -> Result<SwapId> {
+        let StagedSwap { sources, fresh, available, usable } = self.stage_swap(blocks, from, to)?;
         let target = self.pool_mut(to)?;
-        let available = (target.num_available() - staged.idle).saturating_sub(reserve);
-        if staged.fresh > available {
-            let can_ever_fit = staged.fresh + staged.found <= target.num_usable();
-            let refusal = Refusal::new(staged.fresh, available, target.num_fenced(), can_ever_fit);
-            return Err(PoolError::OutOfBlocks(refusal).into());
+        let available = available.saturating_sub(reserve);
+        if fresh > available {
+            return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
         // Cached destinations first, so that no allocation evicts one.
-        for &(_, references, found) in &staged.sources {
-            if let Some(found) = found {
-                target.hold(found)?;
-                target.acquire(&vec![found; references as usize - 1])?;
-            }
-        }
-        let mut fresh = target.allocate(staged.fresh)?.into_iter();
+        sources.iter().filter_map(|&(_, _, found)| found).try_for_each(|found| target.hold(found))?;
+        let mut fresh = target.allocate(fresh)?.into_iter();
         let id = SwapId(self.next_swap);
         self.next_swap += 1;
-        let mut moved = Vec::with_capacity(staged.sources.len());
-        for (src, references, found) in staged.sources {
-            let dst = match found {
-                Some(found) => found,
-                None => {
-                    let Some(dst) = fresh.next() else { continue };
-                    self.pools[to].acquire(&vec![dst; references as usize - 1])?;
-                    let src = self.resolve(Place { tier: from, block: src });
-                    self.enter(src, Place { tier: to, block: dst }, Some(id));
-                    dst
-                }
-            };
-            let registered = self.pools[from].content_of(src).is_some();
-            moved.push(Moved { src, dst, references, copied: found.is_none(), registered });
-        }
-        let planned = moved.iter().filter(|one| one.copied).count();
-        let swap = Swap { from, to, moved, planned };
-        for (place, references) in swap.sources() {
+        let mut moved = Vec::with_capacity(sources.len());
+        for (src, references, found) in sources {
+            let Some(dst) = found.or_else(|| fresh.next()) else { continue };
+            self.pools[to].acquire(&vec![dst; references as usize - 1])?;
+            let (place, copied) = (Place { tier: from, block: src }, found.is_none());
+            if copied {
+                self.plan(self.resolve(place), Place { tier: to, block: dst }, Some(id));
+            }
             *self.leaving.entry(place).or_default() += references;
+            let registered = self.pools[from].content_of(src).is_some();
+            moved.push(Moved { src, dst, references, copied, registered });
         }
-        self.swaps.insert(id, swap);
+        self.swaps.insert(id, Swap { from, to, moved, members });
         Ok(id)
     }
 
-    /// Takes a swap out of the books.
-    fn end_swap(&mut self, id: SwapId) -> Result<Swap, TierError> {
-        let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
-        for (place, references) in swap.sources() {
-            if let Some(count) = self.leaving.get_mut(&place) {
-                *count -= references;
-                if *count == 0 {
-                    self.leaving.remove(&place);
-                }
-            }
-        }
-        Ok(swap)
+    /// A swap under way.
+    pub(crate) fn swap(&self, id: SwapId) -> Result<&Swap> {
+        self.check_poison()?;
+        self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
     }
 
-    fn swap(&self, id: SwapId) -> Result<&Swap, TierError> {
-        self.swaps.get(&id).ok_or(TierError::UnknownSwap { swap: id.0 })
+    /// Swaps under way.
+    pub(crate) fn num_swaps(&self) -> usize {
+        self.swaps.len()
     }
 
     /// Source and destination blocks of a swap under way, in order of first appearance, and whether bytes are copied.
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
-    pub fn swap_mapping(&self, id: SwapId) -> Result<Vec<(BlockId, BlockId, bool)>, TierError> {
-        self.check_poison()?;
-        Ok(self.swap(id)?.moved.iter().map(|moved| (moved.src, moved.dst, moved.copied)).collect())
+    pub fn swap_mapping(&self, id: SwapId) -> Result<Vec<(BlockId, BlockId, bool)>> {
+        Ok(self.swap(id)?.moved.iter().map(|one| (one.src, one.dst, one.copied)).collect())
+    }
+
+    /// Refuses to end a swap if somebody released references that are its own.
+    fn check_swap_holds(
+        &self,
+        references: impl Iterator<Item = (Place, u32)>,
+        operation: &'static str,
+    ) -> Result<()> {
+        let mut needed: HashMap<BlockId, u32> = HashMap::new();
+        for (position, (Place { tier, block }, references)) in references.enumerate() {
+            let needed = needed.entry(block).or_default();
+            *needed += references;
+            let held = self.pool(tier)?.num_holders(block);
+            if held < *needed {
+                return Err(PoolError::NotHeld { block, held, operation, position }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the copy of a swap to `dst` is planned, and not handed out.
+    fn is_planned(&self, id: SwapId, dst: Place) -> bool {
+        self.pending.get(&dst).is_some_and(|pending| pending.swap == Some(id))
+    }
+
+    /// Takes a swap out of the books.
+    fn end_swap(&mut self, id: SwapId) -> Result<Swap> {
+        let swap = self.swaps.remove(&id).ok_or(TierError::UnknownSwap { swap: id.0 })?;
+        for (place, references) in swap.sources() {
+            match self.leaving.get_mut(&place) {
+                Some(count) if *count > references => *count -= references,
+                _ => drop(self.leaving.remove(&place)),
+            }
+        }
+        Ok(swap)
     }
 
     /// Ends a swap whose copies are done: the source references are dropped, as by a release of a block table, and whoever held
@@ -322,21 +303,25 @@ impl Tiers {
     ///
     /// # Errors
     /// [`TierError::CopiesNotTaken`], [`TierError::UnknownSwap`].
-    pub fn complete_swap(&mut self, id: SwapId) -> Result<Vec<(BlockId, BlockId)>, TierError> {
-        self.check_poison()?;
+    pub fn complete_swap(&mut self, id: SwapId) -> Result<Vec<(BlockId, BlockId)>> {
+        Ok(self.complete_swap_of(id)?.pairs())
+    }
+
+    /// [`Self::complete_swap`], for its members.
+    pub(crate) fn complete_swap_of(&mut self, id: SwapId) -> Result<Swap> {
         let swap = self.swap(id)?;
-        Swap::check_held(self.pool(swap.from)?, swap.sources(), "complete its swap")?;
-        Swap::check_held(self.pool(swap.to)?, swap.destinations(), "complete its swap")?;
-        if swap.planned > 0 {
+        self.check_swap_holds(swap.sources(), "complete its swap")?;
+        self.check_swap_holds(swap.destinations(), "complete its swap")?;
+        if swap.copies().any(|dst| self.is_planned(id, dst)) {
             return Err(TierError::CopiesNotTaken { swap: id.0 });
         }
-        let Swap { from, to, moved, .. } = self.end_swap(id)?;
+        let swap = self.end_swap(id)?;
         let tiers = self.pools.len();
-        let Ok([source, target]) = self.pools.get_disjoint_mut([from, to]) else {
-            return Err(TierError::UnknownTier { tier: to, tiers });
+        let Ok([source, target]) = self.pools.get_disjoint_mut([swap.from, swap.to]) else {
+            return Err(TierError::UnknownTier { tier: swap.to, tiers });
         };
         let comparable = share_content(source, target);
-        for one in moved.iter().filter(|one| one.copied && one.registered && comparable) {
+        for one in swap.moved.iter().filter(|one| one.copied && one.registered && comparable) {
             if target.is_registered(one.dst) {
                 continue; // somebody who holds it has registered it meanwhile
             }
@@ -344,26 +329,29 @@ impl Tiers {
                 target.adopt_content(one.dst, &content)?;
             }
         }
-        let references = moved.iter().rev().flat_map(|one| vec![one.src; one.references as usize]);
-        source.release(&references.collect::<Vec<_>>())?;
-        Ok(moved.iter().map(|one| (one.src, one.dst)).collect())
+        source.release(&tail_first(swap.sources()))?;
+        Ok(swap)
     }
 
     /// Takes a swap back: its destinations are released, its copies are planned no longer, the sources are as before. If its
-    /// copies were handed out, their execution must have stopped. O(n), amortized.
+    /// copies were handed out, their execution must have stopped. O(n).
     ///
     /// # Errors
     /// [`TierError::UnknownSwap`].
-    pub fn abort_swap(&mut self, id: SwapId) -> Result<(), TierError> {
-        self.check_poison()?;
-        let swap = self.swap(id)?;
-        Swap::check_held(self.pool(swap.to)?, swap.destinations(), "abort its swap")?;
-        let Swap { to, moved, planned, .. } = self.end_swap(id)?;
-        if planned > 0 {
-            let copied = moved.iter().filter(|one| one.copied);
-            self.cancel(copied.map(|one| Place { tier: to, block: one.dst }));
+    pub fn abort_swap(&mut self, id: SwapId) -> Result<()> {
+        self.abort_swap_of(id).map(drop)
+    }
+
+    /// [`Self::abort_swap`], for its members.
+    pub(crate) fn abort_swap_of(&mut self, id: SwapId) -> Result<Swap> {
+        self.check_swap_holds(self.swap(id)?.destinations(), "abort its swap")?;
+        let swap = self.end_swap(id)?;
+        for dst in swap.copies() {
+            if self.is_planned(id, dst) {
+                self.pending.remove(&dst);
+            }
         }
-        let references = moved.iter().rev().flat_map(|one| vec![one.dst; one.references as usize]);
-        Ok(self.pool_mut(to)?.release(&references.collect::<Vec<_>>())?)
+        self.pool_mut(swap.to)?.release(&tail_first(swap.destinations()))?;
+        Ok(swap)
     }
 }
