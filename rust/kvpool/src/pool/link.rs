@@ -77,7 +77,7 @@ impl BlockPool {
             self.tell_link(link, false);
             return Ok(None);
         };
-        self.hold(shared)?;
+        self.acquire_by_id(&[shared])?;
         self.counters.hits += 1;
         self.tell_link(link, true);
         Ok(Some(shared))
@@ -87,26 +87,6 @@ impl BlockPool {
         let LinkRef { hash, depth, parent, .. } = *link;
         let hits = usize::from(hit);
         self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, tenant: None });
-    }
-
-    /// One more reference to a block that is held or cached-free.
-    pub(crate) fn hold(&mut self, block: BlockId) -> Result<(), PoolError> {
-        let record = self.records.at(block.get());
-        if record.references > 0 {
-            let pinned = record.is_released();
-            self.add_references(&[block], true)?;
-            if !pinned {
-                self.note_shared_hit(block); // else it was one already
-            }
-            return Ok(());
-        }
-        if !self.order.hit(&mut self.records, block) {
-            let reason = format!("B2: block {block} is cached, unheld, and not with the evictor");
-            return Err(self.broken(reason));
-        }
-        self.allocator.hold_parked(&mut self.records, &[block]);
-        self.tell_changed(&[block]);
-        Ok(())
     }
 
     /// What is known of a registered and computed block's content.

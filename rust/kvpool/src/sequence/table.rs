@@ -297,7 +297,7 @@ impl Sequence {
             let Some(cached) = content.and_then(|content| pool.find_content(&content)) else { break };
             // It is the own block, if a fork that committed first has registered what both hold.
             if cached != self.blocks[index] {
-                pool.hold(cached)?;
+                pool.acquire_by_id(&[cached])?;
                 pool.release(&[self.blocks[index]])?;
                 self.blocks[index] = cached;
                 changes.push(TableChange { index, block: cached });

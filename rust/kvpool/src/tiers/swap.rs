@@ -223,7 +223,10 @@ impl Tiers {
             return Err(out_of_blocks(target, fresh, available, fresh <= usable).into());
         }
         // Cached destinations first, so that no allocation evicts one.
-        sources.iter().filter_map(|&(_, _, found)| found).try_for_each(|found| target.hold(found))?;
+        sources
+            .iter()
+            .filter_map(|&(_, _, found)| found)
+            .try_for_each(|found| target.acquire_by_id(&[found]))?;
         let mut fresh = target.allocate(fresh)?.into_iter();
         let id = SwapId(self.next_swap);
         self.next_swap += 1;
