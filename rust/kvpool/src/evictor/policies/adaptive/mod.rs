@@ -13,19 +13,19 @@
 //! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency within |
 //! | 5 | | | 4 | loops larger than the cache: what is there stays, some of what is new replaces it |
 //!
-//! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity, serves what is released; prefix hits are
-//! compared 64 times per capacity of references; the best mode takes over when its lead is more than noise ([`Choice`]). What was
-//! evicted lately is remembered with its uses, exactly. Parts: the order (`order`), evictions (`recent`), a shadow
-//! (`shadow`), the sample (`contest`), the choice (`choice`). Definition, figures and limits: `docs/eviction-study.md`.
+//! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity (`shadow`, `contest`), serves what is released;
+//! prefix hits are compared 64 times per capacity of references; the best mode takes over when its lead is more than noise
+//! ([`Choice`]). What was evicted lately is remembered with its uses, exactly (`recent`). Definition, figures and limits:
+//! `docs/eviction-study.md`.
 //!
 //! Parameters: none. Integers only; the same calls give the same order on any host.
 //!
-//! *Growing*: blocks, uses and remembered evictions stay; bonuses, windows and half-life are those of the new capacity. Shadows
-//! grow with what they hold, or start empty if the sample becomes thinner, below 8,192 blocks; the mode in office and the
-//! sums that chose it stay.
+//! *Growing*: what is known of blocks and evictions stays, and so do the mode in office and the sums that chose it; bonuses,
+//! windows and half-life are those of the new capacity. Shadows grow with what they hold, or start empty if the sample becomes
+//! thinner, below 8,192 blocks.
 //!
 //! Cost: O(1) amortized: 16 comparisons per eviction, 6 more accesses per sampled release, which come together when the
-//! next release begins. 111 bytes per block: order 19, key and depth 12, evictions 30, shadows 47, releases that wait 2; from
+//! next release begins. 111 bytes per block: order 27, depth 4, evictions 30, shadows 47, releases that wait 2; from
 //! 8,192 blocks on. Smaller pools sample more keys: 160 from 4,096 blocks, 258 from 2,048, 455 below, which is 0.9 MB at most.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set (LRU
@@ -52,18 +52,11 @@ use order::Order;
 pub struct Adaptive {
     order: Order,
     /// By block.
-    contents: Contents,
+    depths: Vec<u32>,
     /// `None` if the mode is fixed.
     contest: Option<Contest>,
     /// Blocks were released, and nothing was hit or admitted since.
     releasing: bool,
-}
-
-/// What the blocks contain.
-#[derive(Clone, Debug, Default)]
-struct Contents {
-    keys: Vec<u64>,
-    depths: Vec<u32>,
 }
 
 impl Adaptive {
@@ -72,7 +65,7 @@ impl Adaptive {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
-        Self::with(num_blocks, Mode::ALL[0], Some(Contest::new()))
+        Self::with(num_blocks, Mode::ALL[0], Some(Contest::default()))
     }
 
     /// The same, always in one mode: to compare. It has no shadows.
@@ -84,8 +77,7 @@ impl Adaptive {
     }
 
     fn with(num_blocks: usize, mode: Mode, contest: Option<Contest>) -> Result<Self, PoolError> {
-        let (order, contents) = (Order::new(mode)?, Contents::default());
-        let mut policy = Self { order, contents, contest, releasing: false };
+        let mut policy = Self { order: Order::new(mode)?, depths: Vec::new(), contest, releasing: false };
         policy.grow(num_blocks)?;
         Ok(policy)
     }
@@ -96,34 +88,18 @@ impl Adaptive {
         self.order.mode()
     }
 
-    /// The release that went on has ended; another begins with the next block released.
-    fn end_release(&mut self) {
-        self.releasing = false;
-    }
-
-    fn begin_if_ended(&mut self) {
-        if std::mem::replace(&mut self.releasing, true) {
-            return;
-        }
-        self.order.begin_release();
-        if let Some(contest) = &mut self.contest {
-            contest.end_release();
-        }
-    }
-
+    /// Takes the mode in office.
     fn follow(&mut self) {
-        let Some(contest) = &self.contest else { return };
-        let mode = Mode::ALL[contest.mode()];
-        if mode != self.order.mode() {
+        if let Some(mode) = self.contest.as_ref().map(Contest::mode)
+            && mode != self.order.mode()
+        {
             self.order.set_mode(mode);
         }
     }
 
-    fn set_content(&mut self, block: BlockId, content: Content) {
-        let at = block.index();
-        if at < self.contents.keys.len() {
-            self.contents.keys[at] = content.key;
-            self.contents.depths[at] = content.depth;
+    fn set_depth(&mut self, block: BlockId, depth: u32) {
+        if let Some(noted) = self.depths.get_mut(block.index()) {
+            *noted = depth;
         }
     }
 }
@@ -134,29 +110,35 @@ impl Policy for Adaptive {
     }
 
     fn admit(&mut self, block: BlockId, content: Content) {
-        self.end_release();
-        self.set_content(block, content);
+        self.releasing = false;
+        self.set_depth(block, content.depth);
         self.order.admit(block, content.key);
     }
 
     fn hit(&mut self, block: BlockId) {
-        self.end_release();
+        self.releasing = false;
         self.order.hit(block);
     }
 
     fn begin_release(&mut self) {
-        self.end_release();
+        self.releasing = false;
     }
 
     fn release(&mut self, block: BlockId) {
         let at = block.index();
-        if block.is_null() || at >= self.contents.keys.len() {
+        if block.is_null() || at >= self.depths.len() {
             return;
         }
-        self.begin_if_ended();
+        let begins = !std::mem::replace(&mut self.releasing, true);
+        if begins {
+            self.order.begin_release();
+        }
         self.order.release(block);
         if let Some(contest) = &mut self.contest {
-            contest.release(self.contents.keys[at], self.contents.depths[at]);
+            if begins {
+                contest.end_release();
+            }
+            contest.release(self.order.keys[at], self.depths[at]);
         }
         self.follow();
     }
@@ -173,20 +155,19 @@ impl Policy for Adaptive {
         self.order.unpop(block);
     }
 
-    fn evicted(&mut self, block: BlockId, content: Content) {
-        self.order.evicted(block, content.key);
-        self.set_content(block, Content::default());
+    fn evicted(&mut self, block: BlockId, _content: Content) {
+        self.order.evicted(block);
+        self.set_depth(block, 0);
     }
 
     fn forget(&mut self, block: BlockId) {
         self.order.forget(block);
-        self.set_content(block, Content::default());
+        self.set_depth(block, 0);
     }
 
     fn clear(&mut self) {
         self.order.clear();
-        self.contents.keys.fill(0);
-        self.contents.depths.fill(0);
+        self.depths.fill(0);
         if let Some(contest) = &mut self.contest {
             contest.clear();
         }
@@ -195,23 +176,18 @@ impl Policy for Adaptive {
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let before = self.contents.keys.len();
+        let before = self.depths.len();
         let num_blocks = num_blocks.max(before);
         if num_blocks == before && before > 0 {
             return Ok(());
         }
         let capacity = num_blocks.saturating_sub(1);
-        try_reserve(&mut self.contents.keys, num_blocks)?;
-        try_reserve(&mut self.contents.depths, num_blocks)?;
+        try_reserve(&mut self.depths, num_blocks)?;
         self.order.reserve(num_blocks)?;
-        let shadows = self.contest.as_mut().map(|contest| contest.reserve(capacity)).transpose()?;
+        self.contest.as_mut().map_or(Ok(()), |contest| contest.grow(capacity))?;
         // Nothing fails from here on.
-        self.contents.keys.resize(num_blocks, 0);
-        self.contents.depths.resize(num_blocks, 0);
+        self.depths.resize(num_blocks, 0);
         self.order.grow(num_blocks);
-        if let (Some(contest), Some(shadows)) = (&mut self.contest, shadows) {
-            contest.grow(capacity, shadows);
-        }
         Ok(())
     }
 
@@ -229,7 +205,6 @@ impl Policy for Adaptive {
         self.order.check_invariants()?;
         let Some(contest) = &self.contest else { return Ok(()) };
         contest.check_invariants()?;
-        let chosen = Mode::ALL[contest.mode()];
-        ensure(self.mode() == chosen, NAME, || format!("{:?}, not {chosen:?}", self.mode()))
+        ensure(self.mode() == contest.mode(), NAME, || format!("{:?}, not {:?}", self.mode(), contest.mode()))
     }
 }

@@ -1,6 +1,6 @@
 //! `Order`: recency and frequency kept apart, so that the weight of frequency can change at any moment.
 //!
-//! Owns: for each block its uses, its stamp and whether it is *proven*, the lists, and what was lately evicted. A block with
+//! Owns: for each block its key, uses, stamp and whether it is *proven*, the lists, and what was lately evicted. A block with
 //! u uses is of class floor(log2 u), 0 to 7. There is a list per class, and one per class for proven blocks: 16. Each is in
 //! order of release. The victim is the front with the smallest `stamp + bonus of its list`, of equals that of the first list.
 //! With all bonuses 0 that is LRU, whatever the lists are. A change of mode changes 16 numbers and moves no block.
@@ -13,7 +13,7 @@
 //!
 //! Invariant: a block on a list is on that of its class.
 //!
-//! Costs: O(1), 16 comparisons per victim; 19 bytes per block, and 2 evictions remembered per block, 30 bytes.
+//! Costs: O(1), 16 comparisons per victim; 27 bytes per block, and 2 evictions remembered per block, 30 bytes.
 
 use super::recent::Recent;
 use crate::block::BlockId;
@@ -60,21 +60,40 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    fn bonus(self, list: usize, capacity: usize) -> u64 {
-        let class = (list % CLASSES) as u64;
-        let uses = class.checked_sub(1).map_or(0, |further| self.used_again + self.doubling * further);
-        let capacities = uses + if list >= CLASSES { self.proven } else { 0 };
-        (capacities * TICK).saturating_mul(capacity as u64)
+    /// By list.
+    fn bonuses(self, capacity: usize) -> [u64; LISTS] {
+        std::array::from_fn(|list| {
+            let class = (list % CLASSES) as u64;
+            let uses = class.checked_sub(1).map_or(0, |further| self.used_again + self.doubling * further);
+            let capacities = uses + if list >= CLASSES { self.proven } else { 0 };
+            (capacities * TICK).saturating_mul(capacity as u64)
+        })
+    }
+}
+
+const NAME: &str = "AD2 (a block in the order is on the list of its class)";
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    count: u8,
+    proven: bool,
+}
+
+impl Uses {
+    /// The list of a block that was used so.
+    fn list(self) -> usize {
+        let class = self.count.max(1).ilog2() as usize;
+        if self.proven { CLASSES + class } else { class }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// By block.
+    /// By block, as the stamps and the uses.
+    pub(super) keys: Vec<u64>,
     stamps: Vec<u64>,
-    counts: Vec<u8>,
-    proven: Vec<bool>,
+    uses: Vec<Uses>,
     clock: u64,
     /// On the clock, of this capacity.
     half_life: u64,
@@ -89,9 +108,9 @@ impl Order {
     pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
         Ok(Self {
             lists: BlockLists::new(LISTS, 1)?,
+            keys: Vec::new(),
             stamps: Vec::new(),
-            counts: Vec::new(),
-            proven: Vec::new(),
+            uses: Vec::new(),
             clock: 0,
             half_life: 1,
             window: 1,
@@ -101,8 +120,8 @@ impl Order {
         })
     }
 
-    fn capacity(&self) -> usize {
-        self.counts.len().saturating_sub(1)
+    pub(super) const fn capacity(&self) -> usize {
+        self.keys.len().saturating_sub(1)
     }
 
     pub(super) const fn mode(&self) -> Mode {
@@ -111,36 +130,32 @@ impl Order {
 
     pub(super) fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
-        self.bonuses = std::array::from_fn(|list| mode.bonus(list, self.capacity()));
+        self.bonuses = mode.bonuses(self.capacity());
     }
 
-    fn list_of(&self, at: usize) -> usize {
-        let class = self.counts[at].max(1).ilog2() as usize;
-        if self.proven[at] { CLASSES + class } else { class }
+    fn note(&mut self, block: BlockId, key: u64, stamp: u64, uses: Uses) {
+        let at = block.index();
+        if at < self.keys.len() {
+            (self.keys[at], self.stamps[at], self.uses[at]) = (key, stamp, uses);
+        }
     }
 
     /// `block` has a new content.
     pub(super) fn admit(&mut self, block: BlockId, key: u64) {
         self.lists.remove(block);
         self.clock = self.clock.saturating_add(TICK);
-        let uses = self.evictions.take(key).map_or(1, |uses| uses.saturating_add(1));
-        let at = block.index();
-        if at < self.counts.len() {
-            self.counts[at] = uses;
-            self.proven[at] = false;
-            self.stamps[at] = self.clock;
-        }
+        let count = self.evictions.take(key).map_or(1, |count| count.saturating_add(1));
+        self.note(block, key, self.clock, Uses { count, proven: false });
     }
 
     pub(super) fn hit(&mut self, block: BlockId) {
         self.lists.remove(block);
         let at = block.index();
-        if at < self.counts.len() {
+        if at < self.uses.len() {
             let age = self.clock.saturating_sub(self.stamps[at]);
             let halvings = (age / self.half_life).min(7);
-            self.counts[at] = (self.counts[at] >> halvings).saturating_add(1);
-            self.proven[at] = true;
-            self.stamps[at] = self.clock;
+            let count = (self.uses[at].count >> halvings).saturating_add(1);
+            (self.stamps[at], self.uses[at]) = (self.clock, Uses { count, proven: true });
         }
     }
 
@@ -152,10 +167,10 @@ impl Order {
     pub(super) fn release(&mut self, block: BlockId) {
         self.lists.remove(block);
         let at = block.index();
-        if !block.is_null() && at < self.counts.len() {
+        if !block.is_null() && at < self.uses.len() {
             self.stamps[at] = self.clock;
-            self.proven[at] |= (self.clock / self.window).is_multiple_of(PRIVILEGED);
-            self.lists.push_back(self.list_of(at), block);
+            self.uses[at].proven |= (self.clock / self.window).is_multiple_of(PRIVILEGED);
+            self.lists.push_back(self.uses[at].list(), block);
         }
     }
 
@@ -173,55 +188,49 @@ impl Order {
     }
 
     pub(super) fn unpop(&mut self, block: BlockId) {
-        if block.index() < self.counts.len() {
-            self.lists.push_front(self.list_of(block.index()), block);
+        if let Some(uses) = self.uses.get(block.index()) {
+            self.lists.push_front(uses.list(), block);
         }
     }
 
     /// The content of `block` is evicted.
-    pub(super) fn evicted(&mut self, block: BlockId, key: u64) {
-        if let Some(&uses) = self.counts.get(block.index()) {
-            self.evictions.push(key, uses);
+    pub(super) fn evicted(&mut self, block: BlockId) {
+        if let Some(uses) = self.uses.get(block.index()) {
+            self.evictions.push(self.keys[block.index()], uses.count);
             self.forget(block);
         }
     }
 
     pub(super) fn forget(&mut self, block: BlockId) {
         self.lists.remove(block);
-        let at = block.index();
-        if at < self.counts.len() {
-            self.counts[at] = 0;
-            self.proven[at] = false;
-            self.stamps[at] = 0;
-        }
+        self.note(block, 0, 0, Uses::default());
     }
 
     /// All contents are gone, and what was remembered.
     pub(super) fn clear(&mut self) {
         self.lists.clear();
+        self.keys.fill(0);
         self.stamps.fill(0);
-        self.counts.fill(0);
-        self.proven.fill(false);
+        self.uses.fill(Uses::default());
         self.clock = 0;
         self.evictions.clear();
     }
 
     /// Takes the memory for blocks up to `num_blocks - 1`, and changes nothing that is seen.
     pub(super) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.keys, num_blocks)?;
         try_reserve(&mut self.stamps, num_blocks)?;
-        try_reserve(&mut self.counts, num_blocks)?;
-        try_reserve(&mut self.proven, num_blocks)?;
+        try_reserve(&mut self.uses, num_blocks)?;
         self.evictions.reserve(num_blocks.saturating_sub(1).saturating_mul(REMEMBERED))?;
         self.lists.grow(num_blocks) // blocks that the others do not have yet are never put on a list
     }
 
-    /// Has blocks up to `num_blocks - 1` from now on, after [`Self::reserve`]. Blocks, clock and evictions stay; bonuses, windows
-    /// and half-life are those of the new capacity.
+    /// Has blocks up to `num_blocks - 1` from now on, after [`Self::reserve`].
     pub(super) fn grow(&mut self, num_blocks: usize) {
-        let num_blocks = num_blocks.max(self.counts.len());
+        let num_blocks = num_blocks.max(self.uses.len());
+        self.keys.resize(num_blocks, 0);
         self.stamps.resize(num_blocks, 0);
-        self.counts.resize(num_blocks, 0);
-        self.proven.resize(num_blocks, false);
+        self.uses.resize(num_blocks, Uses::default());
         self.evictions.grow(self.capacity().saturating_mul(REMEMBERED));
         let capacity = self.capacity() as u64;
         self.half_life = (HALF_LIFE * TICK).saturating_mul(capacity).max(1);
@@ -230,8 +239,8 @@ impl Order {
     }
 
     /// Blocks in the order.
-    pub(super) fn len(&self) -> usize {
-        (0..LISTS).map(|list| self.lists.len(list)).sum()
+    pub(super) const fn len(&self) -> usize {
+        self.lists.num_linked()
     }
 
     /// Whether the eviction of `key` is remembered.
@@ -242,12 +251,10 @@ impl Order {
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.lists.check_block(block)?;
         let list = self.lists.list_of(block);
-        let belongs = self.counts.get(block.index()).map(|_| self.list_of(block.index()));
-        ensure(
-            list.is_none() || list == belongs,
-            "AD2 (a block in the order is on the list of its class)",
-            || format!("{block:?}, on list {list:?}, is of {belongs:?}"),
-        )
+        let belongs = self.uses.get(block.index()).map(|uses| uses.list());
+        ensure(list.is_none() || list == belongs, NAME, || {
+            format!("{block:?}, on list {list:?}, is of {belongs:?}")
+        })
     }
 
     #[cfg(feature = "fault-injection")]
@@ -256,21 +263,13 @@ impl Order {
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD2 (a block in the order is on the list of its class)";
         self.lists.check_invariants()?;
         self.evictions.check_invariants()?;
-        for list in 0..LISTS {
-            for block in self.lists.iter(list) {
-                let (belongs, stamp) = (self.list_of(block.index()), self.stamps[block.index()]);
-                ensure(belongs == list && stamp <= self.clock, NAME, || {
-                    format!("block {block}, on list {list}, is of {belongs}, stamp {stamp} of {}", self.clock)
-                })?;
-            }
-            let expected = self.mode.bonus(list, self.capacity());
-            ensure(self.bonuses[list] == expected, NAME, || {
-                format!("list {list} has a bonus of {}, not {expected}", self.bonuses[list])
-            })?;
+        for (block, &stamp) in (0..).map(BlockId::new).zip(&self.stamps) {
+            self.check_block(block)?;
+            ensure(stamp <= self.clock, NAME, || format!("{block:?}: stamp {stamp} of {}", self.clock))?;
         }
-        Ok(())
+        let bonuses = self.mode.bonuses(self.capacity());
+        ensure(self.bonuses == bonuses, NAME, || format!("bonuses {:?}, not {bonuses:?}", self.bonuses))
     }
 }
