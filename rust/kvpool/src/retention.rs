@@ -275,24 +275,24 @@ pub struct RetentionStats {
     pub expired: u64,
 }
 
-/// The retention of an evictor, as the pool drives it.
+/// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods, of one block.
 pub trait Retain {
     /// Says something of `block`, held here or in use; ignored if it has no content.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live before any [`Self::advance_time`].
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or before any [`Self::advance_time`].
     fn retain(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError>;
 
     /// Says whose `block` is; the first to say it counts.
     fn assign(&mut self, block: BlockId, tenant: TenantId);
 
-    /// Lets time pass; how many retentions ran out. O(log blocks) for each.
+    /// Lets time pass; how many retentions ran out.
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing has changed.
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError>;
 
-    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    /// Blocks of `tenant`.
     fn tenant_blocks(&self, tenant: TenantId) -> usize;
 
     /// The latest time that was passed; `None` before any was.

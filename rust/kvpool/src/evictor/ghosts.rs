@@ -66,12 +66,6 @@ impl<V: Copy + Default> Ghosts<V> {
         Ok(ghosts)
     }
 
-    /// Ghosts of all queues that there can be.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Ghosts on `queue`.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {

@@ -37,8 +37,8 @@ pub struct EvictionPolicy {
     build: MakeEvictor,
 }
 
-/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`.
-/// Its evictor is [`Closed`] around that very type: no call inside it is looked up at run time.
+/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
+/// [`Closed`] around that very type, so no call inside it is looked up at run time.
 #[macro_export]
 macro_rules! eviction_policy {
     ($name:expr, $new:expr) => {

@@ -11,7 +11,7 @@
 //! Costs: a release of a sampled key is one access to each of the 6 shadows; 16 bytes per sampled block that waits.
 
 use super::choice::{Choice, MODES};
-use super::order::Mode;
+use super::mode::Mode;
 use super::shadow::{Sampled, Shadow};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
@@ -121,12 +121,12 @@ impl Contest {
         try_reserve(&mut self.waiting, entries)?;
         if rate == self.rate {
             self.shadows.iter_mut().try_for_each(|shadow| shadow.reserve(entries))?;
+            self.shadows.iter_mut().for_each(|shadow| shadow.grow(entries));
         } else {
             self.shadows =
                 Mode::ALL.into_iter().map(|mode| Shadow::new(mode, entries)).collect::<Result<_, _>>()?;
             self.restart();
         }
-        self.shadows.iter_mut().for_each(|shadow| shadow.grow(entries));
         self.rate = rate;
         self.entries = entries;
         Ok(())

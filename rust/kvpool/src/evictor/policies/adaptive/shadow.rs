@@ -1,6 +1,6 @@
 //! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
 //!
-//! Owns: an [`Order`] over numbers that stand for blocks, a table that finds them by their keys, and the hits not scored yet.
+//! Owns: an order in a fixed mode over numbers that stand for blocks, a table of their keys, and the hits not scored yet.
 //!
 //! A release is served as a manager serves a request, because to hold its blocks or not changes what a small cache
 //! hits: all that is there is taken out of the order; the rest is admitted from the head on, as far as it fits; then all is
@@ -14,9 +14,10 @@
 //!
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
-use super::order::{Mode, Order};
+use super::{Adaptive, Mode};
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::policy::{Content, Policy};
 use crate::evictor::slots::Slots;
 
 /// A released block whose key is in the sample.
@@ -37,7 +38,7 @@ impl Sampled {
 
 #[derive(Clone, Debug)]
 pub(super) struct Shadow {
-    order: Order,
+    order: Adaptive,
     /// Numbers in use: those above were never used.
     used: u32,
     table: Slots,
@@ -46,10 +47,12 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// Empty, and without room until it [grows](Self::grow) to `entries`, for which it has the memory.
+    /// Empty, with the memory for `entries`.
     pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
-        let mut shadow = Self { order: Order::new(mode)?, used: 0, table: Slots::new(), run: 0 };
+        let order = Adaptive::fixed(entries + 1, mode)?;
+        let mut shadow = Self { order, used: 0, table: Slots::new(), run: 0 };
         shadow.reserve(entries)?;
+        shadow.grow(entries);
         Ok(shadow)
     }
 
@@ -97,11 +100,12 @@ impl Shadow {
             BlockId::new(self.used)
         } else {
             let Some(victim) = self.order.pop() else { return NULL_BLOCK };
-            self.table.remove(&self.order.keys, self.order.keys[victim.index()]);
-            self.order.evicted(victim);
+            let evicted = self.order.keys[victim.index()];
+            self.table.remove(&self.order.keys, evicted);
+            self.order.evicted(victim, Content { key: evicted, depth: 0 });
             victim
         };
-        self.order.admit(entry, key);
+        self.order.admit(entry, Content { key, depth: 0 });
         self.table.insert(&self.order.keys, entry.get());
         entry
     }
@@ -121,7 +125,7 @@ impl Shadow {
 
     /// Has `entries` from now on, after [`Self::reserve`]. What is there stays.
     pub(super) fn grow(&mut self, entries: usize) {
-        self.order.grow(entries + 1);
+        self.order.resize(entries + 1);
         self.table.rebuild(self.order.capacity(), &self.order.keys, 1..=self.used);
     }
 
@@ -132,10 +136,10 @@ impl Shadow {
         for entry in 1..=self.used {
             let key = self.order.keys[entry as usize];
             let found = self.find(key);
-            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.remembers(key);
+            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.evictions.contains(key);
             ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found}"))?;
         }
-        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.len());
+        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.lists.num_linked());
         let capacity = self.order.capacity();
         ensure(used == found && used == ordered && used <= capacity, NAME, || {
             format!("{used} used, {found} in the table, {ordered} in the order, {capacity} keys")
