@@ -11,7 +11,7 @@
 //! - R2: tenants' blocks are counted; R3: deadlines are a heap.
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
-//! Costs: a few branches per call without retention. With it O(1), and O(log blocks) for deadlines: a block under its tenant's floor
+//! Costs: without retention one branch per call. With it O(1), and O(log blocks) for deadlines: a block under its tenant's floor
 //! is set aside once for each time that it was put in the order.
 
 mod deadlines;
@@ -179,11 +179,14 @@ impl<P: Policy> Ranks<P> {
     }
 
     pub(super) fn admit(&mut self, block: BlockId, content: Content) {
-        self.counts[usize::from(NORMAL)] += 1;
+        self.counts[usize::from(NORMAL)] += u32::from(self.has_retention);
         self.policy.admit(block, content);
     }
 
     pub(super) fn hit(&mut self, block: BlockId, content: Content) {
+        if !self.has_retention {
+            return self.policy.hit(block);
+        }
         let Entry { rank, tenant, idle_ttl, .. } = self.entry(block);
         self.set_expired(block, false);
         let was_idle = self.tenants.idle.remove(block).is_some();
@@ -213,6 +216,9 @@ impl<P: Policy> Ranks<P> {
     }
 
     pub(super) fn release(&mut self, block: BlockId) {
+        if !self.has_retention {
+            return self.policy.release(block);
+        }
         let idle_ttl = self.entry(block).idle_ttl;
         if let Some(now) = self.now.filter(|_| idle_ttl >= 0.0) {
             self.deadlines.set(block, now + idle_ttl);
@@ -224,6 +230,9 @@ impl<P: Policy> Ranks<P> {
     /// Takes the next victim out of the order. `idle` says of a block whether it has no holder: policies may have others in
     /// the order, and a floor is not for them.
     pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        if !self.has_retention {
+            return self.policy.pop();
+        }
         let demoted = self.pop_first(DEMOTED..DEMOTED + 1);
         if demoted.is_none()
             && let Some(block) = self.tenants.above_ceiling()
@@ -276,6 +285,9 @@ impl<P: Policy> Ranks<P> {
     }
 
     pub(super) fn unpop(&mut self, block: BlockId) {
+        if !self.has_retention {
+            return self.policy.unpop(block);
+        }
         self.put(block, true);
     }
 
@@ -293,6 +305,9 @@ impl<P: Policy> Ranks<P> {
 
     /// The content of `block` is gone, and with it all that was said. Returns the rank that it had.
     fn end(&mut self, block: BlockId) -> u8 {
+        if !self.has_retention {
+            return NORMAL;
+        }
         self.tenants.idle.remove(block);
         self.deadlines.end(block);
         let Entry { rank, tenant, .. } = self.entry(block);
@@ -486,7 +501,7 @@ impl<P: Policy> Ranks<P> {
                 ensure(!said, "R1 (retention ends with the content)", || format!("{block:?}: {entry:?}"))?;
             }
         }
-        ensure(counts == self.counts || !self.has_retention, "R1 (ranks are counted)", || {
+        ensure(counts == self.counts, "R1 (ranks are counted)", || {
             format!("counted {:?}, found {counts:?}", self.counts)
         })
     }
