@@ -1,10 +1,9 @@
 //! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one of them.
 //!
-//! Owns: which list a block is on. What a list is to one order, this is to a policy with queues: small and main, T1 and T2, one list
-//! per class or priority.
+//! Owns: which list a block is on: the queues of a policy, one list per class, rank or tenant.
 //!
-//! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on the same. As a list, the lists
-//! are *torn* by a link that its neighbour does not mirror: they accept and give nothing from then on.
+//! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on the same. A link that its
+//! neighbour does not mirror *tears* the lists: they accept and give nothing from then on.
 //!
 //! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list.
 
@@ -58,6 +57,12 @@ impl BlockLists {
         Ok(lists)
     }
 
+    /// Blocks on any list.
+    #[must_use]
+    pub const fn num_linked(&self) -> usize {
+        self.linked as usize
+    }
+
     /// Blocks on `list`.
     #[must_use]
     pub fn len(&self, list: usize) -> usize {
@@ -92,29 +97,28 @@ impl BlockLists {
         neighbour == END || self.is_on(list, neighbour)
     }
 
-    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if there is no such list or
-    /// block.
-    pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
-        self.push(list, block, List::back, List::push_back)
-    }
-
-    /// Puts `block` before the front of `list`; false as [`Self::push_back`].
-    pub fn push_front(&mut self, list: usize, block: BlockId) -> bool {
-        self.push(list, block, List::front, List::push_front)
-    }
-
+    /// Puts `block` after the back of `list`; false as [`Self::push`].
     #[inline]
-    fn push(
-        &mut self,
-        list: usize,
-        block: BlockId,
-        end: impl Fn(&List) -> Option<BlockId>,
-        put: impl Fn(&mut List, &mut [Link], BlockId) -> bool,
-    ) -> bool {
+    pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
+        self.push(list, block, false)
+    }
+
+    /// Puts `block` before the front of `list`; false as [`Self::push`].
+    #[inline]
+    pub fn push_front(&mut self, list: usize, block: BlockId) -> bool {
+        self.push(list, block, true)
+    }
+
+    /// Puts `block` at an end of `list`; false, and nothing changed, if it is on a list, or if there is no such list or block.
+    #[inline]
+    pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
         let loose = !block.is_null() && self.on.get(block.index()) == Some(&LOOSE);
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
-        let sound = end(ends).is_none_or(|end| self.is_on(list, end.get()));
-        self.torn = !sound || !put(&mut self.lists[list], &mut self.links, block);
+        let end = if in_front { ends.front() } else { ends.back() };
+        let sound = end.is_none_or(|end| self.is_on(list, end.get()));
+        let (ends, links) = (&mut self.lists[list], &mut self.links[..]);
+        self.torn =
+            !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
         if !self.torn {
             self.linked += 1;
             self.on[block.index()] = list as u8; // at most MAX_LISTS
@@ -169,8 +173,7 @@ impl BlockLists {
         Ok(())
     }
 
-    /// Whether one block's links and those of its neighbours agree. Of block 0: the ends of all lists, and their counts. O(1),
-    /// O(lists) for block 0.
+    /// Whether the links of `block` and of its neighbours agree; of block 0: the ends of all lists, and their counts, O(lists).
     ///
     /// # Errors
     /// The broken invariant.
@@ -179,22 +182,21 @@ impl BlockLists {
         ensure(!self.torn, NAME, || "a change met links that do not".into())?;
         if block.is_null() {
             self.lists.iter().try_for_each(|list| list.check_block(&self.links[..], block))?;
-            let sum: usize = self.lists.iter().fold(0, |sum, list| sum.wrapping_add(list.len()));
-            return ensure(sum == self.linked as usize, NAME, || {
+            let sum = self.lists.iter().fold(0, |sum, list| list.len().wrapping_add(sum));
+            return ensure(sum == self.num_linked(), NAME, || {
                 format!("{sum} blocks by list, {} in all", self.linked)
             });
         }
         let (Some(&on), Some(link)) = (self.on.get(block.index()), self.links.link(block.get())) else {
             return Ok(());
         };
-        let Some(list) = self.lists.get(usize::from(on)) else {
-            return ensure(on == LOOSE && !link.is_linked(), NAME, || {
-                format!("{block:?} on list {on}: {link:?}")
-            });
+        let list = self.lists.get(usize::from(on));
+        let sound = match list {
+            None => on == LOOSE && !link.is_linked(),
+            Some(_) => [link.prev, link.next].iter().all(|&beside| self.is_beside(on.into(), beside)),
         };
-        let beside = self.is_beside(on.into(), link.prev) && self.is_beside(on.into(), link.next);
-        ensure(beside && link.is_linked(), NAME, || format!("{block:?} on list {on}: {link:?}"))?;
-        list.check_block(&self.links[..], block)
+        ensure(sound, NAME, || format!("{block:?} on list {on}: {link:?}"))?;
+        list.map_or(Ok(()), |list| list.check_block(&self.links[..], block))
     }
 
     /// Recounts every list from its links.
@@ -211,7 +213,7 @@ impl BlockLists {
             ensure(stray.is_none(), NAME, || format!("list {list} has {stray:?}"))?;
         }
         let marked = self.on.iter().filter(|&&list| list != LOOSE).count();
-        ensure(marked == linked && linked == self.linked as usize, NAME, || {
+        ensure(marked == linked && linked == self.num_linked(), NAME, || {
             format!("{marked} blocks say that they are on a list, {linked} are, {} counted", self.linked)
         })
     }
@@ -223,26 +225,20 @@ impl BlockLists {
     pub const FAULTS: usize = 4;
 
     /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
-    /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already.
+    /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already. Links of a block on no
+    /// list are not followed, and block 0 has many.
     pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        match what {
-            0 | 1 => {
-                // Those of a block on no list are not followed, and of block 0 there are many.
-                let of = self.list_of(block).and_then(|list| self.lists.get_mut(list));
-                of.is_some_and(|list| list.corrupt(&mut self.links[..], block, what, to))
-            }
-            2 => {
-                let to = (to % 256) as u8;
-                let Some(slot) = self.on.get_mut(block.index()).filter(|_| !block.is_null()) else {
-                    return false;
-                };
-                std::mem::replace(slot, to) != to
-            }
-            3 => {
-                let Some(list) = self.lists.get_mut(block.index()) else { return false };
-                list.corrupt(&mut self.links[..], BlockId::new(END), 2, to)
-            }
-            _ => false,
+        let list = match what {
+            0 | 1 => self.list_of(block),
+            3 => Some(block.index()),
+            _ => None,
+        };
+        if let Some(list) = list.and_then(|list| self.lists.get_mut(list)) {
+            let (block, what) = if what == 3 { (BlockId::new(END), 2) } else { (block, what) };
+            return list.corrupt(&mut self.links[..], block, what, to);
         }
+        let to = (to % 256) as u8;
+        let slot = self.on.get_mut(block.index()).filter(|_| what == 2 && !block.is_null());
+        slot.is_some_and(|slot| std::mem::replace(slot, to) != to)
     }
 }

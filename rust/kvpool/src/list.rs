@@ -235,13 +235,6 @@ impl List {
         self.torn |= std::mem::replace(before, prev) != end;
     }
 
-    /// Takes the front block.
-    #[inline]
-    pub(crate) fn pop_front(&mut self, links: &mut (impl Links + ?Sized)) -> Option<BlockId> {
-        let front = self.front()?;
-        self.remove(links, front).then_some(front)
-    }
-
     /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer. The
     /// rest is joined to the end once, however many are taken.
     pub(crate) fn pop_front_n(

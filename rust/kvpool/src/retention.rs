@@ -1,8 +1,8 @@
 //! Retention: what callers know of the future of blocks, and what it is worth.
 //!
-//! Owns: priorities, times to live, pins, end-of-life hints and tenants' limits, per cached block. All of it is *advisory*: it
-//! moves a block within the order of eviction and does nothing else. While anything is evictable an allocation succeeds,
-//! whatever was asked for; no hint changes what a lookup returns.
+//! Owns: the words for priorities, times to live, pins, ends of life and tenants' limits, per cached block. All of it is *advisory*:
+//! it moves a block within the order of eviction. While anything is evictable an allocation succeeds, whatever was asked for; no
+//! hint changes what a lookup returns.
 //!
 //! The order of eviction, first to last (`Ranks`, of the evictors):
 //!
@@ -22,12 +22,11 @@
 //! - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
 //!   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
 //! - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
-//!   asked again only when nothing of 3 to 5 is left. Of what is set aside one block comes back, as the next of its rank, for
-//!   each block that the tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block
-//!   out. Blocks in use are not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
-//! - The policy knows blocks of [`Priority::NORMAL`] alone. One that leaves that rank is forgotten, with all that the policy
-//!   has counted of it; one that comes back is new to it, and enters as a content that was never seen, but for what ghosts
-//!   remember of its key.
+//!   asked again only when nothing of 3 to 5 is left. One block comes back, as the next of its rank, for each block that the
+//!   tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block out. Blocks in use are
+//!   not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
+//! - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one that comes back is new to
+//!   it, but for what ghosts remember of its key.
 //!
 //! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's (`KvCacheRetentionConfig`); budgets
 //! instead of hard pins follow what pins without one did elsewhere (sglang #21045, mooncake #2909); two named kinds of time
@@ -84,8 +83,7 @@ pub enum Keep {
 #[non_exhaustive]
 pub enum Ttl {
     /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the block without holders,
-    /// fences included, starts it anew. Said of a block in use it starts with its release, so a block keeps its retention
-    /// however long it is used.
+    /// fences included, starts it anew. Said of a block in use it starts with its release.
     Idle(f64),
     /// So many seconds after the hint, however often it is used.
     Absolute(f64),
@@ -141,6 +139,11 @@ impl Retention {
     }
 }
 
+/// What a time to live is refused with before any time has passed.
+pub(crate) fn no_clock() -> PoolError {
+    PoolError::config("ttl", "a time to live", "a clock: call advance_time(now) first")
+}
+
 /// A tenant: whoever's blocks are counted together. The number is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
@@ -171,27 +174,30 @@ impl RetentionConfig {
 
     /// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
     pub(crate) fn check(&self, usable: usize) -> Result<(), PoolError> {
-        let invalid = |field, value: String, expected: String| Err(PoolError::config(field, value, expected));
-        let mut reserved = self.pin_budget;
         let mut tenants: Vec<_> = self.tenants.iter().map(|limits| limits.tenant).collect();
         tenants.sort_unstable();
         if let Some(twice) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
-            return invalid("tenants", format!("tenant {} twice", twice[0].0), "each tenant once".into());
+            return Err(PoolError::config(
+                "tenants",
+                format!("tenant {} twice", twice[0].0),
+                "each tenant once",
+            ));
         }
         if tenants.len() > Self::MAX_TENANTS {
             let most = format!("at most {} tenants with limits", Self::MAX_TENANTS);
-            return invalid("tenants", tenants.len().to_string(), most);
+            return Err(PoolError::config("tenants", tenants.len(), most));
         }
-        for limits in &self.tenants {
-            reserved = reserved.saturating_add(limits.floor);
-            if let Some(ceiling) = limits.ceiling.filter(|&ceiling| ceiling < limits.floor) {
-                let at_least = format!("at least the floor of tenant {}, {}", limits.tenant.0, limits.floor);
-                return invalid("ceiling", ceiling.to_string(), at_least);
+        let mut reserved = self.pin_budget;
+        for &TenantLimits { tenant, floor, ceiling } in &self.tenants {
+            reserved = reserved.saturating_add(floor);
+            if let Some(ceiling) = ceiling.filter(|&ceiling| ceiling < floor) {
+                let at_least = format!("at least the floor of tenant {}, {floor}", tenant.0);
+                return Err(PoolError::config("ceiling", ceiling, at_least));
             }
         }
         if reserved > usable {
             let most = format!("at most the pool's {usable} usable blocks");
-            return invalid("pin_budget + floors", reserved.to_string(), most);
+            return Err(PoolError::config("pin_budget + floors", reserved, most));
         }
         Ok(())
     }
@@ -269,24 +275,24 @@ pub struct RetentionStats {
     pub expired: u64,
 }
 
-/// The retention of an evictor, as the pool drives it.
+/// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods, of one block.
 pub trait Retain {
-    /// Says something of `block`, which has a content, held here or in use.
+    /// Says something of `block`, held here or in use; ignored if it has no content.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for a time to live before any [`Self::advance_time`].
+    /// [`PoolError::InvalidConfig`] for a time to live that is not a number of seconds, or before any [`Self::advance_time`].
     fn retain(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError>;
 
     /// Says whose `block` is; the first to say it counts.
     fn assign(&mut self, block: BlockId, tenant: TenantId);
 
-    /// Lets time pass; how many retentions ran out. O(log blocks) for each.
+    /// Lets time pass; how many retentions ran out.
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is not a time; then nothing has changed.
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError>;
 
-    /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
+    /// Blocks of `tenant`.
     fn tenant_blocks(&self, tenant: TenantId) -> usize;
 
     /// The latest time that was passed; `None` before any was.

@@ -1,13 +1,13 @@
 //! `Ghosts`: which keys were evicted, exactly, in a bounded memory.
 //!
-//! Owns: the keys, one queue or several of them that share one table (B1 and B2 of ARC), and what a policy wants to know of
-//! a key (`V`). A key is on one queue at most. Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts
-//! the prefix: S3-FIFO loses a fifth of its hits at small sizes by it (`docs/eviction-study.md`).
+//! Owns: the keys, on one queue or several that share a table (B1 and B2 of ARC), and what a policy wants to know of each (`V`).
+//! A key is on one queue at most. Lossy sets would be smaller, but one lost ghost in the middle of a chain cuts the prefix:
+//! S3-FIFO loses a fifth of its hits at small sizes by it (`docs/eviction-study.md`).
 //!
 //! Invariants: every key on a queue is found, nothing else is; no more keys than the capacity.
 //!
-//! Costs: push, take, trim (per key) O(1); 23 bytes per ghost and those of `V`, taken at once. Keys are found by a table that
-//! nobody can choose colliding keys for (`slots`).
+//! Costs: push, take, trim (per key) O(1); 23 bytes per ghost and those of `V`, taken at once. Nobody can choose keys that
+//! collide (`slots`).
 
 use super::slots::Slots;
 use crate::block::{BlockId, MAX_BLOCKS};
@@ -66,12 +66,6 @@ impl<V: Copy + Default> Ghosts<V> {
         Ok(ghosts)
     }
 
-    /// Ghosts of all queues that there can be.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Ghosts on `queue`.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {
@@ -87,30 +81,32 @@ impl<V: Copy + Default> Ghosts<V> {
     /// The queue that `key` is on, and what is known of it.
     #[must_use]
     pub fn find(&self, key: u64) -> Option<(usize, V)> {
-        let ghost = BlockId::new(self.slots.find(&self.keys, key)?);
-        let list = self.queues.list_of(ghost)?;
-        Some((list.checked_sub(1)?, self.values[ghost.index()]))
+        self.known(BlockId::new(self.slots.find(&self.keys, key)?))
+    }
+
+    fn known(&self, ghost: BlockId) -> Option<(usize, V)> {
+        Some((self.queues.list_of(ghost)?.checked_sub(1)?, self.values[ghost.index()]))
     }
 
     /// Takes `key` off its queue.
     pub fn take(&mut self, key: u64) -> Option<(usize, V)> {
         let ghost = BlockId::new(self.slots.remove(&self.keys, key)?);
-        let list = self.queues.remove(ghost)?;
+        let known = self.known(ghost);
+        self.queues.remove(ghost)?;
         self.queues.push_front(UNUSED, ghost);
-        Some((list.checked_sub(1)?, self.values[ghost.index()]))
+        known
     }
 
     /// Puts `key` on `queue` as the newest, off any queue that it was on. If all ghosts are used, the oldest of `queue` makes
-    /// room, or of the first queue that has one. False, and nothing changed, if there is no such queue or no capacity.
+    /// room, or of the first queue with any. False, and nothing changed, if there is no such queue or no capacity.
     pub fn push(&mut self, queue: usize, key: u64, value: V) -> bool {
         if queue >= self.num_queues || self.capacity == 0 {
             return false;
         }
         self.take(key);
         if self.queues.is_empty(UNUSED) {
-            let from =
-                if self.is_empty(queue) { (0..self.num_queues).find(|&q| !self.is_empty(q)) } else { None };
-            self.drop_oldest(from.unwrap_or(queue));
+            let mut queues = std::iter::once(queue).chain(0..self.num_queues);
+            self.drop_oldest(queues.find(|&from| !self.is_empty(from)).unwrap_or(queue));
         }
         let Some(ghost) = self.queues.pop_front(UNUSED) else { return false };
         self.keys[ghost.index()] = key;
@@ -128,8 +124,7 @@ impl<V: Copy + Default> Ghosts<V> {
     /// Whether it was dropped: a queue whose links are broken drops none.
     fn drop_oldest(&mut self, queue: usize) -> bool {
         let oldest = self.queues.front(queue + 1);
-        let key = oldest.and_then(|oldest| self.keys.get(oldest.index()).copied());
-        key.is_some_and(|key| self.take(key).is_some())
+        oldest.is_some_and(|oldest| self.take(self.keys[oldest.index()]).is_some())
     }
 
     /// Forgets all ghosts. O(capacity).
@@ -176,15 +171,15 @@ impl<V: Copy + Default> Ghosts<V> {
             .map(|ghost| (self.keys[ghost.index()], self.values[ghost.index()]))
     }
 
-    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': of `blocks` blocks, every ghost belongs
-    /// to one. Of block 0: the ends of the queues, and how many ghosts there are. O(ghosts per block).
+    /// Whether the links of the ghosts that belong to `block` agree with their neighbours': every ghost belongs to one of `blocks`
+    /// blocks. Of block 0: the ends of the queues, and how many ghosts there are. O(ghosts per block).
     ///
     /// # Errors
     /// The broken invariant.
     pub fn check_block(&self, block: BlockId, blocks: usize) -> Result<(), InvariantViolation> {
         if block.is_null() {
             self.queues.check_block(block)?;
-            let ghosts: usize = (0..=self.num_queues).map(|list| self.queues.len(list)).sum();
+            let ghosts = self.queues.num_linked();
             return ensure(ghosts == self.capacity, "G2 (every ghost is on a queue, or unused)", || {
                 format!("{ghosts} of {} are", self.capacity)
             });
@@ -207,12 +202,10 @@ impl<V: Copy + Default> Ghosts<V> {
         const NAME: &str = "G1 (every ghost on a queue is found, nothing else is)";
         self.queues.check_invariants()?;
         let mut ghosts = 0;
-        for list in 1..=self.num_queues {
-            for ghost in self.queues.iter(list) {
-                let found = self.slots.find(&self.keys, self.keys[ghost.index()]);
-                ensure(found == Some(ghost.get()), NAME, || format!("ghost {ghost} is found as {found:?}"))?;
-                ghosts += 1;
-            }
+        for ghost in (1..=self.num_queues).flat_map(|list| self.queues.iter(list)) {
+            let found = self.slots.find(&self.keys, self.keys[ghost.index()]);
+            ensure(found == Some(ghost.get()), NAME, || format!("ghost {ghost} is found as {found:?}"))?;
+            ghosts += 1;
         }
         let used = self.slots.count();
         let unused = self.queues.len(UNUSED);

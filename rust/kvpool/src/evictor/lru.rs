@@ -1,28 +1,28 @@
 //! LRU: evicts the least recently used block; of one chain the deepest block first.
 //!
 //! Total order: (time of the release that made the block cached-free, deeper first, position in that release). That is
-//! vLLM's order (`free_blocks` of a request's reversed table), stated so that it does not depend on callers passing
-//! their table reversed. A hit removes the block; its next release puts it at the back. A copy of it that is dropped at its
-//! release puts it there too: else what hangs on that content would outlive it.
+//! vLLM's order (`free_blocks` of a request's reversed table), whatever order callers pass their table in. A hit removes the
+//! block; its next release puts it at the back. So does the release of a copy of it that is dropped: else what hangs on that
+//! content would outlive it.
 //!
-//! It knows no parents: that whoever holds a block holds all before it is what keeps a parent behind its children. Pins of planned
+//! It knows no parents: whoever holds a block holds all before it, and this keeps a parent behind its children. Pins of planned
 //! copies hold no such prefix, so a block takes its place when its last holder goes, pinned or not. A parent that is
 //! dropped *by id* under a held child, computed anew by somebody else and released first is evicted first, and no lookup reaches
 //! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!
-//! Cost: O(1) per block, and in a pool no memory of its own: its links are those of the blocks' records; a release that is not already deepest-first is sorted,
-//! O(n log n). LRU is hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
-//! a scan of never-reused prompts larger than the cache flushes it.
+//! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has no memory of its own: its
+//! links are those of the blocks' records. When to use it: [`super::policies::Recency`].
 
 use std::cmp::Reverse;
 
 use super::{Candidate, Evictor};
-use crate::block::{BlockId, MAX_BLOCKS};
+use crate::block::BlockId;
+use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::{Link, Links, List, try_reserve};
+use crate::list::{Link, List};
 use crate::record::{ByBlock, IN_ORDER, Records};
 
-/// Deepest first, as blocks of one release are evicted; of equal depth in the order given.
+/// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
 #[inline]
 pub(crate) fn sort_deepest_first(candidates: &mut [Candidate]) {
     if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
@@ -129,7 +129,7 @@ impl Lru {
     }
 }
 
-/// The least-recently-used policy, by itself. A pool has the same over its records.
+/// The least-recently-used policy, by itself: 9 bytes per block. A pool has the same over its records.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor, LruEvictor};
@@ -144,9 +144,8 @@ impl Lru {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LruEvictor {
-    links: Vec<Link>,
-    /// Front: the next victim.
-    list: List,
+    /// One list; front: the next victim.
+    list: BlockLists,
 }
 
 impl LruEvictor {
@@ -155,9 +154,7 @@ impl LruEvictor {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
-        let mut evictor = Self { links: Vec::new(), list: List::default() };
-        evictor.grow(num_blocks)?;
-        Ok(evictor)
+        Ok(Self { list: BlockLists::new(1, num_blocks)? })
     }
 }
 
@@ -169,12 +166,12 @@ impl Evictor for LruEvictor {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         for candidate in candidates {
-            self.list.push_back(&mut self.links[..], candidate.block);
+            self.list.push_back(0, candidate.block);
         }
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
-        self.list.remove(&mut self.links[..], block)
+        self.list.remove(block).is_some()
     }
 
     fn renew(&mut self, block: BlockId) -> bool {
@@ -182,42 +179,35 @@ impl Evictor for LruEvictor {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        self.list.pop_front(&mut self.links[..])
+        self.list.pop_front(0)
     }
 
     fn len(&self) -> usize {
-        self.list.len()
+        self.list.len(0)
     }
 
     fn contains(&self, block: BlockId) -> bool {
-        !block.is_null() && self.links.link(block.get()).is_some_and(|link| link.is_linked())
+        self.list.list_of(block).is_some()
     }
 
     fn order(&self) -> Vec<BlockId> {
-        self.list.iter(&self.links[..]).collect()
+        self.list.iter(0).collect()
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let num_blocks = num_blocks.clamp(self.links.len().max(1), MAX_BLOCKS);
-        try_reserve(&mut self.links, num_blocks)?;
-        self.links.resize(num_blocks, Link::LOOSE);
-        Ok(())
+        self.list.grow(num_blocks)
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(&self.links[..], block)
+        self.list.check_block(block)
     }
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.list.corrupt(&mut self.links[..], block, what, to)
+        self.list.corrupt(block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        let len = self.list.check_invariants(&self.links[..])?;
-        let linked = self.links.iter().filter(|link| link.is_linked()).count();
-        ensure(linked == len, "L1 (every block in the order is on its list)", || {
-            format!("{linked} say so, {len} are")
-        })
+        self.list.check_invariants()
     }
 }

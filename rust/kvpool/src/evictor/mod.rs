@@ -1,12 +1,10 @@
 //! Evictors: which cached-free block to reuse when no free block is left.
 //!
-//! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else: reference counts, hashes and the free list
-//! belong to others, and [`crate::BlockPool`] is the only caller.
+//! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else; [`crate::BlockPool`] is its only caller.
 //!
-//! Most policies are a [`Policy`], an order with its history, in one file each; [`Closed`] makes an evictor of any of them that
-//! keeps the cache prefix-closed, with [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by
-//! itself and the cheapest. An [`EvictionPolicy`] is one of them by name. The core has few: the crate `kvpool-policies` has
-//! the others, and any crate can.
+//! Most policies are a [`Policy`], an order with its history; [`Closed`] makes a prefix-closed evictor of any of them, with
+//! [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by itself and the cheapest. An
+//! [`EvictionPolicy`] is one of them by name. The core has few, the crate `kvpool-policies` the others, and any crate can.
 
 pub mod closed;
 mod ghosts;
@@ -27,8 +25,7 @@ pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Policy};
 
-/// What orders are made of, for the sister crates that have policies and observers, and for no one else: it may change in any release.
-/// The core's own orders need all of it, so a second copy elsewhere would be the only other way.
+/// What orders are made of, for the sister crates that have policies and observers: it may change in any release.
 #[doc(hidden)]
 pub mod parts {
     pub use super::ghosts::Ghosts;
@@ -50,11 +47,12 @@ pub struct Candidate {
 /// The order in which cached-free blocks are evicted.
 ///
 /// The pool guarantees: blocks are real blocks of the pool; a block is inserted only when its last holder has released it, and
-/// removed or evicted before it is inserted again; no call is re-entered. A planned copy may pin a block that is held here: given
-/// up by [`Evictor::evict`], such a block is no victim, and the next one is asked for.
+/// removed or evicted before it is inserted again; no call is re-entered. If [`Evictor::evict`] gives up a block that a planned
+/// copy pins, it is no victim, and the next one is asked for.
 ///
 /// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no
-/// clocks, no hash-map order, no process seeds). No method may panic, whatever the arguments.
+/// clocks, no hash-map order, no process seeds). No method may panic, whatever the arguments. All but `clear`, `grow`, `order`
+/// and `check_invariants` MUST be O(1) or O(log n) per block.
 pub trait Evictor: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;
@@ -68,13 +66,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
 
     /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.
     ///
-    /// MUST NOT change the order of the other blocks, those apart that waited for it. MUST be O(1) or O(log n).
+    /// MUST NOT change the order of the other blocks, those apart that waited for it.
     fn remove(&mut self, block: BlockId) -> bool;
 
     /// Gives up `block`, because a lookup took it: its content stays. Returns whether it was held. A policy that
     /// [wants history](Self::wants_history) is told of hits on blocks in use too.
-    ///
-    /// MUST be O(1) or O(log n).
     fn hit(&mut self, block: BlockId) -> bool {
         self.remove(block)
     }
@@ -84,13 +80,12 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Learns that `block`, which is in use, has a new content. `parent` is the block with the content before it in its chain,
-    /// if there is one.
+    /// Learns that `block`, which is in use, has a new content, behind that of `parent` if there is one in its chain.
     fn registered(&mut self, _block: BlockId, _content: Content, _parent: Option<BlockId>) {}
 
     /// The block that `block` hangs on: the one with the content before its own. `None` if there was none, or if that content
-    /// is gone. At the release of `block` the pool then looks for another block with it and says so with [`Self::relink`]; so
-    /// it does if the parent never got as far as to hold that content.
+    /// is gone: at the release of `block` the pool then looks for another block with it, as it does if the parent was never
+    /// computed, and says so with [`Self::relink`].
     fn parent(&self, _block: BlockId) -> Option<BlockId> {
         None
     }
@@ -104,9 +99,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     }
 
     /// Learns that a release drops another copy of the content of `block`. Returns whether `block` was held and has been given
-    /// up: the pool then inserts it again, with the blocks of that release.
-    ///
-    /// For orders that are closed by their times alone: what the copy's holder held behind it is newer than `block` is.
+    /// up: the pool then inserts it again, with the blocks of that release. For orders that are closed by their times alone:
+    /// what the copy's holder held behind it is newer than `block` is.
     fn renew(&mut self, _block: BlockId) -> bool {
         false
     }
@@ -126,9 +120,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Gives up the next victim.
-    ///
-    /// MUST return a block whenever it holds one. MUST NOT allocate. MUST be O(1) or O(log n).
+    /// Gives up the next victim. MUST return a block whenever it holds one. MUST NOT allocate.
     fn evict(&mut self) -> Option<BlockId>;
 
     /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
@@ -136,9 +128,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         EvictionCause::Policy
     }
 
-    /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's.
-    ///
-    /// MUST NOT move an access back in time. MAY ignore it, as policies without times do.
+    /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's. MUST NOT move
+    /// an access back in time. MAY ignore it, as policies without times do.
     fn mark_accessed(&mut self, _block: BlockId, _time: f64) {}
 
     /// Number of blocks held.
@@ -149,7 +140,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         self.len() == 0
     }
 
-    /// Whether `block` is held. O(1).
+    /// Whether `block` is held.
     fn contains(&self, block: BlockId) -> bool;
 
     /// The blocks in the order in which they would be evicted if nothing else happened. For tests and tools: O(n).
@@ -162,8 +153,7 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
     /// Checks what is known of one block against its neighbours; for the null block, the ends of its orders and what is counted.
-    /// The scrubber asks it of every block in turn ([`crate::BlockPool::check_block`]): MUST be O(1) or O(log n), MUST NOT allocate
-    /// unless something is broken.
+    /// The scrubber asks it of every block in turn ([`crate::BlockPool::check_block`]). MUST NOT allocate unless something is broken.
     ///
     /// # Errors
     /// The broken invariant.
@@ -171,8 +161,8 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Changes something that is noted of `block` behind the evictor's back: the `what`th thing, to `to`. False if there is no
-    /// such thing, or if it is so already. For tests of the scrubber.
+    /// Changes the `what`th thing that is noted of `block` to `to`, behind the evictor's back. False if there is no such thing,
+    /// or if it is so already. For tests of the scrubber.
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
         false

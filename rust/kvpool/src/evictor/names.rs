@@ -1,7 +1,7 @@
 //! `EvictionPolicy`: a policy that can be had by name.
 //!
-//! Owns: how its evictor is made. A pool's settings name one; which names there are is nobody's business here, for a policy
-//! can come from any crate. The core has three, `kvpool-policies` the others and the list of all.
+//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has three, `kvpool-policies` the others and
+//! the list of all.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
@@ -37,8 +37,8 @@ pub struct EvictionPolicy {
     build: MakeEvictor,
 }
 
-/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`.
-/// Its evictor is [`Closed`] around that very type: no call inside it is looked up at run time.
+/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
+/// [`Closed`] around that very type, so no call inside it is looked up at run time.
 #[macro_export]
 macro_rules! eviction_policy {
     ($name:expr, $new:expr) => {
@@ -66,8 +66,8 @@ impl EvictionPolicy {
     /// Chooses between recency and frequency for itself: see [`super::policies::adaptive`].
     pub const ADAPTIVE: Self = eviction_policy!("adaptive", Adaptive::new);
 
-    /// A policy of a name, with what makes its order alone, if it is one, and what makes its evictor. Both take all their
-    /// memory when they are made, and fail if there is none. [`crate::eviction_policy!`] is shorter.
+    /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take all their memory when they
+    /// are made, and fail if there is none. [`crate::eviction_policy!`] is shorter.
     #[must_use]
     pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
         Self { name, order, build }

@@ -1,9 +1,8 @@
 //! `Policy`: an eviction policy of the literature, as little of it as has to be written.
 //!
 //! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of references, chains, priorities
-//! or tenants: [`super::Closed`] turns it into an [`super::Evictor`] that never gives up what is in use or what cached blocks
-//! depend on, with retention on top. The same code is run by the pool, by `kvpool size` at many capacities, and by the
-//! online advisor on a sample of keys.
+//! or tenants: these are added by [`super::Closed`]. The same code is run by the pool, by `kvpool size` at many capacities, and
+//! by the online advisor on a sample of keys.
 //!
 //! The life of a block, as a policy sees it:
 //!
@@ -56,7 +55,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Takes the next victim out of the order. MUST return a block while any is in the order.
     fn pop(&mut self) -> Option<BlockId>;
 
-    /// Takes `block` out of the order as [`Self::pop`] would, though another may be next. Nothing if it is not in it.
+    /// Takes `block`, if it is in the order, out of it as [`Self::pop`] would, though another may be next.
     fn take(&mut self, block: BlockId);
 
     /// `block`, given up by [`Self::pop`] or [`Self::take`], is in the order again, the next victim of its kind. Its counts
@@ -78,8 +77,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 
-    /// Checks what is known of one block against its neighbours; for the null block, the ends of its orders and what is counted.
-    /// MUST be O(1) or O(log n).
+    /// As [`super::Evictor::check_block`].
     ///
     /// # Errors
     /// The broken invariant.
@@ -87,8 +85,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Changes something that is noted of `block` behind the policy's back: the `what`th thing, to `to`. False if there is no such
-    /// thing, or if it is so already. For tests of the scrubber.
+    /// As [`super::Evictor::corrupt`].
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, _block: BlockId, _what: usize, _to: u32) -> bool {
         false

@@ -1,9 +1,7 @@
 //! `Slots`: finds numbers by their keys, where the keys are an array of somebody else's.
 //!
-//! Owns: which number has which key, in a table of numbers. Numbers start at 1 and are indices of the owner's array of keys,
-//! which is passed to every call: the same array, changed only where a number is not in the table.
-//!
-//! Invariant: a number is found by its key exactly if it was inserted and not removed since.
+//! Owns: a table of numbers from 1 on, which are indices of the owner's array of keys. That is passed to every call: the same
+//! array, changed only where a number is not in the table. A number is found by its key exactly if it is in the table.
 //!
 //! Costs: all operations O(1); 6 bytes per number, taken by [`Slots::reserve`] alone. Open addressing with linear probes and
 //! backward-shift deletion, so it never fills with tombstones; at most two thirds of the slots are used. Where a key goes

@@ -1,7 +1,7 @@
 //! What is said of a request: ranges of its tokens, whose it is, and whether it is a scan; and which blocks that concerns.
 //!
-//! Owns: what was said of a request, in token ranges that do not overlap, and what it comes to at a time. It is kept with the
-//! request; [`super::retention`] says when it takes effect.
+//! Owns: what was said, in token ranges that do not overlap, and what it comes to at a time. It is kept with the request;
+//! [`super::retention`] says when it takes effect.
 //!
 //! The rules:
 //! - A block belongs to a range if its *last* token does: a block is matched whole, so whoever reuses it reuses its last token.
@@ -18,7 +18,7 @@ use super::request::Request;
 use crate::error::PoolError;
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
-use crate::retention::{Hint, HintReport, Keep, Retention, TenantId, Then, Ttl};
+use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
 
 /// What is said of a range of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,11 +125,6 @@ impl Hints {
         hints
     }
 
-    /// Nothing but whose the request is.
-    pub(super) fn of_tenant(tenant: TenantId) -> Self {
-        Self { tenant: Some(tenant), ..Self::default() }
-    }
-
     /// What is said later of the same request.
     pub(super) fn extend(&mut self, later: &Self) {
         self.tenant = later.tenant.or(self.tenant);
@@ -163,26 +158,22 @@ impl Hints {
         scope: Scope,
         mut each: impl FnMut(Range<usize>, Retention) -> Result<(), PoolError>,
     ) -> Result<(), PoolError> {
-        let no_cache = self.no_cache && scope == Scope::All;
-        let unsaid = |from: usize, to: usize, each: &mut dyn FnMut(_, _) -> _| {
-            let from = from.max(own_from);
-            if no_cache && from < to { each(from..to, Retention::END_OF_LIFE) } else { Ok(()) }
-        };
-        let mut at = positions.start;
-        for span in &self.spans {
-            let from = (span.start / block_size).clamp(at, positions.end.max(at));
-            let to = (span.end / block_size).clamp(from, positions.end.max(from));
-            if from == to {
-                continue;
+        let Range { start: mut at, end } = positions;
+        for span in self.spans.iter().map(Some).chain([None]) {
+            // Behind the last span there is one more stretch of which none says anything.
+            let tokens = span.map_or([usize::MAX; 2], |span| [span.start, span.end]);
+            let [from, to] = tokens.map(|token| (token / block_size).clamp(at, end.max(at)));
+            let unsaid = at.max(own_from)..from;
+            if self.no_cache && scope == Scope::All && !unsaid.is_empty() {
+                each(unsaid, Retention::END_OF_LIFE)?;
             }
-            unsaid(at, from, &mut each)?;
-            let said = span.at(now).filter(|said| scope == Scope::All || said.keep == Keep::Demoted);
-            if let Some(retention) = said {
-                each(from..to, retention)?;
+            let said = span.and_then(|span| span.at(now)).filter(|_| from < to);
+            if let Some(said) = said.filter(|said| scope == Scope::All || said.keep == Keep::Demoted) {
+                each(from..to, said)?;
             }
             at = to;
         }
-        unsaid(at, positions.end, &mut each)
+        Ok(())
     }
 
     /// Hints of a request take effect on the blocks at some positions of its table, as far as these are registered.
@@ -230,10 +221,11 @@ impl Hints {
             }
             // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end.
             for hash in hashes[cached].iter().rev() {
-                let (idle, held): (Vec<_>, Vec<_>) =
-                    pool.copies(hash).into_iter().partition(|&copy| pool.ref_count(copy) == Some(0));
-                held.iter().for_each(|_| report.count(Hint::Ignored));
-                report.add(pool.retain(&idle, retention)?);
+                let mut copies = pool.copies(hash);
+                let all = copies.len();
+                copies.retain(|&copy| pool.ref_count(copy) == Some(0));
+                report.ignored += all - copies.len();
+                report.add(pool.retain(&copies, retention)?);
             }
             Ok(())
         })?;

@@ -1,15 +1,15 @@
-//! Hints by request, token range and hash chain: the retention half of [`CacheManager`]. What a hint is worth, and in which
-//! order blocks are evicted, is stated in [`crate::retention`]; what a range means for blocks, in [`super::hints`].
+//! Hints by request, token range and hash chain: the retention half of [`CacheManager`]. [`crate::retention`] says what a hint is
+//! worth, [`super::hints`] which blocks a range is of.
 //!
-//! Owns: when what was said of a request reaches its blocks. A hint is kept with its request. It takes effect on the blocks that
-//! are registered now, and on every later one when [`CacheManager::commit`] registers it; so it survives preemption, swaps and
-//! truncation (ranges stay where they are, by token), and a fork starts with its parent's.
+//! Owns: when what was said of a request reaches its blocks. It takes effect on the blocks that are registered now, and on every
+//! later one when [`CacheManager::commit`] registers it. It is kept with the request: it survives preemption, swaps and truncation
+//! (ranges stay where they are, by token), and a fork starts with its parent's.
 //!
 //! The rules:
 //! - Ranges reach all blocks of a request, hits included. Tenant and `no_cache` reach only what the request registered itself
-//!   (or a fork of it): what it hit is somebody else's, and stays as it is.
-//! - An end of life reaches blocks that nobody else holds, when it is said, when they are registered, and when the request is
-//!   released. A later hit ends it: the hint was wrong.
+//!   (or a fork of it): what it hit is somebody else's.
+//! - An end of life reaches blocks that nobody else holds: when it is said, when they are registered, and when the request is
+//!   released.
 //!
 //! Hints never fail a request: behind the checks of the call that gives them, only a poisoned pool refuses.
 //!
@@ -23,7 +23,7 @@ use super::request::{RequestId, RequestRef, RequestState};
 use super::{Admission, CacheManager};
 use crate::error::PoolError;
 use crate::hash::HashCursor;
-use crate::retention::{HintReport, RetentionStats, TenantId};
+use crate::retention::{HintReport, RetentionStats, TenantId, no_clock};
 
 impl CacheManager {
     /// [`Self::admit`], with what is known of the request.
@@ -63,11 +63,10 @@ impl CacheManager {
         cursor: HashCursor,
         hints: &RequestHints,
     ) -> Result<Admission, Refused> {
-        let hints = match self.check_hints(hints) {
-            Ok(hints) => hints,
-            Err(error) => return Err(Refused { error, cursor: Box::new(cursor) }),
-        };
-        self.admit_hinted(id.into(), cursor, hints)
+        match self.check_hints(hints) {
+            Ok(hints) => self.admit_hinted(id.into(), cursor, hints),
+            Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
+        }
     }
 
     /// What is kept of hints that are sound.
@@ -88,22 +87,20 @@ impl CacheManager {
     fn check_retention(&self, operation: &'static str) -> Result<(), ManagerError> {
         self.check_poison()?;
         if !self.tiers.device().has_retention() {
-            return Err(ManagerError::Pool(PoolError::NoRetention { operation }));
+            return Err(PoolError::NoRetention { operation }.into());
         }
         Ok(())
     }
 
     fn check_ranges(&self, ranges: &[RetentionRange]) -> Result<(), ManagerError> {
-        let invalid = |field, value: String, expected: &str| {
-            Err(ManagerError::Pool(PoolError::config(field, value, expected)))
-        };
         for range in ranges {
             if let Some(end) = range.end.filter(|&end| end <= range.start) {
-                return invalid("range", format!("{}..{end}", range.start), "a start before its end");
+                let found = format!("{}..{end}", range.start);
+                return Err(PoolError::config("range", found, "a start before its end").into());
             }
             range.retention.check()?;
             if range.retention.ttl.is_some() && self.now().is_none() {
-                return invalid("ttl", "a time to live".into(), "a clock: call advance_time(now) first");
+                return Err(no_clock().into());
             }
         }
         Ok(())
@@ -111,28 +108,35 @@ impl CacheManager {
 
     /// Hints of the request in `slot` take effect on positions of its table.
     pub(super) fn apply_hints(&mut self, slot: usize, positions: Range<usize>) -> Result<(), ManagerError> {
-        self.apply_scope(slot, positions, Scope::All)
+        self.apply(slot, None, positions, Scope::All).map(drop)
     }
 
     /// Ends of life that were said of a request, once more: others may have let go of its blocks.
     pub(super) fn apply_ends(&mut self, slot: usize) -> Result<(), ManagerError> {
-        self.apply_scope(slot, 0..usize::MAX, Scope::Ends)
+        self.apply(slot, None, 0..usize::MAX, Scope::Ends).map(drop)
     }
 
-    fn apply_scope(
+    /// Hints, `said` or those of the request in `slot`, take effect on positions of its table.
+    fn apply(
         &mut self,
         slot: usize,
+        said: Option<&Hints>,
         positions: Range<usize>,
         scope: Scope,
-    ) -> Result<(), ManagerError> {
-        let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else {
-            return Err(super::lost_slot());
-        };
-        if let Some(hints) = &request.hints {
-            let report = hints.apply(request, self.tiers.device_mut(), positions, scope)?;
-            self.stats.hints.add(report);
-        }
-        Ok(())
+    ) -> Result<HintReport, ManagerError> {
+        let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let Some(hints) = said.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
+        let report = hints.apply(request, self.tiers.device_mut(), positions, scope)?;
+        self.stats.hints.add(report);
+        Ok(report)
+    }
+
+    /// More is said of the request in `slot`: it takes effect now, and on what is registered later.
+    fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
+        let report = self.apply(slot, Some(said), 0..usize::MAX, Scope::All)?;
+        let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(super::lost_slot)?;
+        request.hints.get_or_insert_default().extend(said);
+        Ok(report)
     }
 
     /// Says how long ranges of a request's tokens are worth keeping: of its registered blocks now, and of the others when they
@@ -149,14 +153,7 @@ impl CacheManager {
         self.check_retention("retain blocks")?;
         let slot = self.slot(id.into())?;
         self.check_ranges(ranges)?;
-        let new = Hints::of(ranges, self.now());
-        let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
-            return Err(super::lost_slot());
-        };
-        let report = new.apply(request, self.tiers.device_mut(), 0..usize::MAX, Scope::All)?;
-        request.hints.get_or_insert_default().extend(&new);
-        self.stats.hints.add(report);
-        Ok(report)
+        self.say(slot, &Hints::of(ranges, self.now()))
     }
 
     /// Says whose a request is: the blocks that it registered and registers itself count towards the tenant's limits, unless
@@ -171,18 +168,13 @@ impl CacheManager {
     ) -> Result<(), ManagerError> {
         self.check_retention("assign tenants")?;
         let slot = self.slot(id.into())?;
-        let Some(request) = self.requests.get_mut(slot).and_then(Option::as_mut) else {
-            return Err(super::lost_slot());
-        };
-        let only = Hints::of_tenant(tenant);
-        request.hints.get_or_insert_default().extend(&only);
-        only.apply(request, self.tiers.device_mut(), 0..usize::MAX, Scope::All)?;
-        Ok(())
+        let said = RequestHints { tenant: Some(tenant), ..RequestHints::default() };
+        self.say(slot, &Hints::new(&said, None)).map(drop)
     }
 
     /// Says that a request's tokens from `start_token` on will not be used again: a branch that was dropped, reasoning that the
-    /// next turn leaves out. Blocks that nobody else holds are first in line as soon as they are released; the others, if nobody
-    /// else holds them when the request is released. The request goes on as before. O(blocks from there).
+    /// next turn leaves out. Blocks that nobody else holds then, or when the request is released, are first in line as soon as
+    /// they are released. The request goes on as before. O(blocks from there).
     ///
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`PoolError::NoRetention`].
@@ -195,8 +187,8 @@ impl CacheManager {
     }
 
     /// [`Self::release`]; with `end_of_life`, its session has ended: its registered blocks that nobody else holds are demoted
-    /// at once. What other cached blocks hang on waits for them, so a shared system prompt goes last, and a hit brings it back.
-    /// Of a request that is preempted or swapped out it is the cached content that is demoted. O(blocks).
+    /// at once; of a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for
+    /// them, so a shared system prompt goes last, and a hit brings it back. O(blocks).
     ///
     /// # Errors
     /// As [`Self::release`]; [`PoolError::NoRetention`] with `end_of_life`.
@@ -213,16 +205,14 @@ impl CacheManager {
             self.check_retention("end a session")?;
             self.releasable(id)?;
             let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
-            let Some(request) = self.requests.get(slot).and_then(Option::as_ref) else {
-                return Err(super::lost_slot());
-            };
-            let pool = self.tiers.device_mut();
+            let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+            let (cursor, pool) = (&request.sequence.cursor, self.tiers.device_mut());
             if request.state == RequestState::Running {
-                report = end.apply(request, pool, 0..usize::MAX, Scope::All)?;
-            } else if request.sequence.cursor.epoch() == pool.epoch() {
-                report = end.apply_to_chain(pool, &request.sequence.cursor)?;
+                report = self.apply(slot, Some(&end), 0..usize::MAX, Scope::All)?;
+            } else if cursor.epoch() == pool.epoch() {
+                report = end.apply_to_chain(pool, cursor)?;
+                self.stats.hints.add(report);
             }
-            self.stats.hints.add(report);
         }
         self.release(id, after_step)?;
         Ok(report)

@@ -8,8 +8,8 @@ use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
 
 impl BlockPool {
-    /// Says how long blocks are worth keeping, by id; they may be held or cached-free. Blocks without a content are ignored,
-    /// and so is an end of life ([`Keep::Demoted`]) of a block that several hold: what others use is not yours to end.
+    /// Says how long blocks, held or cached-free, are worth keeping. Blocks without a content are ignored, and so is an end of
+    /// life ([`Keep::Demoted`]) of a block that several hold: what others use is not yours to end.
     /// O(1) per block, O(log blocks) with a time to live.
     ///
     /// ```
@@ -27,13 +27,9 @@ impl BlockPool {
     /// [`PoolError::NoRetention`]; unknown ids; [`PoolError::InvalidConfig`] for a time to live that is not a number of
     /// seconds, or that is given before any [`Self::advance_time`].
     pub fn retain(&mut self, blocks: &[BlockId], retention: Retention) -> Result<HintReport, PoolError> {
-        self.check_poison()?;
-        for &block in blocks {
-            check_id(block, self.num_blocks(), "retained")?;
-        }
-        let Some(retainer) = self.order.retention_mut() else {
-            return Err(PoolError::NoRetention { operation: "retain blocks" });
-        };
+        self.check_named(blocks, "retained")?;
+        let retainer =
+            self.order.retention_mut().ok_or(PoolError::NoRetention { operation: "retain blocks" })?;
         let mut report = HintReport::default();
         for &block in blocks {
             // A fence is no holder: whoever released the block has no say any more.
@@ -47,16 +43,13 @@ impl BlockPool {
         Ok(report)
     }
 
-    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is cached. A block that is
-    /// somebody's already stays so; blocks without a content, and tenants without limits, are ignored. O(1) per block.
+    /// Says whose blocks are: they count towards the limits of `tenant` as long as their content is cached. The first to say it
+    /// counts; blocks without a content, and tenants without limits, are ignored. O(1) per block.
     ///
     /// # Errors
     /// [`PoolError::NoRetention`]; unknown ids.
     pub fn assign_tenant(&mut self, blocks: &[BlockId], tenant: TenantId) -> Result<(), PoolError> {
-        self.check_poison()?;
-        for &block in blocks {
-            check_id(block, self.num_blocks(), "assigned to a tenant")?;
-        }
+        self.check_named(blocks, "assigned to a tenant")?;
         let retainer = self.retainer("assign tenants")?;
         for &block in blocks {
             retainer.assign(block, tenant);
@@ -100,6 +93,11 @@ impl BlockPool {
     #[must_use]
     pub fn retention_time(&self) -> Option<f64> {
         self.order.retention()?.now()
+    }
+
+    fn check_named(&self, blocks: &[BlockId], operation: &'static str) -> Result<(), PoolError> {
+        self.check_poison()?;
+        blocks.iter().try_for_each(|&block| check_id(block, self.num_blocks(), operation))
     }
 
     fn retainer(&mut self, operation: &'static str) -> Result<&mut dyn Retain, PoolError> {

@@ -56,8 +56,18 @@ impl S3Fifo {
         Ok(policy)
     }
 
+    fn state(&self, block: BlockId) -> State {
+        self.states.get(block.index()).copied().unwrap_or_default()
+    }
+
+    fn set_state(&mut self, block: BlockId, in_main: bool, hits: u8) {
+        if let Some(state) = self.states.get_mut(block.index()) {
+            *state = State { in_main, hits };
+        }
+    }
+
     fn queue_of(&self, block: BlockId) -> usize {
-        if self.states.get(block.index()).is_some_and(|state| state.in_main) { MAIN } else { SMALL }
+        if self.state(block).in_main { MAIN } else { SMALL }
     }
 }
 
@@ -69,15 +79,12 @@ impl Policy for S3Fifo {
     fn admit(&mut self, block: BlockId, content: Content) {
         self.lists.remove(block);
         let in_main = self.ghosts.take(content.key).is_some();
-        if let Some(state) = self.states.get_mut(block.index()) {
-            *state = State { in_main, hits: 0 };
-        }
+        self.set_state(block, in_main, 0);
     }
 
     fn hit(&mut self, block: BlockId) {
-        if let Some(state) = self.states.get_mut(block.index()) {
-            state.hits = MOST.min(state.hits + 1);
-        }
+        let State { in_main, hits } = self.state(block);
+        self.set_state(block, in_main, MOST.min(hits + 1));
     }
 
     fn release(&mut self, block: BlockId) {
@@ -88,11 +95,11 @@ impl Policy for S3Fifo {
         loop {
             let from_small = self.lists.len(SMALL) >= self.small || self.lists.is_empty(MAIN);
             let block = self.lists.pop_front(if from_small { SMALL } else { MAIN })?;
-            let state = self.states.get_mut(block.index())?;
-            if state.hits == 0 {
+            let State { hits, .. } = self.state(block);
+            if hits == 0 {
                 return Some(block);
             }
-            *state = State { in_main: true, hits: if from_small { 0 } else { state.hits - 1 } };
+            self.set_state(block, true, if from_small { 0 } else { hits - 1 });
             self.lists.push_back(MAIN, block);
         }
     }
@@ -114,9 +121,7 @@ impl Policy for S3Fifo {
 
     fn forget(&mut self, block: BlockId) {
         self.lists.remove(block);
-        if let Some(state) = self.states.get_mut(block.index()) {
-            *state = State::default();
-        }
+        self.set_state(block, false, 0);
     }
 
     fn clear(&mut self) {
@@ -139,12 +144,11 @@ impl Policy for S3Fifo {
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.lists.check_block(block)?;
         self.ghosts.check_block(block, self.states.len())?;
-        let list = self.lists.list_of(block);
-        ensure(
-            list.is_none_or(|list| list == self.queue_of(block)),
-            "S3 (a block is on the queue that it belongs to)",
-            || format!("{block:?} is on list {list:?}"),
-        )
+        let (list, state) = (self.lists.list_of(block), self.state(block));
+        let sound = list.is_none_or(|list| list == self.queue_of(block)) && state.hits <= MOST;
+        ensure(sound, "S3 (a block is on the queue that it belongs to, its count in range)", || {
+            format!("{block:?} is on list {list:?}: {state:?}")
+        })
     }
 
     #[cfg(feature = "fault-injection")]
@@ -156,17 +160,8 @@ impl Policy for S3Fifo {
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "S3 (a block is on the queue that it belongs to, its count in range)";
         self.lists.check_invariants()?;
         self.ghosts.check_invariants()?;
-        for list in [SMALL, MAIN] {
-            for block in self.lists.iter(list) {
-                let state = self.states[block.index()];
-                ensure(self.queue_of(block) == list && state.hits <= MOST, NAME, || {
-                    format!("block {block} is on queue {list}: {state:?}")
-                })?;
-            }
-        }
-        Ok(())
+        (0..self.states.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))
     }
 }

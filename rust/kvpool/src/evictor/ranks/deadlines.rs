@@ -1,7 +1,6 @@
-//! `Deadlines`: when the retention of which block runs out.
+//! `Deadlines`: when the retention of which block runs out, in an indexed binary heap.
 //!
-//! Owns: one deadline per block at most, in an indexed binary heap: what has been ended is not in it, so that its size is the
-//! number of times to live that are running.
+//! Owns: one deadline per block at most. What has ended is not in the heap, so its size is the number of times to live that run.
 //!
 //! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
@@ -28,9 +27,9 @@ pub(super) struct Deadlines {
 
 impl Deadlines {
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let num_blocks = num_blocks.max(self.places.len());
         try_reserve(&mut self.heap, num_blocks)?;
         try_reserve(&mut self.places, num_blocks)?;
-        let num_blocks = num_blocks.max(self.places.len());
         self.places.resize(num_blocks, OUT);
         Ok(())
     }
@@ -49,23 +48,16 @@ impl Deadlines {
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
     }
 
-    /// Sets the deadline of `block`, which is one of the pool's, in place of any that it had. One beyond all numbers is the largest
-    /// of them.
+    /// Sets the deadline of `block` in place of any that it had. One beyond all numbers is the largest of them.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
         let key = key_of(deadline.min(f64::MAX));
-        match self.places.get(block.index()) {
-            None => {}
-            Some(&OUT) => {
-                self.places[block.index()] = self.heap.len() as u32;
-                self.heap.push((key, block.get()));
-                self.sift_up(self.heap.len() - 1);
-            }
-            Some(_) => {
-                let Some(place) = self.place(block) else { return };
-                self.heap[place].0 = key;
-                self.sift_up(place);
-                self.sift_down(place);
-            }
+        if let Some(place) = self.places.get_mut(block.index()).filter(|place| **place == OUT) {
+            *place = self.heap.len() as u32;
+            self.heap.push((key, block.get()));
+        }
+        if let Some(place) = self.place(block) {
+            self.heap[place].0 = key;
+            self.sift(place);
         }
     }
 
@@ -73,23 +65,12 @@ impl Deadlines {
     pub(super) fn end(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block) else { return false };
         self.places[block.index()] = OUT;
-        let last = self.heap.len() - 1;
-        self.heap.swap(place, last);
-        self.heap.pop();
-        if place < last {
+        self.heap.swap_remove(place);
+        if place < self.heap.len() {
             self.note(place);
-            self.sift_up(place);
-            self.sift_down(place);
+            self.sift(place);
         }
         true
-    }
-
-    /// Notes the place of the block that is there.
-    fn note(&mut self, place: usize) {
-        let block = self.heap[place].1;
-        if let Some(slot) = self.places.get_mut(block as usize) {
-            *slot = place as u32;
-        }
     }
 
     /// Takes a block whose deadline is `now` or before.
@@ -104,16 +85,22 @@ impl Deadlines {
         self.places.fill(OUT);
     }
 
-    fn sift_up(&mut self, mut at: usize) {
+    /// Notes the place of the block that is there.
+    fn note(&mut self, place: usize) {
+        let block = self.heap[place].1;
+        if let Some(slot) = self.places.get_mut(block as usize) {
+            *slot = place as u32;
+        }
+    }
+
+    /// Moves what is at a place up or down, to where it belongs.
+    fn sift(&mut self, mut at: usize) {
         while at > 0 && self.heap[at] < self.heap[(at - 1) / 2] {
             self.swap(at, (at - 1) / 2);
             at = (at - 1) / 2;
         }
-    }
-
-    fn sift_down(&mut self, mut at: usize) {
         loop {
-            let children = (2 * at + 1)..(2 * at + 3).min(self.heap.len()).max(2 * at + 1);
+            let children = 2 * at + 1..self.heap.len().min(2 * at + 3);
             let Some(least) = children.min_by_key(|&child| self.heap[child]) else { return };
             if self.heap[at] <= self.heap[least] {
                 return;
@@ -129,25 +116,19 @@ impl Deadlines {
         self.note(b);
     }
 
-    /// R3 for one block. O(1).
+    /// R3 for one block; checked of every block, it is R3. O(1).
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let Some(&noted) = self.places.get(block.index()) else { return Ok(()) };
-        let sound = match self.place(block) {
-            None => noted == OUT,
-            Some(place) => {
-                let parent = place.saturating_sub(1) / 2;
-                let children = [2 * place + 1, 2 * place + 2];
-                self.heap[parent] <= self.heap[place]
-                    && children
-                        .iter()
-                        .filter_map(|&at| self.heap.get(at))
-                        .all(|child| self.heap[place] <= *child)
-            }
-        };
+        let sound = self.place(block).map_or(noted == OUT, |place| {
+            let mut children = (2 * place + 1..2 * place + 3).filter_map(|at| self.heap.get(at));
+            self.heap[place.saturating_sub(1) / 2] <= self.heap[place]
+                && children.all(|child| self.heap[place] <= *child)
+        });
         // And the place of that number, so that every place is looked at, too: there are no more than blocks.
         let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
         let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
-        ensure(sound && known, "R3 (deadlines are a heap, and know their places)", || {
+        let fits = self.heap.len() <= self.places.len();
+        ensure(sound && known && fits, "R3 (deadlines are a heap, and know their places)", || {
             format!("{block:?} is noted at {noted}, {at:?} is at the place of that number")
         })
     }
@@ -155,23 +136,8 @@ impl Deadlines {
     /// Changes the place of a block behind the heap's back.
     #[cfg(feature = "fault-injection")]
     pub(super) fn corrupt(&mut self, block: BlockId, to: u32) -> bool {
-        let noted = self.contains(block);
-        let slot = self.places.get_mut(block.index()).filter(|_| noted);
+        let slot = self.places.get_mut(block.index()).filter(|slot| **slot != OUT);
         slot.is_some_and(|slot| std::mem::replace(slot, to) != to)
-    }
-
-    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "R3 (deadlines are a heap, and know their places)";
-        for (place, &(_, block)) in self.heap.iter().enumerate() {
-            let parent = place.saturating_sub(1) / 2;
-            let sound = self.heap[parent] <= self.heap[place]
-                && self.places.get(block as usize) == Some(&(place as u32));
-            ensure(sound, NAME, || format!("block {block} at place {place}"))?;
-        }
-        let placed = self.places.iter().filter(|&&place| place != OUT).count();
-        ensure(placed == self.heap.len(), NAME, || {
-            format!("{placed} placed, {} in the heap", self.heap.len())
-        })
     }
 }
 
@@ -202,6 +168,10 @@ mod tests {
         ]
     }
 
+    fn check(deadlines: &Deadlines) -> Result<(), InvariantViolation> {
+        (0..BLOCKS).try_for_each(|block| deadlines.check_block(BlockId::new(block)))
+    }
+
     proptest! {
         /// Against a map: what is due comes earliest first, of equal times the lower id, and what was ended never.
         #[test]
@@ -230,7 +200,7 @@ mod tests {
                         prop_assert_eq!(found, expected);
                     }
                 }
-                deadlines.check_invariants().map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+                check(&deadlines).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
                 prop_assert_eq!(deadlines.len(), model.len());
             }
             for block in (0..BLOCKS).map(BlockId::new) {
@@ -249,6 +219,6 @@ mod tests {
         deadlines.set(BlockId::new(1), 0.0);
         deadlines.clear();
         assert!(deadlines.pop_due(f64::MAX).is_none() && !deadlines.contains(BlockId::new(1)));
-        assert!(deadlines.check_invariants().is_ok());
+        assert!(check(&deadlines).is_ok());
     }
 }

@@ -1,19 +1,23 @@
 //! `Ranks`: a policy's order with retention around it.
 //!
-//! Owns: the rank of every block, and the lists of those that are not left to the policy. Which rank goes first is stated in
-//! [`crate::retention`]; whether a victim may go at all is [`crate::evictor::Closed`]'s to say.
+//! Owns: the rank of every block, and the lists of those that are not left to the policy. [`crate::retention`] says which rank goes
+//! first, [`crate::evictor::Closed`] whether a victim may go at all.
 //!
-//! Invariants, recounted by [`Ranks::check_invariants`]:
+//! Without retention the arrays are empty: every block is of normal rank, so the policy has it, and nobody's.
+//!
+//! Invariants, recounted by [`Ranks::check_invariants`] and [`Ranks::check_block`] of every block:
 //! - R1: a block of normal rank is with the policy, or set aside for its tenant; of any other rank on that rank's list or on
 //!   none (in use, or given up by [`Ranks::pop`] and not yet back).
 //! - R2: tenants' blocks are counted; R3: deadlines are a heap.
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
-//! Costs: without retention one branch per call. With it O(1); a block under its tenant's floor is set aside once for each
-//! time that it was put in the order, so that is O(1) amortized.
+//! Costs: without retention one branch per call. With it O(1), and O(log blocks) for deadlines: a block under its tenant's floor
+//! is set aside once for each time that it was put in the order.
 
 mod deadlines;
 mod tenants;
+
+use std::ops::Range;
 
 use deadlines::Deadlines;
 use tenants::{NOBODY, Tenants};
@@ -25,6 +29,7 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
 use crate::retention::{
     EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, Then, Ttl,
+    no_clock,
 };
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
@@ -61,248 +66,285 @@ impl Entry {
     }
 }
 
+/// The order of a policy, with retention if it was asked for.
 #[derive(Clone, Debug)]
-struct Retained {
+pub(super) struct Ranks<P> {
+    pub(super) policy: P,
+    pub(super) has_retention: bool,
+    /// By block.
     entries: Vec<Entry>,
     lists: BlockLists,
     /// Bit by rank: its list has blocks.
     filled: u128,
     deadlines: Deadlines,
-    tenants: Option<Tenants>,
+    tenants: Tenants,
     pin_budget: usize,
     /// Blocks by rank, held ones included.
     counts: [u32; NUM_RANKS],
-    now: Option<f64>,
+    /// The latest time.
+    pub(super) now: Option<f64>,
     expired: u64,
-    /// Of the block popped last.
-    cause: EvictionCause,
-}
-
-/// The order of a policy, with retention if it was asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct Ranks<P> {
-    policy: P,
-    retained: Option<Box<Retained>>,
+    /// Why the block popped last was next.
+    pub(super) cause: EvictionCause,
 }
 
 impl<P: Policy> Ranks<P> {
-    /// The order of `policy`, for blocks `1..num_blocks`.
-    ///
-    /// # Errors
-    /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
-    pub(crate) fn new(
+    pub(super) fn new(
         policy: P,
         num_blocks: usize,
         config: Option<&RetentionConfig>,
     ) -> Result<Self, PoolError> {
-        let retained = match config {
-            None => None,
-            Some(config) => {
-                config.check(num_blocks.saturating_sub(1))?;
-                Some(Box::new(Retained {
-                    entries: Vec::new(),
-                    lists: BlockLists::new(NUM_RANKS, num_blocks)?,
-                    filled: 0,
-                    deadlines: Deadlines::default(),
-                    tenants: Tenants::new(config, num_blocks)?,
-                    pin_budget: config.pin_budget,
-                    counts: [0; NUM_RANKS],
-                    now: None,
-                    expired: 0,
-                    cause: EvictionCause::Policy,
-                }))
-            }
+        let (has_retention, none) = (config.is_some(), RetentionConfig::default());
+        let config = config.unwrap_or(&none);
+        config.check(num_blocks.saturating_sub(1))?;
+        let mut ranks = Self {
+            policy,
+            has_retention,
+            entries: Vec::new(),
+            lists: BlockLists::new(if has_retention { NUM_RANKS } else { 0 }, 0)?,
+            filled: 0,
+            deadlines: Deadlines::default(),
+            tenants: Tenants::new(config.tenants.clone())?,
+            pin_budget: config.pin_budget,
+            counts: [0; NUM_RANKS],
+            now: None,
+            expired: 0,
+            cause: EvictionCause::Policy,
         };
-        let mut ranks = Self { policy, retained };
         ranks.grow(num_blocks)?;
         Ok(ranks)
     }
 
-    /// The policy.
-    pub(crate) const fn policy(&self) -> &P {
-        &self.policy
-    }
-
-    /// Whether retention was asked for.
-    pub(crate) const fn has_retention(&self) -> bool {
-        self.retained.is_some()
-    }
-
-    pub(crate) fn admit(&mut self, block: BlockId, content: Content) {
-        if let Some(retained) = &mut self.retained {
-            retained.count_rank(NORMAL, true);
-        }
-        self.policy.admit(block, content);
-    }
-
-    pub(crate) fn hit(&mut self, block: BlockId, content: Content) {
-        if let Some(retained) = &mut self.retained {
-            let entry = retained.entry(block);
-            retained.set_expired(block, false);
-            let mut spared = None;
-            if let Some(tenants) = &mut retained.tenants {
-                let was_idle = tenants.idle.remove(block).is_some();
-                if tenants.unshelter(block) {
-                    if entry.rank == NORMAL {
-                        self.policy.unpop(block);
-                    }
-                } else if was_idle {
-                    spared = tenants.spare_another(entry.tenant);
-                }
-            }
-            if entry.idle_ttl >= 0.0 {
-                retained.deadlines.end(block);
-            }
-            match entry.rank {
-                NORMAL => {}
-                DEMOTED => {
-                    retained.take(block);
-                    retained.set_rank(block, NORMAL);
-                    self.policy.admit(block, content);
-                }
-                _ => retained.take(block),
-            }
-            if let Some(spared) = spared {
-                self.unpop(spared);
-            }
-            if entry.rank != NORMAL && entry.rank != DEMOTED {
-                return;
-            }
-        }
-        self.policy.hit(block);
-    }
-
-    pub(crate) fn begin_release(&mut self) {
-        self.policy.begin_release();
-    }
-
-    pub(crate) fn release(&mut self, block: BlockId) {
-        let Some(retained) = &mut self.retained else { return self.policy.release(block) };
-        let entry = retained.entry(block);
-        if let Some(now) = retained.now.filter(|_| entry.idle_ttl >= 0.0) {
-            retained.deadlines.set(block, now + entry.idle_ttl);
-        }
-        match entry.rank {
-            NORMAL => self.policy.release(block),
-            rank => {
-                retained.take(block);
-                retained.push(block, rank, false);
-            }
-        }
-        retained.list_idle(block, false);
-    }
-
-    /// Takes the next victim out of the order. `idle` says of a block whether it has no holder: policies may have others in
-    /// the order, and a floor is not for them.
-    pub(crate) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
-        let Some(retained) = &mut self.retained else { return self.policy.pop() };
-        if let Some(block) = retained.pop_rank(DEMOTED) {
-            retained.unlist_idle(block);
-            retained.cause = retained.entry(block).cause();
-            return Some(block);
-        }
-        if let Some(block) = retained.tenants.as_ref().and_then(Tenants::above_ceiling) {
-            retained.cause = EvictionCause::TenantCeiling;
-            self.take(block);
-            let taken = |tenants: &Tenants| tenants.idle.list_of(block).is_none();
-            return self.retained.as_ref()?.tenants.as_ref().is_some_and(taken).then_some(block);
-        }
-        loop {
-            let below = retained.pop_first(DEMOTED + 1..NORMAL);
-            let next = below.or_else(|| self.policy.pop()).or_else(|| retained.pop_first(NORMAL + 1..PINNED));
-            match next {
-                Some(block) if idle(block) && retained.shelter(block) => {}
-                Some(block) => {
-                    retained.unlist_idle(block);
-                    retained.cause = retained.entry(block).cause();
-                    return Some(block);
-                }
-                None => break,
-            }
-        }
-        let sheltered = retained.tenants.as_mut().and_then(Tenants::pop_sheltered);
-        let last = sheltered.or_else(|| retained.pop_rank(PINNED))?;
-        retained.unlist_idle(last);
-        retained.cause = retained.entry(last).cause();
-        Some(last)
-    }
-
-    /// Why the block popped last was next.
-    pub(crate) fn cause(&self) -> EvictionCause {
-        self.retained.as_ref().map_or(EvictionCause::Policy, |retained| retained.cause)
-    }
-
-    /// Takes `block` out of the order wherever it is, as [`Self::pop`] would.
-    pub(crate) fn take(&mut self, block: BlockId) {
-        let Some(retained) = &mut self.retained else { return self.policy.take(block) };
-        retained.unlist_idle(block);
-        if retained.entry(block).rank == NORMAL {
-            self.policy.take(block);
-        }
-        retained.take(block);
-    }
-
-    pub(crate) fn unpop(&mut self, block: BlockId) {
-        let Some(retained) = &mut self.retained else { return self.policy.unpop(block) };
-        match retained.entry(block).rank {
-            NORMAL => self.policy.unpop(block),
-            rank => retained.push(block, rank, true),
-        }
-        retained.list_idle(block, true);
-    }
-
-    pub(crate) fn evicted(&mut self, block: BlockId, content: Content) {
-        let rank = self.retained.as_mut().map_or(NORMAL, |retained| retained.end(block));
-        if rank == NORMAL {
-            self.policy.evicted(block, content);
-        }
-    }
-
-    pub(crate) fn forget(&mut self, block: BlockId) {
-        if let Some(retained) = &mut self.retained {
-            retained.take(block);
-            retained.end(block);
-        }
-        self.policy.forget(block);
-    }
-
-    pub(crate) fn clear(&mut self) {
-        if let Some(retained) = &mut self.retained {
-            retained.clear();
-        }
-        self.policy.clear();
-    }
-
-    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        if let Some(retained) = &mut self.retained {
-            retained.grow(num_blocks)?;
+    pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        if self.has_retention {
+            try_reserve(&mut self.entries, num_blocks)?;
+            self.lists.grow(num_blocks)?;
+            self.deadlines.grow(num_blocks)?;
+            self.tenants.grow(num_blocks)?;
+            self.entries.resize(num_blocks.max(self.entries.len()), UNSAID);
         }
         self.policy.grow(num_blocks)
     }
 
+    fn entry(&self, block: BlockId) -> Entry {
+        self.entries.get(block.index()).copied().unwrap_or(UNSAID)
+    }
+
+    pub(super) fn set_expired(&mut self, block: BlockId, expired: bool) {
+        if let Some(entry) = self.entries.get_mut(block.index()) {
+            entry.expired = expired;
+        }
+    }
+
+    fn set_rank(&mut self, block: BlockId, rank: u8) {
+        if let Some(entry) = self.entries.get_mut(block.index()) {
+            let before = std::mem::replace(&mut entry.rank, rank);
+            self.count_less(before);
+            self.counts[usize::from(rank)] += 1;
+        }
+    }
+
+    fn count_less(&mut self, rank: u8) {
+        let count = &mut self.counts[usize::from(rank)];
+        *count = count.saturating_sub(1);
+    }
+
+    fn mark_filled(&mut self, list: usize) {
+        let rest = self.filled & !(1 << list);
+        self.filled = rest | u128::from(!self.lists.is_empty(list)) << list;
+    }
+
+    /// Puts `block` in the order, and among its tenant's idle ones: next of its rank, or last.
+    fn put(&mut self, block: BlockId, next: bool) {
+        let Entry { rank, tenant, .. } = self.entry(block);
+        if rank != NORMAL {
+            self.lists.push(rank.into(), block, next);
+            self.mark_filled(rank.into());
+        } else if next {
+            self.policy.unpop(block);
+        } else {
+            self.policy.release(block);
+        }
+        if rank != PINNED {
+            self.tenants.list(tenant, block, next);
+        }
+    }
+
+    /// Takes `block` off the list of its rank, and out of what is set aside.
+    fn unlist(&mut self, block: BlockId) {
+        if let Some(list) = self.lists.remove(block) {
+            self.mark_filled(list);
+        }
+        self.tenants.sheltered.remove(block);
+    }
+
+    pub(super) fn admit(&mut self, block: BlockId, content: Content) {
+        self.counts[usize::from(NORMAL)] += u32::from(self.has_retention);
+        self.policy.admit(block, content);
+    }
+
+    pub(super) fn hit(&mut self, block: BlockId, content: Content) {
+        if !self.has_retention {
+            return self.policy.hit(block);
+        }
+        let Entry { rank, tenant, idle_ttl, .. } = self.entry(block);
+        self.set_expired(block, false);
+        let was_idle = self.tenants.idle.remove(block).is_some();
+        let was_sheltered = self.tenants.sheltered.remove(block).is_some();
+        if was_sheltered && rank == NORMAL {
+            self.policy.unpop(block);
+        }
+        if idle_ttl >= 0.0 {
+            self.deadlines.end(block);
+        }
+        if rank != NORMAL {
+            self.unlist(block);
+        }
+        if rank == DEMOTED {
+            self.set_rank(block, NORMAL);
+            self.policy.admit(block, content);
+        }
+        if was_idle
+            && !was_sheltered
+            && let Some(spared) = self.tenants.spare_another(tenant)
+        {
+            self.unpop(spared);
+        }
+        if matches!(rank, NORMAL | DEMOTED) {
+            self.policy.hit(block);
+        }
+    }
+
+    pub(super) fn release(&mut self, block: BlockId) {
+        if !self.has_retention {
+            return self.policy.release(block);
+        }
+        let idle_ttl = self.entry(block).idle_ttl;
+        if let Some(now) = self.now.filter(|_| idle_ttl >= 0.0) {
+            self.deadlines.set(block, now + idle_ttl);
+        }
+        self.unlist(block);
+        self.put(block, false);
+    }
+
+    /// Takes the next victim out of the order. `idle` says of a block whether it has no holder: policies may have others in
+    /// the order, and a floor is not for them.
+    pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        if !self.has_retention {
+            return self.policy.pop();
+        }
+        let demoted = self.pop_first(DEMOTED..DEMOTED + 1);
+        if demoted.is_none()
+            && let Some(block) = self.tenants.above_ceiling()
+        {
+            self.cause = EvictionCause::TenantCeiling;
+            self.take(block);
+            return self.tenants.idle.list_of(block).is_none().then_some(block);
+        }
+        let next = demoted
+            .or_else(|| self.pop_ranked(idle))
+            .or_else(|| self.tenants.pop_sheltered())
+            .or_else(|| self.pop_first(PINNED..PINNED + 1))?;
+        self.tenants.idle.remove(next);
+        self.cause = self.entry(next).cause();
+        Some(next)
+    }
+
+    /// The next by priority and policy; those that are under their tenant's floor are set aside.
+    fn pop_ranked(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        loop {
+            let next = self
+                .pop_first(DEMOTED + 1..NORMAL)
+                .or_else(|| self.policy.pop())
+                .or_else(|| self.pop_first(NORMAL + 1..PINNED))?;
+            if !(idle(next) && self.tenants.shelter(self.entry(next).tenant, next)) {
+                return Some(next);
+            }
+        }
+    }
+
+    /// The front of the lowest filled rank of a range.
+    fn pop_first(&mut self, ranks: Range<u8>) -> Option<BlockId> {
+        let within = self.filled & ((1 << ranks.end) - (1 << ranks.start));
+        if within == 0 {
+            return None;
+        }
+        let block = self.lists.front(within.trailing_zeros() as usize)?;
+        self.unlist(block);
+        // Still there if its links are broken: then nothing can be given up.
+        self.lists.list_of(block).is_none().then_some(block)
+    }
+
+    /// Takes `block` out of the order wherever it is, as [`Self::pop`] would.
+    fn take(&mut self, block: BlockId) {
+        self.tenants.idle.remove(block);
+        if self.entry(block).rank == NORMAL {
+            self.policy.take(block);
+        }
+        self.unlist(block);
+    }
+
+    pub(super) fn unpop(&mut self, block: BlockId) {
+        if !self.has_retention {
+            return self.policy.unpop(block);
+        }
+        self.put(block, true);
+    }
+
+    pub(super) fn evicted(&mut self, block: BlockId, content: Content) {
+        if self.end(block) == NORMAL {
+            self.policy.evicted(block, content);
+        }
+    }
+
+    pub(super) fn forget(&mut self, block: BlockId) {
+        self.unlist(block);
+        self.end(block);
+        self.policy.forget(block);
+    }
+
+    /// The content of `block` is gone, and with it all that was said. Returns the rank that it had.
+    fn end(&mut self, block: BlockId) -> u8 {
+        if !self.has_retention {
+            return NORMAL;
+        }
+        self.tenants.idle.remove(block);
+        self.deadlines.end(block);
+        let Entry { rank, tenant, .. } = self.entry(block);
+        if let Some(entry) = self.entries.get_mut(block.index()) {
+            *entry = UNSAID;
+        }
+        self.count_less(rank);
+        self.tenants.lose(tenant);
+        rank
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.fill(UNSAID);
+        self.lists.clear();
+        self.filled = 0;
+        self.deadlines.clear();
+        self.counts = [0; NUM_RANKS];
+        self.tenants.clear();
+        self.policy.clear();
+    }
+
     /// Moves `block`, which is in the order if it is `idle`, to where `retention` says.
-    pub(crate) fn retain(
+    pub(super) fn retain(
         &mut self,
         block: BlockId,
         content: Content,
         idle: bool,
         retention: Retention,
     ) -> Result<Hint, PoolError> {
-        let Some(retained) = &mut self.retained else { return Ok(Hint::Ignored) };
-        let deadline = match (retention.ttl, retained.now) {
+        let deadline = match (retention.ttl, self.now) {
             (None, _) => None,
             (Some(Ttl::Idle(_)), Some(_)) if !idle => None, // its release will start it
             (Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)), Some(now)) => Some(now + seconds),
-            (Some(_), None) => {
-                return Err(PoolError::config(
-                    "ttl",
-                    "a time to live",
-                    "a clock: call advance_time(now) first",
-                ));
-            }
+            (Some(_), None) => return Err(no_clock()),
         };
-        let was_pinned = retained.entry(block).rank == PINNED;
-        let full = retained.counts[usize::from(PINNED)] as usize >= retained.pin_budget && !was_pinned;
+        let before = self.entry(block).rank;
+        let full = self.counts[usize::from(PINNED)] as usize >= self.pin_budget && before != PINNED;
         let (rank, hint) = match retention.keep {
             Keep::Demoted => (DEMOTED, Hint::Accepted),
             Keep::Priority(priority) => (priority.get() + 1, Hint::Accepted),
@@ -310,329 +352,157 @@ impl<P: Policy> Ranks<P> {
             Keep::Pinned => (PINNED, Hint::Accepted),
         };
         match deadline {
-            Some(deadline) => retained.deadlines.set(block, deadline),
+            Some(deadline) => self.deadlines.set(block, deadline),
             None => {
-                retained.deadlines.end(block);
+                self.deadlines.end(block);
             }
         }
-        if let Some(entry) = retained.entries.get_mut(block.index()) {
+        if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
             // An end of life that is said of what is demoted already, because its time ran out, changes nothing.
-            entry.expired &= entry.rank == DEMOTED && rank == DEMOTED;
+            entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
                 _ => UNSAID.idle_ttl,
             };
         }
-        self.move_to(block, content, idle, rank);
+        if before != rank {
+            self.move_to(rank, block, content, idle);
+        }
         Ok(hint)
     }
 
+    /// From the rank that it has to the back of `rank`.
+    fn move_to(&mut self, rank: u8, block: BlockId, content: Content, idle: bool) {
+        self.tenants.idle.remove(block);
+        self.unlist(block);
+        if self.entry(block).rank == NORMAL {
+            self.policy.forget(block);
+        }
+        self.set_rank(block, rank);
+        if rank == NORMAL {
+            self.policy.admit(block, content);
+        }
+        if idle {
+            if rank == NORMAL {
+                self.policy.begin_release();
+            }
+            self.put(block, false);
+        }
+    }
+
     /// A block whose time to live has run out by now, and where it goes.
-    pub(crate) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
-        let retained = self.retained.as_mut()?;
-        let block = retained.deadlines.pop_due(retained.now?)?;
-        retained.expired += 1;
-        Some(match retained.entry(block).then {
+    pub(super) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
+        let block = self.deadlines.pop_due(self.now?)?;
+        self.expired += 1;
+        Some(match self.entry(block).then {
             Then::Normal => (block, Retention::NORMAL),
             Then::Demote => (block, Retention::END_OF_LIFE),
         })
     }
 
-    /// What [`Self::pop_expired`] said of `block` has been done.
-    pub(crate) fn mark_expired(&mut self, block: BlockId) {
-        if let Some(retained) = &mut self.retained {
-            retained.set_expired(block, true);
-        }
-    }
-
-    pub(crate) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
+    pub(super) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
         if !now.is_finite() {
             return Err(PoolError::config("now", now, "a number of seconds"));
         }
-        let Some(retained) = &mut self.retained else { return Ok(()) };
-        if let Some(before) = retained.now.filter(|&before| now < before) {
+        if let Some(before) = self.now.filter(|&before| now < before) {
             return Err(PoolError::TimeBackwards {
                 now: now.to_string().into(),
                 before: before.to_string().into(),
             });
         }
-        retained.now = Some(now);
+        self.now = Some(now);
         Ok(())
     }
 
-    pub(crate) fn assign(&mut self, block: BlockId, tenant: TenantId, idle: bool) {
-        let Some(retained) = &mut self.retained else { return };
-        let Some(tenants) = &mut retained.tenants else { return };
-        let Some(entry) = retained.entries.get_mut(block.index()).filter(|entry| entry.tenant == NOBODY)
-        else {
+    /// Says whose `block` is, which is in the order if it is `idle`.
+    pub(super) fn assign(&mut self, block: BlockId, tenant: TenantId, idle: bool) {
+        let tenant = self.tenants.find(tenant);
+        let Some(entry) = self.entries.get_mut(block.index()).filter(|entry| entry.tenant == NOBODY) else {
             return;
         };
-        entry.tenant = tenants.find(tenant);
-        let tenant = entry.tenant;
-        let spared = tenants.gain(tenant);
-        if idle {
-            retained.list_idle(block, false);
+        entry.tenant = tenant;
+        let rank = entry.rank;
+        let spared = self.tenants.gain(tenant);
+        if idle && rank != PINNED {
+            self.tenants.list(tenant, block, false);
         }
         if let Some(spared) = spared {
             self.unpop(spared);
         }
     }
 
-    pub(crate) fn now(&self) -> Option<f64> {
-        self.retained.as_ref().and_then(|retained| retained.now)
+    pub(super) fn tenant_blocks(&self, tenant: TenantId) -> usize {
+        self.tenants.count(self.tenants.find(tenant))
     }
 
-    pub(crate) fn tenant_blocks(&self, tenant: TenantId) -> usize {
-        let tenants = self.retained.as_ref().and_then(|retained| retained.tenants.as_ref());
-        tenants.map_or(0, |tenants| tenants.count(tenants.find(tenant)))
-    }
-
-    pub(crate) fn stats(&self) -> RetentionStats {
-        let Some(retained) = &self.retained else { return RetentionStats::default() };
-        let sum = |ranks: std::ops::Range<u8>| {
-            ranks.map(|rank| retained.counts[usize::from(rank)] as usize).sum::<usize>()
+    pub(super) fn stats(&self) -> RetentionStats {
+        let sum = |ranks: Range<u8>| {
+            let counts = &self.counts[usize::from(ranks.start)..usize::from(ranks.end)];
+            counts.iter().sum::<u32>() as usize
         };
         RetentionStats {
             demoted: sum(DEMOTED..DEMOTED + 1),
             below_normal: sum(DEMOTED + 1..NORMAL),
             above_normal: sum(NORMAL + 1..PINNED),
             pinned: sum(PINNED..PINNED + 1),
-            with_ttl: retained.deadlines.len(),
-            expired: retained.expired,
-        }
-    }
-
-    /// From the rank that it has to `rank`: of all other ranks' lists it goes to the back.
-    fn move_to(&mut self, block: BlockId, content: Content, idle: bool, rank: u8) {
-        let Some(retained) = &mut self.retained else { return };
-        let before = retained.entry(block).rank;
-        if before == rank {
-            return;
-        }
-        retained.unlist_idle(block);
-        retained.take(block);
-        if before == NORMAL {
-            self.policy.forget(block);
-        }
-        retained.set_rank(block, rank);
-        if rank == NORMAL {
-            self.policy.admit(block, content);
-            if idle {
-                self.policy.begin_release();
-                self.policy.release(block);
-            }
-        } else if idle {
-            retained.push(block, rank, false);
-        }
-        if idle {
-            retained.list_idle(block, false);
+            with_ttl: self.deadlines.len(),
+            expired: self.expired,
         }
     }
 
     /// R1 to R4 as far as they concern one block, and for the null block what is counted. O(1), O(ranks) for the null block.
-    ///
-    /// # Errors
-    /// The broken invariant.
-    pub(crate) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+    pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.policy.check_block(block)?;
-        let Some(retained) = &self.retained else { return Ok(()) };
-        retained.lists.check_block(block)?;
-        retained.deadlines.check_block(block)?;
-        let (list, rank) = (retained.lists.list_of(block), retained.entry(block).rank);
+        self.lists.check_block(block)?;
+        self.deadlines.check_block(block)?;
+        self.tenants.check_block(block)?;
+        let (list, rank) = (self.lists.list_of(block), self.entry(block).rank);
         ensure(
             list.is_none_or(|list| list == usize::from(rank) && rank != NORMAL),
             "R1 (a block is on the list of its rank)",
             || format!("{block:?} of rank {rank} is on list {list:?}"),
         )?;
-        let pinned = retained.counts[usize::from(PINNED)] as usize;
-        ensure(pinned <= retained.pin_budget, "R4 (pins are within their budget)", || {
-            format!("{pinned} pinned, {} allowed", retained.pin_budget)
-        })?;
-        retained.tenants.as_ref().map_or(Ok(()), |tenants| tenants.check_block(block))
+        let pinned = self.counts[usize::from(PINNED)] as usize;
+        ensure(pinned <= self.pin_budget, "R4 (pins are within their budget)", || {
+            format!("{pinned} pinned, {} allowed", self.pin_budget)
+        })
     }
 
     /// Changes a link of the policy's, or of the lists of ranks and tenants, behind their back.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        const LISTS: usize = BlockLists::FAULTS;
-        let Some(retained) = self.retained.as_mut().filter(|_| what >= 16) else {
-            return self.policy.corrupt(block, what, to);
-        };
-        match (what - 16, &mut retained.tenants) {
-            (0, _) => retained.deadlines.corrupt(block, to),
-            (what, _) if what <= LISTS => retained.lists.corrupt(block, what - 1, to),
-            (what, Some(tenants)) if what <= 2 * LISTS => tenants.idle.corrupt(block, what - 1 - LISTS, to),
-            (what, Some(tenants)) => tenants.sheltered.corrupt(block, what - 1 - 2 * LISTS, to),
-            _ => false,
+    pub(super) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        match what.checked_sub(16) {
+            None => self.policy.corrupt(block, what, to),
+            Some(0) => self.deadlines.corrupt(block, to),
+            Some(what) => {
+                let lists = [&mut self.lists, &mut self.tenants.idle, &mut self.tenants.sheltered];
+                let (which, what) = ((what - 1) / BlockLists::FAULTS, (what - 1) % BlockLists::FAULTS);
+                lists.into_iter().nth(which).is_some_and(|lists| lists.corrupt(block, what, to))
+            }
         }
     }
 
-    /// Recounts ranks, tenants and deadlines from scratch. `known` says of a block whether it has a content.
-    ///
-    /// # Errors
-    /// The first broken invariant.
-    pub(crate) fn check_invariants(&self, known: impl Fn(BlockId) -> bool) -> Result<(), InvariantViolation> {
+    /// Recounts what is not a block's own. `known` are the blocks that have a content.
+    pub(super) fn check_invariants(&self, known: impl Fn(BlockId) -> bool) -> Result<(), InvariantViolation> {
         self.policy.check_invariants()?;
-        let Some(retained) = &self.retained else { return Ok(()) };
-        retained.lists.check_invariants()?;
-        retained.deadlines.check_invariants()?;
+        self.lists.check_invariants()?;
+        self.tenants.check_counts(self.entries.iter().map(|entry| entry.tenant))?;
+        let filled: u128 = (0..NUM_RANKS).map(|rank| u128::from(!self.lists.is_empty(rank)) << rank).sum();
+        ensure(self.filled == filled, "R1 (filled ranks are marked)", || {
+            format!("marked {:x}, found {filled:x}", self.filled)
+        })?;
         let mut counts = [0; NUM_RANKS];
-        for (index, entry) in retained.entries.iter().enumerate() {
-            let block = BlockId::new(index as u32);
-            let list = retained.lists.list_of(block);
-            ensure(
-                list.is_none_or(|list| list == usize::from(entry.rank) && entry.rank != NORMAL),
-                "R1 (a block is on the list of its rank)",
-                || format!("{block:?} of rank {} is on list {list:?}", entry.rank),
-            )?;
+        for (block, entry) in (0..).map(BlockId::new).zip(&self.entries) {
             if known(block) {
                 counts[usize::from(entry.rank)] += 1;
             } else {
-                let said =
-                    entry.rank != NORMAL || entry.tenant != NOBODY || retained.deadlines.contains(block);
+                let said = entry.rank != NORMAL || entry.tenant != NOBODY || self.deadlines.contains(block);
                 ensure(!said, "R1 (retention ends with the content)", || format!("{block:?}: {entry:?}"))?;
             }
         }
-        ensure(counts == retained.counts, "R1 (ranks are counted)", || {
-            format!("counted {:?}, found {counts:?}", retained.counts)
-        })?;
-        let filled =
-            (0..NUM_RANKS).filter(|&rank| !retained.lists.is_empty(rank)).map(|rank| 1 << rank).sum();
-        ensure(retained.filled == filled, "R1 (filled ranks are marked)", || {
-            format!("marked {:x}, found {filled:x}", retained.filled)
-        })?;
-        let pinned = retained.counts[usize::from(PINNED)] as usize;
-        ensure(pinned <= retained.pin_budget, "R4 (pins are within their budget)", || {
-            format!("{pinned} pinned, {} allowed", retained.pin_budget)
-        })?;
-        match &retained.tenants {
-            None => Ok(()),
-            Some(tenants) => tenants.check_invariants(retained.entries.iter().map(|entry| entry.tenant)),
-        }
-    }
-}
-
-impl Retained {
-    fn entry(&self, block: BlockId) -> Entry {
-        self.entries.get(block.index()).copied().unwrap_or(UNSAID)
-    }
-
-    fn set_expired(&mut self, block: BlockId, expired: bool) {
-        if let Some(entry) = self.entries.get_mut(block.index()) {
-            entry.expired = expired;
-        }
-    }
-
-    fn count_rank(&mut self, rank: u8, more: bool) {
-        let count = &mut self.counts[usize::from(rank)];
-        *count = if more { *count + 1 } else { count.saturating_sub(1) };
-    }
-
-    fn set_rank(&mut self, block: BlockId, rank: u8) {
-        if let Some(entry) = self.entries.get_mut(block.index()) {
-            let before = std::mem::replace(&mut entry.rank, rank);
-            self.count_rank(before, false);
-            self.count_rank(rank, true);
-        }
-    }
-
-    fn push(&mut self, block: BlockId, rank: u8, in_front: bool) {
-        let list = usize::from(rank);
-        let pushed =
-            if in_front { self.lists.push_front(list, block) } else { self.lists.push_back(list, block) };
-        if pushed {
-            self.filled |= 1 << rank;
-        }
-    }
-
-    /// Off the list of its rank, and out of what is set aside.
-    fn take(&mut self, block: BlockId) {
-        if let Some(list) = self.lists.remove(block)
-            && self.lists.is_empty(list)
-        {
-            self.filled &= !(1_u128 << list);
-        }
-        if let Some(tenants) = &mut self.tenants {
-            tenants.unshelter(block);
-        }
-    }
-
-    fn pop_rank(&mut self, rank: u8) -> Option<BlockId> {
-        let block = self.lists.front(usize::from(rank))?;
-        self.take(block);
-        // Still there if its links are broken: then nothing can be given up.
-        self.lists.list_of(block).is_none().then_some(block)
-    }
-
-    /// The front of the lowest filled rank of a range.
-    fn pop_first(&mut self, ranks: std::ops::Range<u8>) -> Option<BlockId> {
-        let within = self.filled & ((1 << ranks.end) - (1 << ranks.start));
-        if within == 0 { None } else { self.pop_rank(within.trailing_zeros() as u8) }
-    }
-
-    /// Sets `block`, just popped, aside if its tenant is not above its floor.
-    fn shelter(&mut self, block: BlockId) -> bool {
-        let tenant = self.entry(block).tenant;
-        let Some(tenants) = self.tenants.as_mut().filter(|tenants| tenants.is_under_floor(tenant)) else {
-            return false;
-        };
-        tenants.shelter(tenant, block);
-        true
-    }
-
-    /// Lists an idle block with its tenant, unless it is pinned.
-    fn list_idle(&mut self, block: BlockId, in_front: bool) {
-        let entry = self.entry(block);
-        let Some(tenants) = self.tenants.as_mut().filter(|_| entry.rank != PINNED) else { return };
-        let tenant = usize::from(entry.tenant);
-        if in_front {
-            tenants.idle.push_front(tenant, block);
-        } else {
-            tenants.idle.remove(block);
-            tenants.idle.push_back(tenant, block);
-        }
-    }
-
-    fn unlist_idle(&mut self, block: BlockId) {
-        if let Some(tenants) = &mut self.tenants {
-            tenants.idle.remove(block);
-        }
-    }
-
-    /// The content of `block` is gone, and with it all that was said. Returns the rank that it had.
-    fn end(&mut self, block: BlockId) -> u8 {
-        self.unlist_idle(block);
-        self.deadlines.end(block);
-        let Some(entry) = self.entries.get_mut(block.index()) else { return NORMAL };
-        let entry = std::mem::replace(entry, UNSAID);
-        self.count_rank(entry.rank, false);
-        if let Some(tenants) = &mut self.tenants {
-            tenants.lose(entry.tenant);
-        }
-        entry.rank
-    }
-
-    fn clear(&mut self) {
-        self.entries.fill(UNSAID);
-        self.lists.clear();
-        self.filled = 0;
-        self.deadlines.clear();
-        self.counts = [0; NUM_RANKS];
-        if let Some(tenants) = &mut self.tenants {
-            tenants.clear();
-        }
-    }
-
-    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.entries, num_blocks)?;
-        self.lists.grow(num_blocks)?;
-        self.deadlines.grow(num_blocks)?;
-        if let Some(tenants) = &mut self.tenants {
-            tenants.grow(num_blocks)?;
-        }
-        let num_blocks = num_blocks.max(self.entries.len());
-        self.entries.resize(num_blocks, UNSAID);
-        Ok(())
+        ensure(counts == self.counts, "R1 (ranks are counted)", || {
+            format!("counted {:?}, found {counts:?}", self.counts)
+        })
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
 
-use super::order::Mode;
+use super::mode::Mode;
 use crate::error::{InvariantViolation, ensure};
 
 /// Modes that there are.

@@ -1,7 +1,7 @@
 //! `Contest`: a sample of what is released, a shadow per mode to serve it, and the choice that comes of it.
 //!
-//! Owns: which keys are in the sample, the releases that wait, the shadows, and the chunk being counted. A key is in the
-//! sample by its mixed bits: one of 8, more of them while a shadow would have fewer than 1,024 entries, all below 2,048 blocks.
+//! Owns: which keys are in the sample, the releases that wait, the shadows, and the chunk being counted. A key is sampled by
+//! its mixed bits: one of 8, more of them while a shadow would have fewer than 1,024 entries, all below 2,048 blocks.
 //!
 //! *A release*, as shadows serve it, is what was released with no hit and no admission between. In the pool that is one request
 //! that ends; a caller that hits and releases block by block has releases of one block. At most one shadow capacity is kept;
@@ -11,7 +11,7 @@
 //! Costs: a release of a sampled key is one access to each of the 6 shadows; 16 bytes per sampled block that waits.
 
 use super::choice::{Choice, MODES};
-use super::order::Mode;
+use super::mode::Mode;
 use super::shadow::{Sampled, Shadow};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
@@ -29,7 +29,8 @@ const fn mixed(key: u64) -> u64 {
     key ^ (key >> 31)
 }
 
-#[derive(Clone, Debug)]
+/// Without room until it has grown.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
     /// By mode.
     shadows: Vec<Shadow>,
@@ -50,24 +51,9 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// Without room.
-    pub(super) fn new() -> Self {
-        Self {
-            shadows: Vec::new(),
-            entries: 0,
-            rate: 0,
-            waiting: Vec::new(),
-            depth: 0,
-            begins: true,
-            references: 0,
-            hits: [0; MODES],
-            choice: Choice::default(),
-        }
-    }
-
     /// The mode in office.
-    pub(super) const fn mode(&self) -> usize {
-        self.choice.mode()
+    pub(super) const fn mode(&self) -> Mode {
+        Mode::ALL[self.choice.mode()]
     }
 
     fn samples(&self, key: u64) -> bool {
@@ -127,40 +113,23 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Takes the memory for a pool of `capacity` blocks, and changes nothing that is seen; new shadows if the sample changes.
-    pub(super) fn reserve(&mut self, capacity: usize) -> Result<Option<Vec<Shadow>>, PoolError> {
+    /// Is the contest of a pool of `capacity` blocks from now on, or has not changed if there is no memory. If fewer keys are
+    /// sampled from now on, as when a pool grows over 2,048, 4,096 or 8,192 blocks, shadows start empty, and until they are full
+    /// all modes hit the same.
+    pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;
         if rate == self.rate {
             self.shadows.iter_mut().try_for_each(|shadow| shadow.reserve(entries))?;
-            return Ok(None);
-        }
-        let mut shadows = Vec::with_capacity(MODES);
-        for mode in Mode::ALL {
-            let mut shadow = Shadow::new(mode)?;
-            shadow.reserve(entries)?;
-            shadow.grow(entries);
-            shadows.push(shadow);
-        }
-        Ok(Some(shadows))
-    }
-
-    /// Is the contest of a pool of `capacity` blocks from now on; `new` is what [`Self::reserve`] returned.
-    ///
-    /// The sums and the mode in office stay. So do the shadows, with more entries, unless fewer keys are sampled from now on, as
-    /// is so when a pool grows over 2,048, 4,096 or 8,192 blocks: then they start empty, and until they are full
-    /// all modes hit the same.
-    pub(super) fn grow(&mut self, capacity: usize, new: Option<Vec<Shadow>>) {
-        let (rate, entries) = Self::size_for(capacity);
-        match new {
-            Some(shadows) => {
-                self.shadows = shadows;
-                self.restart();
-            }
-            None => self.shadows.iter_mut().for_each(|shadow| shadow.grow(entries)),
+            self.shadows.iter_mut().for_each(|shadow| shadow.grow(entries));
+        } else {
+            self.shadows =
+                Mode::ALL.into_iter().map(|mode| Shadow::new(mode, entries)).collect::<Result<_, _>>()?;
+            self.restart();
         }
         self.rate = rate;
         self.entries = entries;
+        Ok(())
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -1,9 +1,9 @@
 //! `Recent`: the keys of the last so many evictions, and how often each had been used.
 //!
 //! Owns: a ring with a place per eviction, and a table that finds keys in it. A key that is taken leaves a gap: what is
-//! remembered is an age in evictions, not a number of keys, and this is why [`crate::evictor::parts::Ghosts`] is not used,
-//! which lets keys live on in the room of those that were taken. Nothing is lost before its time: one lost ghost in the middle
-//! of a chain makes the next prefix end there.
+//! remembered is an age in evictions, not a number of keys as in [`crate::evictor::parts::Ghosts`], where keys live on in the room
+//! of those that were taken. Nothing is lost before its time: one lost ghost in the middle of a chain makes the next prefix end
+//! there.
 //!
 //! Invariants: a place with a count is found by its key, no other is; a key has one place.
 //!

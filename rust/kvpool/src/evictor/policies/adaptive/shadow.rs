@@ -1,6 +1,6 @@
 //! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
 //!
-//! Owns: an [`Order`] over numbers that stand for blocks, the key of each, and the run of hits that is not scored yet.
+//! Owns: an order in a fixed mode over numbers that stand for blocks, a table of their keys, and the hits not scored yet.
 //!
 //! A release is served as a manager serves a request, because to hold its blocks or not changes what a small cache
 //! hits: all that is there is taken out of the order; the rest is admitted from the head on, as far as it fits; then all is
@@ -14,11 +14,11 @@
 //!
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
-use super::order::{Mode, Order};
+use super::{Adaptive, Mode};
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::evictor::policy::{Content, Policy};
 use crate::evictor::slots::Slots;
-use crate::list::try_reserve;
 
 /// A released block whose key is in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +38,8 @@ impl Sampled {
 
 #[derive(Clone, Debug)]
 pub(super) struct Shadow {
-    order: Order,
-    /// By number, from 1 on; those above `used` were never used.
-    keys: Vec<u64>,
+    order: Adaptive,
+    /// Numbers in use: those above were never used.
     used: u32,
     table: Slots,
     /// Hits of the chain that is being released, since its last miss.
@@ -48,14 +47,18 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// Without room.
-    pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
-        Ok(Self { order: Order::new(mode)?, keys: vec![0], used: 0, table: Slots::new(), run: 0 })
+    /// Empty, with the memory for `entries`.
+    pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
+        let order = Adaptive::fixed(entries + 1, mode)?;
+        let mut shadow = Self { order, used: 0, table: Slots::new(), run: 0 };
+        shadow.reserve(entries)?;
+        shadow.grow(entries);
+        Ok(shadow)
     }
 
     /// The entry of `key`; the null block for none.
     fn find(&self, key: u64) -> BlockId {
-        self.table.find(&self.keys, key).map_or(NULL_BLOCK, BlockId::new)
+        self.table.find(&self.order.keys, key).map_or(NULL_BLOCK, BlockId::new)
     }
 
     /// Serves one release, and returns the prefix hits of the chains that ended.
@@ -92,19 +95,18 @@ impl Shadow {
 
     /// Gives `key` an entry; the null block if this release has all of them.
     fn admit(&mut self, key: u64) -> BlockId {
-        let entry = if (self.used as usize) < self.keys.len() - 1 {
+        let entry = if (self.used as usize) < self.order.capacity() {
             self.used += 1;
             BlockId::new(self.used)
         } else {
             let Some(victim) = self.order.pop() else { return NULL_BLOCK };
-            let evicted = self.keys[victim.index()];
-            self.order.evicted(victim, evicted);
-            self.table.remove(&self.keys, evicted);
+            let evicted = self.order.keys[victim.index()];
+            self.table.remove(&self.order.keys, evicted);
+            self.order.evicted(victim, Content { key: evicted, depth: 0 });
             victim
         };
-        self.keys[entry.index()] = key;
-        self.table.insert(&self.keys, entry.get());
-        self.order.admit(entry, key);
+        self.order.admit(entry, Content { key, depth: 0 });
+        self.table.insert(&self.order.keys, entry.get());
         entry
     }
 
@@ -117,17 +119,14 @@ impl Shadow {
 
     /// Takes the memory for `entries`, and changes nothing that is seen.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.keys, entries + 1)?;
         self.table.reserve(entries)?;
         self.order.reserve(entries + 1)
     }
 
     /// Has `entries` from now on, after [`Self::reserve`]. What is there stays.
     pub(super) fn grow(&mut self, entries: usize) {
-        let entries = entries.max(self.keys.len() - 1);
-        self.keys.resize(entries + 1, 0);
-        self.table.rebuild(entries, &self.keys, 1..=self.used);
-        self.order.grow(entries + 1);
+        self.order.resize(entries + 1);
+        self.table.rebuild(self.order.capacity(), &self.order.keys, 1..=self.used);
     }
 
     /// Recounts everything; `sampled` says which keys are in the sample.
@@ -135,14 +134,15 @@ impl Shadow {
         const NAME: &str = "AD3 (a shadow's keys are found, in its order, sampled and not remembered)";
         self.order.check_invariants()?;
         for entry in 1..=self.used {
-            let key = self.keys[entry as usize];
+            let key = self.order.keys[entry as usize];
             let found = self.find(key);
-            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.remembers(key);
+            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.evictions.contains(key);
             ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found}"))?;
         }
-        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.len());
-        ensure(used == found && used == ordered && used < self.keys.len(), NAME, || {
-            format!("{used} used, {found} in the table, {ordered} in the order, {} keys", self.keys.len() - 1)
+        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.lists.num_linked());
+        let capacity = self.order.capacity();
+        ensure(used == found && used == ordered && used <= capacity, NAME, || {
+            format!("{used} used, {found} in the table, {ordered} in the order, {capacity} keys")
         })
     }
 }
