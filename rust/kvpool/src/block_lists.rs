@@ -77,6 +77,7 @@ impl BlockLists {
 
     /// The list that `block` is on.
     #[must_use]
+    #[inline]
     pub fn list_of(&self, block: BlockId) -> Option<usize> {
         self.on.get(block.index()).filter(|&&list| list != LOOSE).map(|&list| usize::from(list))
     }
@@ -127,8 +128,16 @@ impl BlockLists {
     }
 
     /// Takes `block` off the list it is on; the list, or `None`, and nothing changed, if it is on none.
+    #[inline]
     pub fn remove(&mut self, block: BlockId) -> Option<usize> {
-        let list = self.list_of(block).filter(|_| !self.torn)?;
+        let list = self.list_of(block)?; // most are on none
+        self.remove_from(list, block)
+    }
+
+    fn remove_from(&mut self, list: usize, block: BlockId) -> Option<usize> {
+        if self.torn {
+            return None;
+        }
         let &Link { prev, next } = self.links.link(block.get())?;
         let sound = self.is_beside(list, prev) && self.is_beside(list, next);
         let removed = self.lists.get_mut(list).filter(|_| sound);

@@ -100,7 +100,11 @@ impl Tenants {
     }
 
     /// Lists `block` as idle: as the one released last, or first.
+    #[inline]
     pub(super) fn list(&mut self, tenant: u8, block: BlockId, first: bool) {
+        if tenant == NOBODY {
+            return;
+        }
         if !first {
             self.idle.remove(block);
         }
