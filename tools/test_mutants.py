@@ -165,8 +165,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "evictor/closed.rs",
-                "if !node.is(Node::IDLE) || node.children > 0 {",
-                "if !node.is(Node::IDLE) {",
+                "if node.is(Node::IDLE) && node.children == 0 {",
+                "if node.is(Node::IDLE) {",
             ),
         ),
         ("evictors",),
