@@ -190,11 +190,13 @@ impl Sequence {
         if full > pool.num_usable() {
             return Err(out_of_blocks(pool, full, pool.num_available(), false));
         }
-        let needed = self.blocks_missing_for(more) + self.copied(pool, more, given_up).len();
+        let copied = self.copied(pool, more, given_up);
+        let needed = self.blocks_missing_for(more) + copied.len();
         if needed > available {
             return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, more)));
         }
-        Ok(self.blocks_needed(pool, more, given_up))
+        copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
+        Ok(needed)
     }
 
     /// Appends tokens, with `lookahead` slots behind them, after a check that [`Self::blocks_needed`] are available. What it
