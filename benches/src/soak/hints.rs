@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{
-    BlockHash, BlockId, BlockPool, ManagerError, PoolError, RequestHints, RequestState, RetentionRange,
+    AdmitOptions, BlockHash, BlockId, BlockPool, ManagerError, PoolError, RequestState, RetentionRange,
 };
 use kvpool_observe::{BlockEvent, EventBatch, ManagerWatch, PoolWatch};
 
@@ -95,8 +95,8 @@ impl Driver {
     }
 
     /// What is said of a request when it is admitted: nothing without retention.
-    pub(super) fn request_hints(&mut self, drawn: Drawn) -> RequestHints {
-        let mut hints = RequestHints::default();
+    pub(super) fn request_hints(&mut self, drawn: Drawn) -> AdmitOptions {
+        let mut hints = AdmitOptions::default();
         if !self.preset.retention {
             return hints;
         }

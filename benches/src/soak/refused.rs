@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvpool::hash::HasherConfig;
 use kvpool::retention::{Retention, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, ManagerError, PoolError, RequestHints,
+    AdmitOptions, BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, ManagerError, PoolError,
     RequestRef, RequestState, RetentionRange, SwapId, TierError,
 };
 
@@ -62,10 +62,14 @@ impl Driver {
         Ok(Some(match kind {
             0 => ("a release of an unknown id", call(|m| m.release(NOBODY, None)), unknown),
             1 => ("a commit of an unknown id", call(|m| m.commit(NOBODY, 1)), unknown),
-            2 => ("an append to an unknown id", call(|m| m.append(&[NOBODY], &[1], true)), unknown),
+            2 => (
+                "an append to an unknown id",
+                call(|m| m.append(&[NOBODY], &[1], kvpool::Computed::AllButLast)),
+                unknown,
+            ),
             3 => ("a resumption of an unknown id", call(|m| m.resume(NOBODY)), unknown),
             4 => ("a fork of an unknown id", call(|m| m.fork(NOBODY, 1)), unknown),
-            5 => ("a roll-back of an unknown id", call(|m| m.truncate(NOBODY, 1)), unknown),
+            5 => ("a roll-back of an unknown id", call(|m| m.truncate(NOBODY, 1, None)), unknown),
             6 => {
                 let cursor = self.manager.prepare(&[], ExtraKeys::default())?;
                 let empty = |e: &ManagerError| matches!(e, ManagerError::EmptyPrompt { .. });
@@ -130,7 +134,7 @@ impl Driver {
                 let id = self.books.get(key)?.id.clone();
                 (
                     "an append to a preempted request",
-                    call(move |m| m.append(&[id.as_ref()], &[1], true)),
+                    call(move |m| m.append(&[id.as_ref()], &[1], kvpool::Computed::AllButLast)),
                     wrong_state,
                 )
             }
@@ -149,12 +153,14 @@ impl Driver {
                         ("a fork to its own id", call(move |m| m.fork(&id, id.clone())), known)
                     }
                     21 => {
-                        let ids = move |m: &mut CacheManager| m.append(&[id.as_ref(); 2], &[1, 2], true);
+                        let ids = move |m: &mut CacheManager| {
+                            m.append(&[id.as_ref(); 2], &[1, 2], kvpool::Computed::AllButLast)
+                        };
                         ("an append to one request twice", call(ids), twice)
                     }
                     22 => (
                         "an append of too few tokens",
-                        call(move |m| m.append(&[id.as_ref()], &[], true)),
+                        call(move |m| m.append(&[id.as_ref()], &[], kvpool::Computed::AllButLast)),
                         mismatch,
                     ),
                     23 => {
@@ -168,8 +174,10 @@ impl Driver {
                         call(move |m| m.commit(&id, computed - 1)),
                         bad_count,
                     ),
-                    26 => ("a roll-back to nothing", call(move |m| m.truncate(&id, 0)), bad_length),
-                    27 => ("a roll-back to more", call(move |m| m.truncate(&id, tokens + 1)), bad_length),
+                    26 => ("a roll-back to nothing", call(move |m| m.truncate(&id, 0, None)), bad_length),
+                    27 => {
+                        ("a roll-back to more", call(move |m| m.truncate(&id, tokens + 1, None)), bad_length)
+                    }
                     28 => ("a resumption of what runs", call(move |m| m.resume(&id)), wrong_state),
                     29 => {
                         let slots = if self.chance.percent(50) {
@@ -221,7 +229,7 @@ impl Driver {
             _ => range(0, None, Some(Ttl::Idle(f64::INFINITY))),
         };
         let cursor = self.manager.prepare(&[1, 2, 3], ExtraKeys::default())?;
-        let hints = RequestHints { ranges, ..RequestHints::default() };
+        let hints = AdmitOptions { ranges, ..AdmitOptions::default() };
         Ok(("a hint that cannot be", call(move |m| Ok(m.admit_with("hinted", cursor, &hints)?)), invalid))
     }
 }

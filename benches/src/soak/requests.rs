@@ -33,12 +33,12 @@ impl Driver {
         let hints = self.request_hints(drawn);
         let before = self.observe(false);
         let name = id.clone();
-        let (result, time) = if hints.is_empty() {
-            Meter::clock(|| self.manager.admit(name, cursor))
-        } else {
+        let (result, time) = if hints.has_hints() {
             Meter::clock(|| self.manager.admit_with(name, cursor, &hints))
+        } else {
+            Meter::clock(|| self.manager.admit(name, cursor))
         };
-        let hinted = if hints.is_empty() { Operation::Admit } else { Operation::AdmitWith };
+        let hinted = if hints.has_hints() { Operation::AdmitWith } else { Operation::Admit };
         meter.count(if result.is_ok() { hinted } else { Operation::AdmitRefused }, time);
         match result {
             Ok(admission) => {
@@ -132,7 +132,8 @@ impl Driver {
         let ids: Vec<RequestRef<'_>> = entries.iter().map(|entry| entry.id.as_ref()).collect();
         let tokens: Vec<_> = entries.iter().map(|entry| token(entry.stream, entry.tags.len())).collect();
         let before = self.observe(false);
-        let (result, time) = Meter::clock(|| self.manager.append(&ids, &tokens, commit_first));
+        let computed = if commit_first { kvpool::Computed::AllButLast } else { kvpool::Computed::Nothing };
+        let (result, time) = Meter::clock(|| self.manager.append(&ids, &tokens, computed));
         meter.count(if result.is_ok() { Operation::Append } else { Operation::AppendRefused }, time);
         let changes = match result {
             Ok(changes) => changes,
@@ -257,7 +258,7 @@ impl Driver {
 
     fn truncate_to(&mut self, key: usize, keep: usize, meter: &mut Meter) -> Result<(), Wrong> {
         let id = self.books.get(key)?.id.as_ref();
-        meter.time(Operation::Truncate, || self.manager.truncate(id, keep))?;
+        meter.time(Operation::Truncate, || self.manager.truncate(id, keep, None))?;
         // What comes next is mostly something else than what was rejected.
         let stream = self.chance.percent(70).then(|| self.library.fresh_stream());
         let entry = self.books.get_mut(key)?;

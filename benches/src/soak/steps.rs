@@ -115,7 +115,7 @@ impl Driver {
         let at = entry.tags.len();
         let tokens: Vec<_> = (at..at + more).map(|position| token(entry.stream, position)).collect();
         let id = entry.id.as_ref();
-        let result = meter.time(Operation::PlanStep, || self.manager.plan_append(plan, id, &tokens));
+        let result = meter.time(Operation::PlanStep, || self.manager.plan_append(plan, id, &tokens, 0));
         Ok(Self::fits(result)?.map(|_| Planned::Append { key, tokens }))
     }
 

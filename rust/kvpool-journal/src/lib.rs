@@ -32,10 +32,10 @@ pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
 pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
 pub use kvpool_record::{
-    ChainRecord, Check, ContentKey, Entry, Flush, HintsRecord, Ids, Journal, JournalConfig, JournalError,
-    JournalHeader, JournalReader, Keys, LinkRecord, MAGIC, ManagerOperation, Name, Outcome, Packed, Planned,
-    PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail,
-    VllmOperation, create_file,
+    ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
+    JournalError, JournalHeader, JournalReader, Keys, LinkRecord, LoadedRecord, MAGIC, ManagerOperation,
+    Name, OptionsRecord, Outcome, Packed, PartRecord, Planned, PoolOperation, QUEUE_BYTES, RangeRecord,
+    Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail, UntilRecord, VllmOperation, create_file,
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;

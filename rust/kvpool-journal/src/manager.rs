@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{
-    BlockId, CacheManager, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
-    StepOutcome, SwapId,
+    BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
+    StepOutcome, SwapId, Ticket,
 };
 use kvpool_record::{
     ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
@@ -141,20 +141,29 @@ impl ManagerSubject {
     }
 
     fn append(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
-        let ManagerOperation::Append { rows, tokens, commit_first, filled, fingerprints } = operation else {
+        let ManagerOperation::Append { rows, tokens, offsets, computed, covered, filled, fingerprints } =
+            operation
+        else {
             return Ok(Answer::default());
         };
         let ids = self.batch(rows)?;
         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
         let mut spelled = zeros(*tokens, "tokens")?;
-        for (id, token) in ids.iter().zip(&mut spelled) {
-            if let Ok(cursor) = self.manager.cursor(id) {
-                *token = self.contents.appended(cursor, 1, &mut keys, &mut prints)?[0];
+        for (row, id) in ids.iter().enumerate() {
+            let ends = offsets.get(row..row + 2).map_or(row..row + 1, |ends| ends[0]..ends[1]);
+            if let (Ok(cursor), Some(tokens)) = (self.manager.cursor(id), spelled.get_mut(ends)) {
+                tokens.copy_from_slice(&self.contents.appended(
+                    cursor,
+                    tokens.len(),
+                    &mut keys,
+                    &mut prints,
+                )?);
             }
         }
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-        let append = op::Append { requests: &refs, tokens: &spelled, commit_first: *commit_first };
-        let result = self.manager.apply(append);
+        let (computed, covered) = (computed.computed(), covered.covered());
+        let rows = kvpool::Rows { requests: &refs, tokens: &spelled, offsets, computed, covered };
+        let result = self.manager.apply(op::Append { rows });
         Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
     }
 
@@ -163,18 +172,18 @@ impl ManagerSubject {
         for one in planned {
             // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
             let _refused = match one {
-                Planned::Admit { request, prompt, hints } => {
+                Planned::Admit { request, prompt, options } => {
                     let cursor = self.contents.cursor(prompt, false)?;
-                    let hints = hints.hints();
-                    let planned = self.manager.plan_admit_with(&mut plan, request.clone(), cursor, &hints);
+                    let options = options.options();
+                    let planned = self.manager.plan_admit_with(&mut plan, request.clone(), cursor, &options);
                     planned.map_err(ManagerError::from)
                 }
-                Planned::Resume { request, rehashed } => {
+                Planned::Resume { request, part, rehashed } => {
                     let id = self.id(request)?;
                     self.rehash(&id, rehashed.as_ref());
-                    self.manager.plan_resume(&mut plan, &id)
+                    self.manager.plan_resume_with(&mut plan, &id, part.part())
                 }
-                Planned::Append { request, tokens, filled, fingerprints } => {
+                Planned::Append { request, tokens, covered, filled, fingerprints } => {
                     let id = self.id(request)?;
                     let spelled = match self.manager.cursor(&id) {
                         Ok(cursor) => {
@@ -183,13 +192,20 @@ impl ManagerSubject {
                         }
                         Err(_) => zeros(*tokens, "tokens")?,
                     };
-                    self.manager.plan_append(&mut plan, &id, &spelled)
+                    let rows = kvpool::Rows {
+                        requests: &[id.as_ref()],
+                        tokens: &spelled,
+                        offsets: &[0, spelled.len()],
+                        covered: Covered::Each(&[*covered]),
+                        ..kvpool::Rows::default()
+                    };
+                    self.manager.plan_append_ragged(&mut plan, &rows)
                 }
-                Planned::Preempt { request, after_step } => {
-                    self.manager.plan_preempt(&mut plan, &self.id(request)?, *after_step)
+                Planned::Preempt { request, until } => {
+                    self.manager.plan_preempt(&mut plan, &self.id(request)?, until.until())
                 }
-                Planned::Release { request, after_step } => {
-                    self.manager.plan_release(&mut plan, &self.id(request)?, *after_step)
+                Planned::Release { request, until } => {
+                    self.manager.plan_release(&mut plan, &self.id(request)?, until.until())
                 }
             };
         }
@@ -237,9 +253,9 @@ impl Subject for ManagerSubject {
         use ManagerOperation as O;
         let nothing = |_: &()| Vec::new();
         Ok(match operation {
-            O::Admit { request, prompt, foreign, hints } => {
+            O::Admit { request, prompt, foreign, options } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
-                let admit = op::Admit { request: request.clone(), cursor, hints: &hints.hints() };
+                let admit = op::Admit { request: request.clone(), cursor, options: &options.options() };
                 let result = self.manager.apply(admit);
                 if result.is_ok() {
                     self.enter(request);
@@ -247,29 +263,40 @@ impl Subject for ManagerSubject {
                 let result = result.map_err(|refused| refused.error);
                 answered(&result, |admission| admission.block_ids.clone())
             }
-            O::Resume { request, rehashed } => {
+            O::Resume { request, part, rehashed } => {
                 let id = self.id(request)?;
                 self.rehash(&id, rehashed.as_ref());
-                answered(&self.manager.apply(op::Resume { request: id.as_ref() }), |admission| {
-                    admission.block_ids.clone()
+                let resume = op::Resume { request: id.as_ref(), part: part.part() };
+                answered(&self.manager.apply(resume), |admission| admission.block_ids.clone())
+            }
+            // The slot of one that is gone, now or later, is named no more until a new request has it.
+            O::Release { request, until, end_of_life } => {
+                let id = self.id(request)?;
+                let (until, end_of_life) = (until.until(), *end_of_life);
+                let release = op::Release { request: id.as_ref(), until, end_of_life };
+                answered(&self.manager.apply(release), |_| Vec::new())
+            }
+            O::Preempt { request, until } => {
+                let id = self.id(request)?;
+                let preempt = op::Preempt { request: id.as_ref(), until: until.until() };
+                answered(&self.manager.apply(preempt), nothing)
+            }
+            O::Extend { request, tokens } => {
+                let id = self.id(request)?;
+                let extend = op::Extend { request: id.as_ref(), num_tokens: *tokens };
+                answered(&self.manager.apply(extend), |changes| {
+                    changes.iter().map(|change| change.block).collect()
                 })
             }
-            O::Release { request, after_step, end_of_life } => {
+            O::ExternalDone { request, loaded } => {
                 let id = self.id(request)?;
-                let slot = self.manager.slot_of(&id);
-                let (after_step, end_of_life) = (*after_step, *end_of_life);
-                let release = op::Release { request: id.as_ref(), after_step, end_of_life };
-                let result = self.manager.apply(release);
-                if let Some(freed) = slot.filter(|_| result.is_ok()).and_then(|slot| self.slots.get_mut(slot))
-                {
-                    *freed = None;
-                }
-                answered(&result, |_| Vec::new())
+                let done = op::ExternalDone { request: id.as_ref(), loaded: loaded.loaded() };
+                answered(&self.manager.apply(done), |_| Vec::new())
             }
-            O::Preempt { request, after_step } => {
-                let id = self.id(request)?;
-                let preempt = op::Preempt { request: id.as_ref(), after_step: *after_step };
-                answered(&self.manager.apply(preempt), nothing)
+            O::Fence => answered(&self.manager.apply(op::Fence), |_| Vec::new()),
+            O::EndFence { ticket } => {
+                let ended = self.manager.apply(op::EndFence { ticket: Ticket::new(*ticket) });
+                answered(&ended, |_| Vec::new())
             }
             O::Append { .. } => self.append(operation)?,
             O::AppendTokens { request, tokens, lookahead, filled, fingerprints } => {
@@ -306,9 +333,17 @@ impl Subject for ManagerSubject {
                 }
                 answered(&result, nothing)
             }
-            O::Truncate { request, tokens } => {
+            O::Truncate { request, tokens, until } => {
                 let id = self.id(request)?;
-                let truncate = op::Truncate { request: id.as_ref(), num_tokens: *tokens };
+                let (num_tokens, until) = (*tokens, until.until());
+                let truncate = op::Truncate { request: id.as_ref(), num_tokens, until };
+                answered(&self.manager.apply(truncate), nothing)
+            }
+            O::TruncateBatch { rows, tokens, until } => {
+                let ids = self.batch(rows)?;
+                let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+                let (requests, until) = (&requests[..], until.until());
+                let truncate = op::TruncateBatch { requests, num_tokens: tokens, until };
                 answered(&self.manager.apply(truncate), nothing)
             }
             O::TrimWindow { request, window } => {
@@ -386,7 +421,9 @@ impl Subject for ManagerSubject {
             O::Admit { prompt, .. } | O::RetainPrefix { prompt, .. } => {
                 *prompt = self.contents.whole(prompt)?;
             }
-            O::Append { rows, .. } | O::CommitBatch { rows, .. } => *rows = Rows::Ids(self.batch(rows)?),
+            O::Append { rows, .. } | O::CommitBatch { rows, .. } | O::TruncateBatch { rows, .. } => {
+                *rows = Rows::Ids(self.batch(rows)?)
+            }
             O::BeginSwapOut { requests } | O::BeginSwapIn { requests } => {
                 for name in requests {
                     alone(self, name)?;
@@ -400,6 +437,8 @@ impl Subject for ManagerSubject {
             | O::Fork { parent: request, .. }
             | O::Truncate { request, .. }
             | O::TrimWindow { request, .. }
+            | O::Extend { request, .. }
+            | O::ExternalDone { request, .. }
             | O::Retain { request, .. }
             | O::SetTenant { request, .. } => alone(self, request)?,
             O::CommitStep { planned, .. } => {
@@ -422,6 +461,8 @@ impl Subject for ManagerSubject {
             | O::Reset
             | O::Evict { .. }
             | O::Resize { .. }
+            | O::Fence
+            | O::EndFence { .. }
             | O::TakeEvents => {}
         }
         Ok(resolved)

@@ -1,6 +1,8 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use kvpool_record::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, VllmOperation};
+use kvpool_record::{
+    ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, UntilRecord, VllmOperation,
+};
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {
@@ -65,14 +67,23 @@ impl Simpler for PoolOperation {
 impl Simpler for ManagerOperation {
     fn simpler(&self, which: usize) -> Option<Self> {
         Some(match self.clone() {
-            Self::Admit { request, prompt, foreign, hints } => {
+            Self::Admit { request, prompt, foreign, options } => {
                 let prompt = shorter(&prompt, which).filter(|prompt| prompt.tokens > 0)?;
-                Self::Admit { request, prompt, foreign, hints }
+                Self::Admit { request, prompt, foreign, options }
             }
-            Self::Append { rows: Rows::Ids(ids), tokens, commit_first, filled, fingerprints } => {
-                let ids = without(&ids, which)?;
-                let tokens = tokens.min(ids.len());
-                Self::Append { rows: Rows::Ids(ids), tokens, commit_first, filled, fingerprints }
+            // One token for each row.
+            Self::Append {
+                rows: Rows::Ids(ids),
+                tokens,
+                offsets,
+                computed,
+                covered,
+                filled,
+                fingerprints,
+            } if offsets.is_empty() => {
+                let rows = Rows::Ids(without(&ids, which)?);
+                let tokens = tokens.min(ids.len() - 1);
+                Self::Append { rows, tokens, offsets, computed, covered, filled, fingerprints }
             }
             Self::AppendTokens { request, tokens, lookahead, filled, fingerprints } => match which {
                 0 if lookahead > 0 => {
@@ -88,11 +99,11 @@ impl Simpler for ManagerOperation {
             }
             Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
             Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },
-            Self::Release { request, after_step: Some(_), end_of_life } if which == 0 => {
-                Self::Release { request, after_step: None, end_of_life }
+            Self::Release { request, until, end_of_life } if which == 0 && until != UntilRecord::Now => {
+                Self::Release { request, until: UntilRecord::Now, end_of_life }
             }
-            Self::Preempt { request, after_step: Some(_) } if which == 0 => {
-                Self::Preempt { request, after_step: None }
+            Self::Preempt { request, until } if which == 0 && until != UntilRecord::Now => {
+                Self::Preempt { request, until: UntilRecord::Now }
             }
             Self::CommitStep { planned, stale } => {
                 Self::CommitStep { planned: without(&planned, which)?, stale }

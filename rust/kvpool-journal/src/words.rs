@@ -5,10 +5,12 @@
 
 use std::fmt::Write;
 
+use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_record::{
-    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, ManagerOperation, Name, Planned, PoolOperation,
-    RangeRecord, RetentionRecord, Rows, VllmOperation,
+    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
+    OptionsRecord, PartRecord, Planned, PoolOperation, RangeRecord, RetentionRecord, Rows, UntilRecord,
+    VllmOperation,
 };
 use kvpool_vllm::Key;
 
@@ -130,16 +132,31 @@ fn ranges(records: &[RangeRecord]) -> String {
     list(records.iter().map(range))
 }
 
-fn hints(record: &HintsRecord) -> String {
-    let hints = record.hints();
-    let mut text = String::new();
-    if let Some(tenant) = hints.tenant {
+fn part(record: PartRecord) -> String {
+    let Part { allocate_tokens, external_tokens } = record.part();
+    let chunk = allocate_tokens.map(|tokens| format!("; a chunk of {tokens}")).unwrap_or_default();
+    let external = if external_tokens > 0 { format!("; {external_tokens} external") } else { String::new() };
+    chunk + &external
+}
+
+fn until(record: UntilRecord) -> String {
+    match record {
+        UntilRecord::Now => String::new(),
+        UntilRecord::Step(step) => after(Some(step)),
+        UntilRecord::Ticket(ticket) => format!(", until ticket {ticket} ends"),
+    }
+}
+
+fn options(record: &OptionsRecord) -> String {
+    let options = record.options();
+    let mut text = part(options.part.into());
+    if let Some(tenant) = options.tenant {
         let _ = write!(text, "; tenant {}", tenant.0);
     }
-    if hints.no_cache {
+    if options.no_cache {
         text.push_str("; no_cache");
     }
-    for range in &hints.ranges {
+    for range in &options.ranges {
         let _ = write!(text, "; {}", ranges(&[RangeRecord::from(range)]));
     }
     text
@@ -147,19 +164,16 @@ fn hints(record: &HintsRecord) -> String {
 
 fn planned(planned: &Planned) -> String {
     match planned {
-        Planned::Admit { request, prompt, hints: said } => {
-            format!("admit {request}: {}{}", chain(prompt), hints(said))
+        Planned::Admit { request, prompt, options: said } => {
+            format!("admit {request}: {}{}", chain(prompt), options(said))
         }
-        Planned::Resume { request, .. } => format!("resume {}", name(request)),
-        Planned::Append { request, tokens, filled: keys, .. } => {
-            format!("append {} to {}{}", counted(*tokens, "token"), name(request), filled(keys))
+        Planned::Resume { request, part: said, .. } => format!("resume {}{}", name(request), part(*said)),
+        Planned::Append { request, tokens, covered, filled: keys, .. } => {
+            let tokens = counted(*tokens, "token");
+            format!("append {tokens} to {}, {covered} covered{}", name(request), filled(keys))
         }
-        Planned::Preempt { request, after_step } => {
-            format!("preempt {}{}", name(request), after(*after_step))
-        }
-        Planned::Release { request, after_step } => {
-            format!("release {}{}", name(request), after(*after_step))
-        }
+        Planned::Preempt { request, until: end } => format!("preempt {}{}", name(request), until(*end)),
+        Planned::Release { request, until: end } => format!("release {}{}", name(request), until(*end)),
     }
 }
 
@@ -197,26 +211,44 @@ impl Words for ManagerOperation {
             Self::Evict { .. } => "drop_cached",
             Self::Resize { .. } => "resize",
             Self::TakeEvents => "take_events",
+            Self::TruncateBatch { .. } => "truncate_batch",
+            Self::Extend { .. } => "extend",
+            Self::ExternalDone { .. } => "external_done",
+            Self::Fence => "fence",
+            Self::EndFence { .. } => "end_fence",
         }
     }
 
     fn words(&self) -> String {
         match self {
-            Self::Admit { request, prompt, foreign: is_foreign, hints: said } => {
-                format!("{request}: {}{}{}", chain(prompt), foreign(*is_foreign), hints(said))
+            Self::Admit { request, prompt, foreign: is_foreign, options: said } => {
+                format!("{request}: {}{}{}", chain(prompt), foreign(*is_foreign), options(said))
             }
-            Self::Resume { request, rehashed } => {
+            Self::Resume { request, part: said, rehashed } => {
                 let again = if rehashed.is_some() { ", hashed again" } else { "" };
-                format!("{}{again}", name(request))
+                format!("{}{}{again}", name(request), part(*said))
             }
-            Self::Release { request, after_step, end_of_life } => {
-                let end = if *end_of_life { ", end of life" } else { "" };
-                format!("{}{}{end}", name(request), after(*after_step))
+            Self::Release { request, until: end, end_of_life } => {
+                let ends = if *end_of_life { ", end of life" } else { "" };
+                format!("{}{}{ends}", name(request), until(*end))
             }
-            Self::Preempt { request, after_step } => format!("{}{}", name(request), after(*after_step)),
-            Self::Append { rows: batch, tokens, commit_first, filled: keys, .. } => {
-                let commit = if *commit_first { ", commit first" } else { "" };
-                format!("{} to {}{commit}{}", counted(*tokens, "token"), rows(batch), filled(keys))
+            Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
+            Self::Append { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } => {
+                let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
+                let each =
+                    if offsets.is_empty() { String::new() } else { format!(", each {}", list(widths)) };
+                let computed = match computed {
+                    ComputedRecord::Nothing => String::new(),
+                    ComputedRecord::AllButLast => ", all but the last computed".into(),
+                    ComputedRecord::Counts(counts) => format!(", computed: {}", list(counts.iter())),
+                };
+                let covered = match covered {
+                    CoveredRecord::All => String::new(),
+                    CoveredRecord::Lookahead(slots) => format!(", {slots} ahead"),
+                    CoveredRecord::Each(counts) => format!(", covered: {}", list(counts.iter())),
+                };
+                let tokens = counted(*tokens, "token");
+                format!("{tokens} to {}{each}{computed}{covered}{}", rows(batch), filled(keys))
             }
             Self::AppendTokens { request, tokens, lookahead, filled: keys, .. } => {
                 let ahead = if *lookahead > 0 { format!(", {lookahead} ahead") } else { String::new() };
@@ -229,9 +261,26 @@ impl Words for ManagerOperation {
                 format!("{}, computed: {}", rows(batch), list(computed_tokens.iter()))
             }
             Self::Fork { parent, child } => format!("{} of {}", child, name(parent)),
-            Self::Truncate { request, tokens } => {
+            Self::Truncate { request, tokens, until: end } => {
+                format!("{} to {}{}", name(request), counted(*tokens, "token"), until(*end))
+            }
+            Self::TruncateBatch { rows: batch, tokens, until: end } => {
+                format!("{} to tokens: {}{}", rows(batch), list(tokens.iter()), until(*end))
+            }
+            Self::Extend { request, tokens } => {
                 format!("{} to {}", name(request), counted(*tokens, "token"))
             }
+            Self::ExternalDone { request, loaded } => {
+                let what = match loaded {
+                    LoadedRecord::All => "all loaded".into(),
+                    LoadedRecord::First(tokens) => format!("the first {} loaded", counted(*tokens, "token")),
+                    LoadedRecord::AllBut(ranges) => {
+                        format!("failed: {}", list(ranges.iter().map(|range| format!("{range:?}"))))
+                    }
+                };
+                format!("{}, {what}", name(request))
+            }
+            Self::EndFence { ticket } => format!("ticket {ticket}"),
             Self::TrimWindow { request, window } => {
                 format!("{} to a window of {}", name(request), counted(*window, "token"))
             }
@@ -253,7 +302,7 @@ impl Words for ManagerOperation {
             Self::CompleteStep { step } => format!("step {step}"),
             Self::Evict { blocks: ids } => blocks(ids),
             Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
-            Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents => String::new(),
+            Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents | Self::Fence => String::new(),
         }
     }
 }

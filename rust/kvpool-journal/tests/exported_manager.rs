@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
+    BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, AdmitOptions, Part, RetentionRange,
     SwapId, Verify,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
@@ -49,16 +49,16 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 
 fn part_0(manager: &mut CacheManager) {
     // 0: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#1, #2, #3] }
-    same(manager.admit_with(90i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default()).map_err(|refused| refused.error), 0x9043ab4d);
+    same(manager.admit_with(90i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x9043ab4d);
     manager.check_invariants().unwrap();
     // 1: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#4, #5, #6] }
-    same(manager.admit_with(91i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default()).map_err(|refused| refused.error), 0x4d2f69e1);
+    same(manager.admit_with(91i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x4d2f69e1);
     manager.check_invariants().unwrap();
     // 2: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#7, #8, #9] }
-    same(manager.admit_with(92i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default()).map_err(|refused| refused.error), 0x9c458c95);
+    same(manager.admit_with(92i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x9c458c95);
     manager.check_invariants().unwrap();
     // 3: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#10, #11, #12] }
-    same(manager.admit_with(93i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default()).map_err(|refused| refused.error), 0xe2fcb50b);
+    same(manager.admit_with(93i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0xe2fcb50b);
     manager.check_invariants().unwrap();
     // 4: [TableChange { index: 3, block: #13 }, TableChange { index: 4, block: #14 }]
     same(manager.append_tokens(90i64, &[3, 0, 4], 2), 0x389a52d4);
@@ -95,9 +95,9 @@ fn part_0(manager: &mut CacheManager) {
     manager.check_invariants().unwrap();
     // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#1, #2, #7] }), Admitted(Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#
     let mut plan = manager.plan_step();
-    let _ = manager.plan_admit_with(&mut plan, 95i64, prompt(manager, &[1, 2], 1, 0), &RequestHints::default());
+    let _ = manager.plan_admit_with(&mut plan, 95i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default());
     let _ = manager.plan_resume(&mut plan, 92i64);
-    let _ = manager.plan_append(&mut plan, 91i64, &[5, 0, 6]);
+    let _ = manager.plan_append(&mut plan, 91i64, &[5, 0, 6], 0);
     let _ = manager.plan_preempt(&mut plan, 93i64, None);
     let _ = manager.plan_release(&mut plan, 90i64, Some(3));
     same(manager.commit_step(&mut plan), 0xbb16ffd2);
@@ -115,7 +115,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.bump_epoch(), 0xcc9804cd);
     manager.check_invariants().unwrap();
     // 20: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#3, #13, #4] }
-    same(manager.admit_with("again", prompt(manager, &[1, 2], 1, 1), &RequestHints::default()).map_err(|refused| refused.error), 0xd54753d6);
+    same(manager.admit_with("again", prompt(manager, &[1, 2], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xd54753d6);
     manager.check_invariants().unwrap();
     // 21: 2
     same(manager.commit("again", 5), 0xe88aa583);
@@ -145,34 +145,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.reset(), 0xe88aa583);
     manager.check_invariants().unwrap();
     // 30: refused: ttl is a time to live: must be a clock: call advance_time(now) first
-    same(manager.admit_with(4i64, prompt(manager, &[9, 10, 11, 12], 0, 99), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Priority(Priority::new(35).unwrap()), ttl: Some(Ttl::Absolute(0.0)), then: Then::Demote } }] }).map_err(|refused| refused.error), 0x706efb3a);
+    same(manager.admit_with(4i64, prompt(manager, &[9, 10, 11, 12], 0, 99), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Priority(Priority::new(35).unwrap()), ttl: Some(Ttl::Absolute(0.0)), then: Then::Demote } }] }).map_err(|refused| refused.error), 0x706efb3a);
     manager.check_invariants().unwrap();
     // 31: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#3, #13, #4, #10, #11] }
-    same(manager.admit_with(2i64, prompt(manager, &[13, 14, 15, 16], 1, 1), &RequestHints::default()).map_err(|refused| refused.error), 0xf3a2aaff);
+    same(manager.admit_with(2i64, prompt(manager, &[13, 14, 15, 16], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xf3a2aaff);
     manager.check_invariants().unwrap();
     // 32: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#12, #1, #2, #7, #5, #6, #9] }
-    same(manager.admit_with(5i64, prompt(manager, &[17, 18, 19, 20, 21, 22, 23], 0, 1), &RequestHints::default()).map_err(|refused| refused.error), 0x98bccdc3);
+    same(manager.admit_with(5i64, prompt(manager, &[17, 18, 19, 20, 21, 22, 23], 0, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0x98bccdc3);
     manager.check_invariants().unwrap();
     // 33: refused: the hash chain belongs to epoch 99, the pool is in epoch 1: hash the tokens again
-    same(manager.admit_with(0i64, prompt(manager, &[24, 25, 26, 27, 28, 29], 0, 99), &RequestHints::default()).map_err(|refused| refused.error), 0x32911419);
+    same(manager.admit_with(0i64, prompt(manager, &[24, 25, 26, 27, 28, 29], 0, 99), &AdmitOptions::default()).map_err(|refused| refused.error), 0x32911419);
     manager.check_invariants().unwrap();
     // 34: refused: request 5 is known already: release it before admitting it again
-    same(manager.admit_with(5i64, prompt(manager, &[13, 14, 30, 31], 1, 1), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(5i64, prompt(manager, &[13, 14, 30, 31], 1, 1), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 35: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#8, #14, #15, #16] }
-    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 19, 20], 0, 1), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x4caea2c5);
+    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 19, 20], 0, 1), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x4caea2c5);
     manager.check_invariants().unwrap();
     // 36: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#17, #18, #19, #20, #21, #22] }
-    same(manager.admit_with("\"\\4", prompt(manager, &[17, 18, 19, 20, 32], 1, 1), &RequestHints::default()).map_err(|refused| refused.error), 0xed693997);
+    same(manager.admit_with("\"\\4", prompt(manager, &[17, 18, 19, 20, 32], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xed693997);
     manager.check_invariants().unwrap();
     // 37: refused: no request has the id 4: admit it first
-    same(manager.append(&[3i64.into(), 4i64.into(), 5i64.into()], &[0, 0, 0], true), 0x7fa138ec);
+    same(manager.append(&[3i64.into(), 4i64.into(), 5i64.into()], &[0, 0, 0], kvpool::Computed::AllButLast), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 38: []
-    same(manager.append(&[], &[], false), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::Nothing), 0x50caa327);
     manager.check_invariants().unwrap();
     // 39: [NewBlock { row: 1, index: 4, block: #23 }, NewBlock { row: 2, index: 7, block: #24 }]
-    same(manager.append(&[2i64.into(), 3i64.into(), 5i64.into()], &[33, 0, 0], true), 0x061c6c41);
+    same(manager.append(&[2i64.into(), 3i64.into(), 5i64.into()], &[33, 0, 0], kvpool::Computed::AllButLast), 0x061c6c41);
     manager.check_invariants().unwrap();
     // 40: refused: no request has the id 0: admit it first
     same(manager.append_tokens(0i64, &[0, 0, 0, 0, 0, 0], 1), 0x7fa138ec);
@@ -205,7 +205,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(4i64, 2i64), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 50: refused: no request has the id 1: admit it first
-    same(manager.truncate(1i64, 1), 0x7fa138ec);
+    same(manager.truncate(1i64, 1, None), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 51: refused: no request has the id 5: admit it first
     same(manager.trim_window(5i64, 4), 0x7fa138ec);
@@ -245,34 +245,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0xcd6c219e);
     manager.check_invariants().unwrap();
     // 63: refused: the hash chain belongs to epoch 99, the pool is in epoch 2: hash the tokens again
-    same(manager.admit_with(1i64, prompt(manager, &[40, 41], 0, 99), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(2.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0x32911419);
+    same(manager.admit_with(1i64, prompt(manager, &[40, 41], 0, 99), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(2.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0x32911419);
     manager.check_invariants().unwrap();
     // 64: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[42, 43, 44, 45, 46, 47], 0, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Pinned, ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[42, 43, 44, 45, 46, 47], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Pinned, ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 65: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#3, #13, #4, #10, #11, #25] }
-    same(manager.admit_with(1i64, prompt(manager, &[42, 43, 44, 48, 49, 50], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x77b9d551);
+    same(manager.admit_with(1i64, prompt(manager, &[42, 43, 44, 48, 49, 50], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x77b9d551);
     manager.check_invariants().unwrap();
     // 66: refused: request 1 is known already: release it before admitting it again
-    same(manager.admit_with(1i64, prompt(manager, &[17, 18, 19, 54, 55], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(1i64, prompt(manager, &[17, 18, 19, 54, 55], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 67: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#26, #27, #28, #29] }
-    same(manager.admit_with(2i64, prompt(manager, &[42, 43, 44], 1, 2), &RequestHints { tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xdaae4ad2);
+    same(manager.admit_with(2i64, prompt(manager, &[42, 43, 44], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xdaae4ad2);
     manager.check_invariants().unwrap();
     // 68: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[42, 43, 44, 45, 56, 57, 58, 59], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[42, 43, 44, 45, 56, 57, 58, 59], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 69: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#30, #31, #32] }
-    same(manager.admit_with("\u{202e}x3", prompt(manager, &[42, 43, 44], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x581edeee);
+    same(manager.admit_with("\u{202e}x3", prompt(manager, &[42, 43, 44], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x581edeee);
     manager.check_invariants().unwrap();
     // 70: [NewBlock { row: 0, index: 6, block: #33 }]
-    same(manager.append(&[1i64.into(), 2i64.into()], &[0, 60], true), 0xad6fd583);
+    same(manager.append(&[1i64.into(), 2i64.into()], &[0, 60], kvpool::Computed::AllButLast), 0xad6fd583);
     manager.check_invariants().unwrap();
     // 71: []
-    same(manager.append(&[3i64.into()], &[21], false), 0x50caa327);
+    same(manager.append(&[3i64.into()], &[21], kvpool::Computed::Nothing), 0x50caa327);
     manager.check_invariants().unwrap();
     // 72: [NewBlock { row: 1, index: 4, block: #34 }, NewBlock { row: 2, index: 5, block: #35 }]
-    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[61, 0, 0], true), 0x5da81f7f);
+    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[61, 0, 0], kvpool::Computed::AllButLast), 0x5da81f7f);
     manager.check_invariants().unwrap();
     // 73: refused: no request has the id 5: admit it first
     same(manager.append_tokens(5i64, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0), 0x7fa138ec);
@@ -305,7 +305,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(2i64, 4i64), 0x5a85f989);
     manager.check_invariants().unwrap();
     // 83: ()
-    same(manager.truncate(3i64, 10), 0x9c2fa0b5);
+    same(manager.truncate(3i64, 10, None), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 84: 6
     same(manager.trim_window(1i64, 1), 0xbb143b6c);
@@ -347,34 +347,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x2511a610);
     manager.check_invariants().unwrap();
     // 96: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#8, #14, #15, #16, #23, #33, #35] }
-    same(manager.admit_with(5i64, prompt(manager, &[62, 63, 64, 65, 66, 67], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xaadf1b56);
+    same(manager.admit_with(5i64, prompt(manager, &[62, 63, 64, 65, 66, 67], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xaadf1b56);
     manager.check_invariants().unwrap();
     // 97: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[42, 43, 44, 48], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[42, 43, 44, 48], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 98: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#34, #36, #37, #38, #39] }
-    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 68], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x0d5f16da);
+    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 68], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x0d5f16da);
     manager.check_invariants().unwrap();
     // 99: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[62], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[62], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 100: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[24, 25, 26, 69], 0, 99), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[24, 25, 26, 69], 0, 99), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 101: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44], 1, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(1.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(1.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 102: Admission { cached_tokens: 2, cached_blocks: 1, block_ids: [#3, #40, #41] }
-    same(manager.admit_with("a\u{301}2", prompt(manager, &[42, 70], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xbca0918a);
+    same(manager.admit_with("a\u{301}2", prompt(manager, &[42, 70], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xbca0918a);
     manager.check_invariants().unwrap();
     // 103: refused: request 3 is preempted: cannot append to it
-    same(manager.append(&[3i64.into(), 4i64.into()], &[0, 0], true), 0x5a85f989);
+    same(manager.append(&[3i64.into(), 4i64.into()], &[0, 0], kvpool::Computed::AllButLast), 0x5a85f989);
     manager.check_invariants().unwrap();
     // 104: []
-    same(manager.append(&[], &[], true), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 105: []
-    same(manager.append(&[0i64.into(), 5i64.into()], &[71, 72], true), 0x50caa327);
+    same(manager.append(&[0i64.into(), 5i64.into()], &[71, 72], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 106: refused: no request has the id 4: admit it first
     same(manager.append_tokens(4i64, &[0, 0, 0, 0, 0, 0, 0, 0, 0], 0), 0x7fa138ec);
@@ -407,7 +407,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(4i64, 3i64), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 116: refused: no request has the id 3: admit it first
-    same(manager.truncate(3i64, 11), 0x7fa138ec);
+    same(manager.truncate(3i64, 11, None), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 117: refused: no request has the id 4: admit it first
     same(manager.trim_window(4i64, 6), 0x7fa138ec);
@@ -448,34 +448,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x185f416b);
     manager.check_invariants().unwrap();
     // 129: Admission { cached_tokens: 6, cached_blocks: 3, block_ids: [#34, #36, #37, #35, #39, #42, #43] }
-    same(manager.admit_with(4i64, prompt(manager, &[17, 18, 19, 20, 21, 74], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xe19df662);
+    same(manager.admit_with(4i64, prompt(manager, &[17, 18, 19, 20, 21, 74], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xe19df662);
     manager.check_invariants().unwrap();
     // 130: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[40, 75, 76, 77, 78], 0, 99), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[40, 75, 76, 77, 78], 0, 99), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 131: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 19, 68], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 19, 68], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 132: Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#34, #36, #44, #45, #46] }
-    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 79, 80], 1, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xdce035ad);
+    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 79, 80], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xdce035ad);
     manager.check_invariants().unwrap();
     // 133: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#47, #48] }
-    same(manager.admit_with(0i64, prompt(manager, &[81], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x7f5f9ca8);
+    same(manager.admit_with(0i64, prompt(manager, &[81], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x7f5f9ca8);
     manager.check_invariants().unwrap();
     // 134: Admission { cached_tokens: 2, cached_blocks: 1, block_ids: [#3, #49, #50, #51, #52, #53] }
-    same(manager.admit_with(5i64, prompt(manager, &[42, 70, 82, 83, 84], 1, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Idle(0.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0x0b44d605);
+    same(manager.admit_with(5i64, prompt(manager, &[42, 70, 82, 83, 84], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Idle(0.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0x0b44d605);
     manager.check_invariants().unwrap();
     // 135: refused: request "\"\\4" is known already: release it before admitting it again
-    same(manager.admit_with("\"\\4", prompt(manager, &[17, 18, 19, 20, 85, 86, 87], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with("\"\\4", prompt(manager, &[17, 18, 19, 20, 85, 86, 87], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 136: refused: no request has the id 1: admit it first
-    same(manager.append(&[5i64.into(), 0i64.into(), 1i64.into()], &[0, 0, 0], false), 0x7fa138ec);
+    same(manager.append(&[5i64.into(), 0i64.into(), 1i64.into()], &[0, 0, 0], kvpool::Computed::Nothing), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 137: []
-    same(manager.append(&[], &[], true), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 138: []
-    same(manager.append(&[0i64.into(), 3i64.into(), 4i64.into(), 5i64.into()], &[90, 91, 92, 93], true), 0x50caa327);
+    same(manager.append(&[0i64.into(), 3i64.into(), 4i64.into(), 5i64.into()], &[90, 91, 92, 93], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 139: [TableChange { index: 6, block: #54 }, TableChange { index: 7, block: #55 }, TableChange { index: 8, block: #56 }, TableChange { index: 9, block: #57 }, Ta
     same(manager.append_tokens(5i64, &[0, 94, 0, 95, 0, 96, 0, 97, 0, 98, 0], 4), 0x10c705f8);
@@ -508,7 +508,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(0i64, 1i64), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 149: ()
-    same(manager.truncate(4i64, 10), 0x9c2fa0b5);
+    same(manager.truncate(4i64, 10, None), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 150: 4
     same(manager.trim_window(3i64, 0), 0x83f1241f);
@@ -549,34 +549,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x617d05ac);
     manager.check_invariants().unwrap();
     // 162: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[62, 63, 64, 65], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[62, 63, 64, 65], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 163: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 68], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 68], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 164: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 99, 100], 0, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[17, 18, 99, 100], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 165: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[101, 102, 103, 104], 0, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(2.0)), then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[101, 102, 103, 104], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(2.0)), then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 166: Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#34, #36, #43] }
-    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 105], 0, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0x1f20c3ef);
+    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 105], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0x1f20c3ef);
     manager.check_invariants().unwrap();
     // 167: refused: request 1 is known already: release it before admitting it again
-    same(manager.admit_with(1i64, prompt(manager, &[17, 18, 99, 100, 106], 1, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(1i64, prompt(manager, &[17, 18, 99, 100, 106], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 168: Admission { cached_tokens: 8, cached_blocks: 4, block_ids: [#3, #13, #4, #10, #62] }
-    same(manager.admit_with("\u{1b}[31m1", prompt(manager, &[42, 43, 44, 48], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x5b37d322);
+    same(manager.admit_with("\u{1b}[31m1", prompt(manager, &[42, 43, 44, 48], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x5b37d322);
     manager.check_invariants().unwrap();
     // 169: [NewBlock { row: 0, index: 2, block: #63 }, NewBlock { row: 1, index: 3, block: #64 }, NewBlock { row: 2, index: 5, block: #29 }]
-    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[0, 0, 0], false), 0x6ed0ffe7);
+    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[0, 0, 0], kvpool::Computed::Nothing), 0x6ed0ffe7);
     manager.check_invariants().unwrap();
     // 170: refused: no request has the id 4: admit it first
-    same(manager.append(&[4i64.into(), 5i64.into()], &[0, 0], true), 0x7fa138ec);
+    same(manager.append(&[4i64.into(), 5i64.into()], &[0, 0], kvpool::Computed::AllButLast), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 171: []
-    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into(), 5i64.into()], &[108, 109, 110, 111], true), 0x50caa327);
+    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into(), 5i64.into()], &[108, 109, 110, 111], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 172: [TableChange { index: 14, block: #28 }, TableChange { index: 15, block: #27 }, TableChange { index: 16, block: #26 }, TableChange { index: 17, block: #25 }
     same(manager.append_tokens(5i64, &[0, 112, 0, 113, 0, 114, 0, 115, 0, 116, 0, 117, 0, 118], 2), 0x4a8ea9c1);
@@ -609,7 +609,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(2i64, 1i64), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 182: ()
-    same(manager.truncate(1i64, 2), 0x9c2fa0b5);
+    same(manager.truncate(1i64, 2, None), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 183: refused: no request has the id 3: admit it first
     same(manager.trim_window(3i64, 6), 0x7fa138ec);
@@ -650,34 +650,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x617d05ac);
     manager.check_invariants().unwrap();
     // 195: Admission { cached_tokens: 2, cached_blocks: 1, block_ids: [#8, #59, #60] }
-    same(manager.admit_with(3i64, prompt(manager, &[62, 119, 120], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x9dc78b40);
+    same(manager.admit_with(3i64, prompt(manager, &[62, 119, 120], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x9dc78b40);
     manager.check_invariants().unwrap();
     // 196: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[17, 121, 122, 123], 1, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[17, 121, 122, 123], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 197: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[62, 63, 64, 124, 125, 126, 127, 128], 0, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(0.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[62, 63, 64, 124, 125, 126, 127, 128], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Pinned, ttl: Some(Ttl::Absolute(0.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 198: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 19, 20], 1, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[17, 18, 19, 20], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 199: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44, 45, 129, 130], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44, 45, 129, 130], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 200: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 20, 85, 86, 87], 0, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[17, 18, 19, 20, 85, 86, 87], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 201: Admission { cached_tokens: 2, cached_blocks: 1, block_ids: [#34, #61, #28] }
-    same(manager.admit_with("\u{1f600}5", prompt(manager, &[17, 131], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0x2b7fee6f);
+    same(manager.admit_with("\u{1f600}5", prompt(manager, &[17, 131], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x2b7fee6f);
     manager.check_invariants().unwrap();
     // 202: refused: no request has the id 4: admit it first
-    same(manager.append(&[4i64.into(), 5i64.into(), 0i64.into()], &[0, 0, 0], true), 0x7fa138ec);
+    same(manager.append(&[4i64.into(), 5i64.into(), 0i64.into()], &[0, 0, 0], kvpool::Computed::AllButLast), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 203: refused: no request has the id 5: admit it first
-    same(manager.append(&[5i64.into(), 0i64.into()], &[0, 0], false), 0x7fa138ec);
+    same(manager.append(&[5i64.into(), 0i64.into()], &[0, 0], kvpool::Computed::Nothing), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 204: [NewBlock { row: 0, index: 1, block: #27 }, NewBlock { row: 1, index: 4, block: #26 }, NewBlock { row: 2, index: 3, block: #25 }]
-    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[0, 0, 0], true), 0x768f40c0);
+    same(manager.append(&[1i64.into(), 2i64.into(), 3i64.into()], &[0, 0, 0], kvpool::Computed::AllButLast), 0x768f40c0);
     manager.check_invariants().unwrap();
     // 205: [TableChange { index: 5, block: #11 }, TableChange { index: 6, block: #38 }, TableChange { index: 7, block: #63 }, TableChange { index: 8, block: #33 }, Ta
     same(manager.append_tokens(2i64, &[132, 0, 133, 0, 134, 0, 135, 0, 136, 0, 137, 0, 138, 0], 3), 0x3718376b);
@@ -710,7 +710,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(2i64, 5i64), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 215: ()
-    same(manager.truncate(2i64, 1), 0x9c2fa0b5);
+    same(manager.truncate(2i64, 1, None), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
     // 216: refused: request 1 is preempted: cannot trim it
     same(manager.trim_window(1i64, 5), 0x5a85f989);
@@ -750,34 +750,34 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x2511a610);
     manager.check_invariants().unwrap();
     // 228: Admission { cached_tokens: 2, cached_blocks: 1, block_ids: [#34, #12, #1, #2, #7] }
-    same(manager.admit_with(3i64, prompt(manager, &[17, 139, 140, 141], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb78df06a);
+    same(manager.admit_with(3i64, prompt(manager, &[17, 139, 140, 141], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb78df06a);
     manager.check_invariants().unwrap();
     // 229: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[42, 142, 143], 0, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Idle(3.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[42, 142, 143], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Idle(3.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 230: refused: request 2 is known already: release it before admitting it again
-    same(manager.admit_with(2i64, prompt(manager, &[144, 145, 146], 0, 2), &RequestHints { tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(2i64, prompt(manager, &[144, 145, 146], 0, 2), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 6, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 231: Admission { cached_tokens: 6, cached_blocks: 3, block_ids: [#8, #14, #15, #5, #6, #9, #24] }
-    same(manager.admit_with(4i64, prompt(manager, &[62, 63, 64, 124, 147, 148], 1, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x59bb6242);
+    same(manager.admit_with(4i64, prompt(manager, &[62, 63, 64, 124, 147, 148], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x59bb6242);
     manager.check_invariants().unwrap();
     // 232: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 149, 150], 1, 2), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 149, 150], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 233: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44, 45, 56, 151, 152], 1, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[42, 43, 44, 45, 56, 151, 152], 1, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 234: Admission { cached_tokens: 4, cached_blocks: 2, block_ids: [#34, #36, #25, #27, #60] }
-    same(manager.admit_with("\u{0}0", prompt(manager, &[17, 18, 79, 80, 153], 0, 2), &RequestHints::default()).map_err(|refused| refused.error), 0xa7f4d21c);
+    same(manager.admit_with("\u{0}0", prompt(manager, &[17, 18, 79, 80, 153], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xa7f4d21c);
     manager.check_invariants().unwrap();
     // 235: []
-    same(manager.append(&[], &[], false), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::Nothing), 0x50caa327);
     manager.check_invariants().unwrap();
     // 236: []
-    same(manager.append(&[], &[], true), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 237: [NewBlock { row: 0, index: 0, block: #59 }]
-    same(manager.append(&[2i64.into(), 3i64.into(), 4i64.into(), 5i64.into()], &[154, 155, 156, 157], true), 0xa87295ad);
+    same(manager.append(&[2i64.into(), 3i64.into(), 4i64.into(), 5i64.into()], &[154, 155, 156, 157], kvpool::Computed::AllButLast), 0xa87295ad);
     manager.check_invariants().unwrap();
     // 238: refused: request 0 is swapped: cannot append to it
     same(manager.append_tokens(0i64, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1), 0x5a85f989);
@@ -810,7 +810,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.fork(3i64, 0i64), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 248: refused: request 1 is preempted: cannot truncate it
-    same(manager.truncate(1i64, 2), 0x5a85f989);
+    same(manager.truncate(1i64, 2, None), 0x5a85f989);
     manager.check_invariants().unwrap();
     // 249: refused: no request has the id 4: admit it first
     same(manager.trim_window(4i64, 5), 0x7fa138ec);
@@ -861,34 +861,34 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.take_events().events.len(), 0x185f416b);
     manager.check_invariants().unwrap();
     // 263: refused: request 0 is known already: release it before admitting it again
-    same(manager.admit_with(0i64, prompt(manager, &[163, 164, 165, 166, 167], 1, 3), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(0i64, prompt(manager, &[163, 164, 165, 166, 167], 1, 3), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 264: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[168, 169, 170, 171, 172, 173, 174, 175, 176], 0, 3), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[168, 169, 170, 171, 172, 173, 174, 175, 176], 0, 3), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 265: refused: request 3 is known already: release it before admitting it again
-    same(manager.admit_with(3i64, prompt(manager, &[163, 164, 165, 166, 167, 177], 0, 3), &RequestHints { tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(3i64, prompt(manager, &[163, 164, 165, 166, 167, 177], 0, 3), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 266: refused: request 1 is known already: release it before admitting it again
-    same(manager.admit_with(1i64, prompt(manager, &[163, 164, 178, 179], 1, 3), &RequestHints { tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with(1i64, prompt(manager, &[163, 164, 178, 179], 1, 3), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 267: Admission { cached_tokens: 0, cached_blocks: 0, block_ids: [#49] }
-    same(manager.admit_with(5i64, prompt(manager, &[], 1, 3), &RequestHints { tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0x15797a9e);
+    same(manager.admit_with(5i64, prompt(manager, &[], 1, 3), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0x15797a9e);
     manager.check_invariants().unwrap();
     // 268: refused: the hash chain belongs to epoch 99, the pool is in epoch 3: hash the tokens again
-    same(manager.admit_with(4i64, prompt(manager, &[180, 181, 182, 183, 184], 1, 99), &RequestHints { tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0x32911419);
+    same(manager.admit_with(4i64, prompt(manager, &[180, 181, 182, 183, 184], 1, 99), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0x32911419);
     manager.check_invariants().unwrap();
     // 269: refused: request "\u{202e}x3" is known already: release it before admitting it again
-    same(manager.admit_with("\u{202e}x3", prompt(manager, &[168, 169, 185, 186, 187], 0, 3), &RequestHints::default()).map_err(|refused| refused.error), 0xb3c17b21);
+    same(manager.admit_with("\u{202e}x3", prompt(manager, &[168, 169, 185, 186, 187], 0, 3), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 270: [NewBlock { row: 0, index: 1, block: #50 }, NewBlock { row: 1, index: 5, block: #51 }]
-    same(manager.append(&[2i64.into(), 3i64.into()], &[0, 0], true), 0x22b394d7);
+    same(manager.append(&[2i64.into(), 3i64.into()], &[0, 0], kvpool::Computed::AllButLast), 0x22b394d7);
     manager.check_invariants().unwrap();
     // 271: []
-    same(manager.append(&[], &[], true), 0x50caa327);
+    same(manager.append(&[], &[], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 272: []
-    same(manager.append(&[2i64.into(), 3i64.into(), 5i64.into()], &[188, 189, 190], true), 0x50caa327);
+    same(manager.append(&[2i64.into(), 3i64.into(), 5i64.into()], &[188, 189, 190], kvpool::Computed::AllButLast), 0x50caa327);
     manager.check_invariants().unwrap();
     // 273: refused: request 1 is preempted: cannot append to it
     same(manager.append_tokens(1i64, &[0, 0, 0, 0, 0, 0, 0, 0, 0], 4), 0x5a85f989);
@@ -921,7 +921,7 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.fork(3i64, 2i64), 0xb3c17b21);
     manager.check_invariants().unwrap();
     // 283: refused: no request has the id 0: admit it first
-    same(manager.truncate(0i64, 1), 0x7fa138ec);
+    same(manager.truncate(0i64, 1, None), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 284: refused: request 1 is preempted: cannot trim it
     same(manager.trim_window(1i64, 3), 0x5a85f989);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
 use kvpool::{
-    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm,
-    HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestHints,
+    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, EvictionPolicy, ExtraKeys,
+    HashAlgorithm, HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError,
 };
 use kvpool_observe::advisor::{Bound, SampledStack};
 use kvpool_observe::{Advice, AdvisorConfig, ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
@@ -97,7 +97,7 @@ fn requests_count_for_their_tenants() {
     let retention = Some(RetentionConfig::default());
     let config = ManagerConfig { num_blocks: 101, block_size: 1, retention, ..ManagerConfig::default() };
     let mut manager = watched(config);
-    let hints = |tenant| RequestHints { tenant: Some(TenantId(tenant)), ..RequestHints::default() };
+    let hints = |tenant| AdmitOptions { tenant: Some(TenantId(tenant)), ..AdmitOptions::default() };
     let prompt = |manager: &CacheManager, tokens| {
         manager.prepare(&(0..tokens).collect::<Vec<_>>(), ExtraKeys::default()).unwrap()
     };
@@ -129,7 +129,7 @@ fn answers_take_their_place() {
         manager.admit("chat", cursor).unwrap();
         for token in 0..20 {
             let token = 1000 * (turn + 1) + token;
-            manager.append(&["chat".into()], &[token], true).unwrap();
+            manager.append(&["chat".into()], &[token], kvpool::Computed::AllButLast).unwrap();
             tokens.push(token);
         }
         manager.release("chat", None).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
-use kvpool::{EvictionPolicy, Evictor, RequestHints, RetentionRange, shorten};
+use kvpool::{AdmitOptions, EvictionPolicy, Evictor, RetentionRange, shorten};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
@@ -307,8 +307,8 @@ pub(crate) fn hints(
     tenant: Option<Int>,
     no_cache: bool,
     retention: Option<&Bound<'_, PyAny>>,
-) -> PyResult<RequestHints> {
-    Ok(RequestHints {
+) -> PyResult<AdmitOptions> {
+    Ok(AdmitOptions {
         tenant: tenant.map(|tenant| self::tenant(py, tenant)).transpose()?,
         no_cache,
         ranges: retention.map_or_else(|| Ok(Vec::new()), ranges)?,

@@ -40,8 +40,8 @@ pub use error::JournalError;
 pub use file::create_file;
 pub use frame::{JournalReader, Records, Tail};
 pub use operation::{
-    Entry, HintsRecord, ManagerOperation, Name, Planned, PoolOperation, RangeRecord, Rehashed,
-    RetentionRecord, Rows,
+    ComputedRecord, CoveredRecord, Entry, LoadedRecord, ManagerOperation, Name, OptionsRecord, PartRecord,
+    Planned, PoolOperation, RangeRecord, Rehashed, RetentionRecord, Rows, UntilRecord,
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
@@ -61,7 +61,7 @@ use sink::Sink;
 use writer::Background;
 
 /// The bytes that a journal begins with; the last two digits are the version of the format.
-pub const MAGIC: [u8; 8] = *b"KVPJRN01";
+pub const MAGIC: [u8; 8] = *b"KVPJRN02";
 
 /// How a journal is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 //!
 //! The order of variants is the format: new ones go to the end.
 
+use std::ops::Range;
+
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
-use kvpool::{RequestHints, RequestId, RetentionRange};
+use kvpool::{AdmitOptions, Computed, Covered, Loaded, Part, RequestId, RetentionRange, Ticket, Until};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{RequestIdRecord, request_ids};
@@ -80,16 +82,24 @@ pub enum ManagerOperation {
         request: RequestId,
         prompt: ChainRecord,
         foreign: bool,
-        hints: HintsRecord,
+        options: OptionsRecord,
     },
-    /// [`kvpool::CacheManager::resume`]; `rehashed` are the keys of a prompt that was hashed again.
-    Resume { request: Name, rehashed: Option<Rehashed> },
+    /// [`kvpool::CacheManager::resume_with`]; `rehashed` are the keys of a prompt that was hashed again.
+    Resume { request: Name, part: PartRecord, rehashed: Option<Rehashed> },
     /// [`kvpool::CacheManager::release_with`]
-    Release { request: Name, after_step: Option<u64>, end_of_life: bool },
+    Release { request: Name, until: UntilRecord, end_of_life: bool },
     /// [`kvpool::CacheManager::preempt`]
-    Preempt { request: Name, after_step: Option<u64> },
-    /// [`kvpool::CacheManager::append`]; `filled` are the keys of the blocks that became full, row by row.
-    Append { rows: Rows, tokens: usize, commit_first: bool, filled: Keys, fingerprints: Keys },
+    Preempt { request: Name, until: UntilRecord },
+    /// [`kvpool::CacheManager::append_ragged`]; `filled` are the keys of the blocks that became full, row by row.
+    Append {
+        rows: Rows,
+        tokens: usize,
+        offsets: Vec<usize>,
+        computed: ComputedRecord,
+        covered: CoveredRecord,
+        filled: Keys,
+        fingerprints: Keys,
+    },
     /// [`kvpool::CacheManager::append_tokens`]
     AppendTokens { request: Name, tokens: usize, lookahead: usize, filled: Keys, fingerprints: Keys },
     /// [`kvpool::CacheManager::commit`]
@@ -103,7 +113,7 @@ pub enum ManagerOperation {
         child: RequestId,
     },
     /// [`kvpool::CacheManager::truncate`]
-    Truncate { request: Name, tokens: usize },
+    Truncate { request: Name, tokens: usize, until: UntilRecord },
     /// [`kvpool::CacheManager::trim_window`]
     TrimWindow { request: Name, window: usize },
     /// [`kvpool::CacheManager::take_plan`]
@@ -138,6 +148,16 @@ pub enum ManagerOperation {
     Resize { num_blocks: usize },
     /// [`kvpool_observe::ManagerWatch::take_events`]
     TakeEvents,
+    /// [`kvpool::CacheManager::truncate_batch`]
+    TruncateBatch { rows: Rows, tokens: Vec<usize>, until: UntilRecord },
+    /// [`kvpool::CacheManager::extend`]
+    Extend { request: Name, tokens: usize },
+    /// [`kvpool::CacheManager::external_done`]
+    ExternalDone { request: Name, loaded: LoadedRecord },
+    /// [`kvpool::CacheManager::fence`]
+    Fence,
+    /// [`kvpool::CacheManager::end_fence`]
+    EndFence { ticket: u64 },
 }
 
 /// One operation of a step that was planned.
@@ -149,16 +169,161 @@ pub enum Planned {
         #[serde(with = "RequestIdRecord")]
         request: RequestId,
         prompt: ChainRecord,
-        hints: HintsRecord,
+        options: OptionsRecord,
     },
-    /// [`kvpool::CacheManager::plan_resume`]
-    Resume { request: Name, rehashed: Option<Rehashed> },
-    /// [`kvpool::CacheManager::plan_append`]
-    Append { request: Name, tokens: usize, filled: Keys, fingerprints: Keys },
+    /// [`kvpool::CacheManager::plan_resume_with`]
+    Resume { request: Name, part: PartRecord, rehashed: Option<Rehashed> },
+    /// [`kvpool::CacheManager::plan_append_ragged`], row by row; `covered` are the slots that its table covers then.
+    Append { request: Name, tokens: usize, covered: usize, filled: Keys, fingerprints: Keys },
     /// [`kvpool::CacheManager::plan_preempt`]
-    Preempt { request: Name, after_step: Option<u64> },
+    Preempt { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::plan_release`]
-    Release { request: Name, after_step: Option<u64> },
+    Release { request: Name, until: UntilRecord },
+}
+
+/// How much of a prompt was admitted: tokens to allocate, and external ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRecord(Option<usize>, usize);
+
+impl From<Part> for PartRecord {
+    fn from(part: Part) -> Self {
+        Self(part.allocate_tokens, part.external_tokens)
+    }
+}
+
+impl PartRecord {
+    /// What it was.
+    #[must_use]
+    pub const fn part(&self) -> Part {
+        Part { allocate_tokens: self.0, external_tokens: self.1 }
+    }
+}
+
+/// When released blocks could be handed out again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `Until`")]
+pub enum UntilRecord {
+    #[default]
+    Now,
+    Step(u64),
+    Ticket(u64),
+}
+
+impl From<Until> for UntilRecord {
+    fn from(until: Until) -> Self {
+        match until {
+            Until::Now => Self::Now,
+            Until::Step(step) => Self::Step(step),
+            Until::Ticket(ticket) => Self::Ticket(ticket.get()),
+        }
+    }
+}
+
+impl UntilRecord {
+    /// What it was.
+    #[must_use]
+    pub const fn until(&self) -> Until {
+        match *self {
+            Self::Now => Until::Now,
+            Self::Step(step) => Until::Step(step),
+            Self::Ticket(ticket) => Until::Ticket(Ticket::new(ticket)),
+        }
+    }
+}
+
+/// What was computed of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `Computed`")]
+pub enum ComputedRecord {
+    #[default]
+    Nothing,
+    AllButLast,
+    Counts(Vec<usize>),
+}
+
+impl From<Computed<'_>> for ComputedRecord {
+    fn from(computed: Computed<'_>) -> Self {
+        match computed {
+            Computed::Nothing => Self::Nothing,
+            Computed::AllButLast => Self::AllButLast,
+            Computed::Counts(counts) => Self::Counts(counts.to_vec()),
+        }
+    }
+}
+
+impl ComputedRecord {
+    /// What it was.
+    #[must_use]
+    pub fn computed(&self) -> Computed<'_> {
+        match self {
+            Self::Nothing => Computed::Nothing,
+            Self::AllButLast => Computed::AllButLast,
+            Self::Counts(counts) => Computed::Counts(counts),
+        }
+    }
+}
+
+/// What was to have blocks of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `Covered`")]
+pub enum CoveredRecord {
+    #[default]
+    All,
+    Lookahead(usize),
+    Each(Vec<usize>),
+}
+
+impl From<Covered<'_>> for CoveredRecord {
+    fn from(covered: Covered<'_>) -> Self {
+        match covered {
+            Covered::All => Self::All,
+            Covered::Lookahead(slots) => Self::Lookahead(slots),
+            Covered::Each(counts) => Self::Each(counts.to_vec()),
+        }
+    }
+}
+
+impl CoveredRecord {
+    /// What it was.
+    #[must_use]
+    pub fn covered(&self) -> Covered<'_> {
+        match self {
+            Self::All => Covered::All,
+            Self::Lookahead(slots) => Covered::Lookahead(*slots),
+            Self::Each(counts) => Covered::Each(counts),
+        }
+    }
+}
+
+/// Which external tokens have arrived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `Loaded`")]
+pub enum LoadedRecord {
+    All,
+    First(usize),
+    AllBut(Vec<Range<usize>>),
+}
+
+impl From<Loaded<'_>> for LoadedRecord {
+    fn from(loaded: Loaded<'_>) -> Self {
+        match loaded {
+            Loaded::All => Self::All,
+            Loaded::First(tokens) => Self::First(tokens),
+            Loaded::AllBut(ranges) => Self::AllBut(ranges.to_vec()),
+        }
+    }
+}
+
+impl LoadedRecord {
+    /// What it was.
+    #[must_use]
+    pub fn loaded(&self) -> Loaded<'_> {
+        match self {
+            Self::All => Loaded::All,
+            Self::First(tokens) => Loaded::First(*tokens),
+            Self::AllBut(ranges) => Loaded::AllBut(ranges),
+        }
+    }
 }
 
 /// The keys and fingerprints of all blocks of a prompt that was hashed again, after an epoch bump.
@@ -255,26 +420,29 @@ impl RangeRecord {
     }
 }
 
-/// What was said of a request at its admission.
+/// How a request was admitted, and what was said of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HintsRecord {
+pub struct OptionsRecord {
+    part: PartRecord,
     tenant: Option<u32>,
     no_cache: bool,
     ranges: Vec<RangeRecord>,
 }
 
-impl From<&RequestHints> for HintsRecord {
-    fn from(hints: &RequestHints) -> Self {
-        let ranges = hints.ranges.iter().map(RangeRecord::from).collect();
-        Self { tenant: hints.tenant.map(|tenant| tenant.0), no_cache: hints.no_cache, ranges }
+impl From<&AdmitOptions> for OptionsRecord {
+    fn from(options: &AdmitOptions) -> Self {
+        let ranges = options.ranges.iter().map(RangeRecord::from).collect();
+        let (part, tenant) = (options.part.into(), options.tenant.map(|tenant| tenant.0));
+        Self { part, tenant, no_cache: options.no_cache, ranges }
     }
 }
 
-impl HintsRecord {
+impl OptionsRecord {
     /// What they were.
     #[must_use]
-    pub fn hints(&self) -> RequestHints {
+    pub fn options(&self) -> AdmitOptions {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();
-        RequestHints { tenant: self.tenant.map(TenantId), no_cache: self.no_cache, ranges }
+        let (part, tenant) = (self.part.part(), self.tenant.map(TenantId));
+        AdmitOptions { part, tenant, no_cache: self.no_cache, ranges }
     }
 }

@@ -142,6 +142,7 @@ impl Outcome for HintReport {
 impl Outcome for Admission {
     fn add_to(&self, check: &mut Check) {
         check.add(self.cached_tokens as u64);
+        check.add(self.external_tokens as u64);
         self.block_ids.add_to(check);
     }
 }
@@ -213,6 +214,7 @@ impl Outcome for Refusal {
     fn add_to(&self, check: &mut Check) {
         [self.needed, self.available, self.fenced].as_slice().add_to(check);
         check.add(u64::from(self.can_ever_fit));
+        check.add(self.fitting_tokens as u64);
     }
 }
 
@@ -284,6 +286,8 @@ impl Outcome for ManagerError {
             Self::BadComputedCount { .. } => 410,
             Self::StaleStep => 411,
             Self::ForeignCursor => 412,
+            Self::BadOffset { .. } => 413,
+            Self::BadExternalCount { .. } => 414,
             // Kinds that came later: they get numbers here when they come.
             _ => 499,
         });

@@ -184,7 +184,7 @@ fn planned_steps(check_then_act: bool, outcomes: &[Counter; 2]) {
                 };
                 let planned = (0..2_i64).try_for_each(|id| {
                     let locked = manager.lock();
-                    locked.plan_append(&mut plan, id, &[9; BLOCK]).map(drop)
+                    locked.plan_append(&mut plan, id, &[9; BLOCK], 0).map(drop)
                 });
                 let done = planned.and_then(|()| {
                     let mut locked = manager.lock();

@@ -14,7 +14,7 @@ mod numbers;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use kvpool::BlockId;
+use kvpool::{BlockId, Until};
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
 pub use numbers::Numbers;
 
@@ -297,6 +297,15 @@ impl ReferencePool {
             self.tickets.entry(ticket).or_default().extend(blocks);
         }
         valid
+    }
+
+    /// A release at once, or by a step's fence, or a ticket's.
+    pub fn release_until_then(&mut self, blocks: &[usize], until: Until) -> bool {
+        match until {
+            Until::Now => self.release(blocks),
+            Until::Step(step) => self.release_after(blocks, step),
+            Until::Ticket(ticket) => self.release_until(blocks, ticket.get()),
+        }
     }
 
     /// How many references a fence held that ends; `None` if it is not open.

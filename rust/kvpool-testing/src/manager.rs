@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::{Kv, ReferencePool};
-use kvpool::RequestState;
+use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
 
 /// Tier and block.
 type Place = (usize, usize);
@@ -33,8 +33,10 @@ pub struct ReferenceRequest {
     pub published: usize,
     /// Leading blocks that were given up for a window.
     pub trimmed: usize,
-    /// Whether an append may meet a block that is shared or registered.
-    guarded: bool,
+    /// The token behind those that are loaded from elsewhere.
+    external: Option<usize>,
+    /// How it is released, once nothing moves or loads any more.
+    leaving: Option<Until>,
     epoch: u64,
 }
 
@@ -49,7 +51,8 @@ impl ReferenceRequest {
             computed: 0,
             published: 0,
             trimmed: 0,
-            guarded: false,
+            external: None,
+            leaving: None,
             epoch: 0,
         }
     }
@@ -62,12 +65,12 @@ pub enum ReferenceStep {
     Admit(i64, Vec<u32>, Vec<u8>),
     /// A preempted one.
     Resume(i64),
-    /// Tokens for a running one.
+    /// Tokens for a running or preempted one.
     Append(i64, Vec<u32>),
-    /// Preemption, after a step or at once.
-    Preempt(i64, Option<u64>),
-    /// The end of a request, after a step or at once.
-    Release(i64, Option<u64>),
+    /// Preemption.
+    Preempt(i64, Until),
+    /// The end of a request.
+    Release(i64, Until),
 }
 
 /// What a committed operation gave.
@@ -139,7 +142,8 @@ impl ReferenceManager {
     }
 
     fn reserve(&self) -> usize {
-        let running = self.requests.values().any(|request| request.state == RequestState::Running);
+        let active = [RequestState::Running, RequestState::Loading];
+        let running = self.requests.values().any(|request| active.contains(&request.state));
         let share = (self.watermark * (self.device().num_blocks() - 1) as f64) as usize;
         if running { share } else { 0 }
     }
@@ -150,63 +154,98 @@ impl ReferenceManager {
         self.pools[0].lookup(salt, tokens, most, true)
     }
 
+    /// Blocks that an admission has, when so many are cached: for what is cached or external, and the part behind.
+    fn blocks_of(&self, tokens: usize, cached: usize, part: Part) -> usize {
+        let ready = (cached * self.block_size).max(part.external_tokens);
+        let covered = part.allocate_tokens.map_or(tokens, |chunk| tokens.min(ready + chunk));
+        covered.div_ceil(self.block_size)
+    }
+
     /// Allocates behind a held match: the table, and how many blocks of it were cached.
-    fn install(&mut self, id: i64, mut request: ReferenceRequest, found: Vec<usize>) -> Option<usize> {
+    fn install(
+        &mut self,
+        id: i64,
+        mut request: ReferenceRequest,
+        found: Vec<usize>,
+        part: Part,
+    ) -> Option<usize> {
         let cached = found.len();
-        let missing = request.tokens.len().div_ceil(self.block_size) - cached;
+        let missing = self.blocks_of(request.tokens.len(), cached, part) - cached;
         request.blocks = found;
         request.blocks.extend(self.pools[0].allocate(missing)?);
         (request.published, request.computed) = (cached, cached * self.block_size);
-        (request.state, request.epoch) = (RequestState::Running, self.device().epoch);
+        request.external = Some(part.external_tokens).filter(|&end| end > request.computed);
+        let loads = request.external.is_some();
+        request.state = if loads { RequestState::Loading } else { RequestState::Running };
+        request.epoch = self.device().epoch;
         self.requests.insert(id, request);
         Some(cached)
     }
 
     /// Lookup, then allocation. On a copy: what does not fit changes nothing.
-    fn place(&mut self, id: i64, request: ReferenceRequest) -> Option<usize> {
-        let mut changed = self.clone();
-        let found = changed.look_up(&request.tokens, &request.salt);
-        let missing = request.tokens.len().div_ceil(self.block_size) - found.len();
-        if missing + self.reserve() > changed.device().available() {
+    fn place(&mut self, id: i64, request: ReferenceRequest, part: Part) -> Option<usize> {
+        if part.external_tokens >= request.tokens.len() {
             return None;
         }
-        let cached = changed.install(id, request, found)?;
+        let mut changed = self.clone();
+        let found = changed.look_up(&request.tokens, &request.salt);
+        let missing = self.blocks_of(request.tokens.len(), found.len(), part) - found.len();
+        if missing > 0 && missing + self.reserve() > changed.device().available() {
+            return None;
+        }
+        let cached = changed.install(id, request, found, part)?;
         *self = changed;
         Some(cached)
     }
 
     /// Admits a request: how many blocks were cached.
-    pub fn admit(&mut self, id: i64, tokens: &[u32], salt: &[u8]) -> Option<usize> {
+    pub fn admit(&mut self, id: i64, tokens: &[u32], salt: &[u8], part: Part) -> Option<usize> {
         if tokens.is_empty() || self.requests.contains_key(&id) {
             return None;
         }
-        self.place(id, ReferenceRequest::new(tokens, salt))
+        self.place(id, ReferenceRequest::new(tokens, salt), part)
     }
 
     /// Resumes a preempted request: how many blocks were cached.
-    pub fn resume(&mut self, id: i64) -> Option<usize> {
+    pub fn resume(&mut self, id: i64, part: Part) -> Option<usize> {
         if !self.is(id, RequestState::Preempted) {
             return None;
         }
-        self.place(id, self.requests[&id].clone())
+        self.place(id, self.requests[&id].clone(), part)
     }
 
-    /// Positions of the table that `more` slots behind the last token reach and that exist already.
-    fn touched(&self, request: &ReferenceRequest, more: usize) -> std::ops::Range<usize> {
-        let first = request.tokens.len() / self.block_size;
-        let end = (request.tokens.len() + more).div_ceil(self.block_size).min(request.blocks.len());
-        if request.guarded && more > 0 { first..end.max(first) } else { first..first }
+    /// The largest chunk that an admission could have now, whatever it is asked: found by trying them all.
+    #[must_use]
+    pub fn fitting_tokens(&self, tokens: &[u32], salt: &[u8], external_tokens: usize) -> usize {
+        let fits = |&chunk: &usize| {
+            let part = Part { allocate_tokens: Some(chunk), external_tokens };
+            self.clone().place(i64::MAX, ReferenceRequest::new(tokens, salt), part).is_some()
+        };
+        let cached = self.clone().look_up(tokens, salt).len() * self.block_size;
+        (0..=tokens.len() - cached.max(external_tokens)).filter(fits).max().unwrap_or(0)
     }
 
-    fn missing(&self, request: &ReferenceRequest, more: usize) -> usize {
-        (request.tokens.len() + more).div_ceil(self.block_size).saturating_sub(request.blocks.len())
+    /// Slots that a growth covers, where so many are asked for: tokens that fall into blocks that there are have slots.
+    fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
+        asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
 
-    /// Blocks that an append takes; `given_up` counts the references that others of the batch give up by copying.
-    fn needed(&self, id: i64, more: usize, given_up: &mut BTreeMap<usize, usize>) -> usize {
+    /// Positions of the table that are written, of those that exist: the slots behind the last token.
+    fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
+        let first = (request.tokens.len() / self.block_size).min(request.blocks.len());
+        let end = slots.div_ceil(self.block_size).min(request.blocks.len());
+        if slots > request.tokens.len() { first..end.max(first) } else { first..first }
+    }
+
+    fn missing(&self, request: &ReferenceRequest, slots: usize) -> usize {
+        slots.div_ceil(self.block_size).saturating_sub(request.blocks.len())
+    }
+
+    /// Blocks that a growth takes; `given_up` counts the references that others of the batch give up by copying.
+    fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> usize {
         let request = &self.requests[&id];
-        let mut needed = self.missing(request, more);
-        for &block in &request.blocks[self.touched(request, more)] {
+        let mut needed = self.missing(request, slots);
+        for &block in &request.blocks[self.touched(request, slots)] {
             let given_up = given_up.entry(block).or_default();
             if self.device().users(block) - *given_up > 1 || self.device().is_registered(block) {
                 *given_up += 1;
@@ -216,46 +255,98 @@ impl ReferenceManager {
         needed
     }
 
-    /// Appends a token to each of some running requests: rows, positions and blocks that changed.
-    pub fn append(&mut self, rows: &[(i64, u32)], commit_first: bool) -> Option<Vec<(usize, usize, usize)>> {
+    /// Appends tokens to each of some requests, of which those that run get blocks: rows, positions and blocks that changed.
+    pub fn append_ragged(
+        &mut self,
+        rows: &[(i64, Vec<u32>)],
+        computed: Computed<'_>,
+        covered: Covered<'_>,
+    ) -> Option<Vec<(usize, usize, usize)>> {
         let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
-        if (0..rows.len()).any(|at| twice(at) || !self.is(rows[at].0, RequestState::Running)) {
+        let appendable = |id| self.is(id, RequestState::Running) || self.is(id, RequestState::Preempted);
+        if (0..rows.len()).any(|at| twice(at) || !appendable(rows[at].0)) {
             return None;
         }
-        let mut given_up = BTreeMap::new();
-        let needed: usize = rows.iter().map(|&(id, _)| self.needed(id, 1, &mut given_up)).sum();
+        // What each row comes to: its slots, and its computed tokens if something is said.
+        let (mut given_up, mut needed, mut targets) = (BTreeMap::new(), 0, Vec::new());
+        for (row, (id, tokens)) in rows.iter().enumerate() {
+            let request = &self.requests[id];
+            let all = request.tokens.len() + tokens.len();
+            let asked = match covered {
+                Covered::All => all,
+                Covered::Lookahead(slots) => all + slots,
+                Covered::Each(counts) => counts[row],
+            };
+            let slots = self.slots(request, tokens.len(), asked);
+            let computed = match computed {
+                Computed::AllButLast if !tokens.is_empty() => Some(all - 1),
+                Computed::Counts(counts) => Some(counts[row]),
+                _ => None,
+            };
+            if request.state == RequestState::Running {
+                let covered = slots.max(request.blocks.len() * self.block_size).min(all);
+                if computed.is_some_and(|n| n < request.computed || n > covered) {
+                    return None;
+                }
+                needed += self.needed(*id, slots, &mut given_up);
+            }
+            targets.push((slots, computed));
+        }
         if needed > self.device().available() {
             return None;
         }
         let mut changes = Vec::new();
-        for (row, &(id, token)) in rows.iter().enumerate() {
-            if commit_first {
-                self.commit(id, self.requests[&id].tokens.len());
+        for (row, ((id, tokens), (slots, computed))) in rows.iter().zip(targets).enumerate() {
+            let request = &self.requests[id];
+            if request.state == RequestState::Preempted {
+                self.requests.get_mut(id)?.tokens.extend(tokens);
+                continue;
             }
-            let changed = self.extend(id, &[token], 0)?;
+            // What was there before is committed first: it is in the index when blocks are evicted.
+            let before = request.tokens.len().min(request.blocks.len() * self.block_size);
+            if let Some(computed) = computed {
+                self.commit(*id, computed.min(before));
+            }
+            let changed = self.grow(*id, tokens, slots)?;
             changes.extend(changed.into_iter().map(|(index, block)| (row, index, block)));
+            if let Some(computed) = computed.filter(|&computed| computed > before) {
+                self.commit(*id, computed);
+            }
         }
         Some(changes)
     }
 
-    /// Appends tokens to a running request, with room for more: positions and blocks that changed.
+    /// Appends a token to each of some requests: rows, positions and blocks that changed.
+    pub fn append(&mut self, rows: &[(i64, u32)], commit: bool) -> Option<Vec<(usize, usize, usize)>> {
+        let rows: Vec<_> = rows.iter().map(|&(id, token)| (id, vec![token])).collect();
+        let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
+        self.append_ragged(&rows, computed, Covered::All)
+    }
+
+    /// Appends tokens to a request, with room for more: positions and blocks that changed.
     pub fn append_tokens(
         &mut self,
         id: i64,
         tokens: &[u32],
         lookahead: usize,
     ) -> Option<Vec<(usize, usize)>> {
-        let fits = self.is(id, RequestState::Running)
-            && self.needed(id, tokens.len() + lookahead, &mut BTreeMap::new()) <= self.device().available();
-        if fits { self.extend(id, tokens, lookahead) } else { None }
+        let rows = [(id, tokens.to_vec())];
+        let changes = self.append_ragged(&rows, Computed::Nothing, Covered::Lookahead(lookahead))?;
+        Some(changes.into_iter().map(|(_, index, block)| (index, block)).collect())
     }
 
-    fn extend(&mut self, id: i64, tokens: &[u32], lookahead: usize) -> Option<Vec<(usize, usize)>> {
+    /// Makes the table of a running request cover so many slots: positions and blocks that changed.
+    pub fn extend(&mut self, id: i64, slots: usize) -> Option<Vec<(usize, usize)>> {
+        let slots = self.slots(self.requests.get(&id)?, 0, slots);
+        let fits = self.is(id, RequestState::Running)
+            && self.needed(id, slots, &mut BTreeMap::new()) <= self.device().available();
+        if fits { self.grow(id, &[], slots) } else { None }
+    }
+
+    fn grow(&mut self, id: i64, tokens: &[u32], slots: usize) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
-        let more = tokens.len() + lookahead;
-        let touched = self.touched(&request, more);
         let mut changes = Vec::new();
-        for index in touched.clone() {
+        for index in self.touched(&request, slots) {
             let block = request.blocks[index];
             if self.device().users(block) == 1 && !self.device().is_registered(block) {
                 continue;
@@ -267,8 +358,7 @@ impl ReferenceManager {
             }
             self.pools[0].release(&[block]);
         }
-        request.guarded &= more == 0 || touched.end < request.blocks.len();
-        let missing = self.missing(&request, more);
+        let missing = self.missing(&request, slots);
         let fresh = self.pools[0].allocate(missing)?;
         changes.extend(fresh.iter().enumerate().map(|(at, &block)| (request.blocks.len() + at, block)));
         request.blocks.extend(fresh);
@@ -342,7 +432,8 @@ impl ReferenceManager {
             return false;
         }
         let Some(request) = self.requests.get_mut(&id) else { return false };
-        if computed > request.tokens.len() || computed < request.computed {
+        let covered = request.blocks.len() * self.block_size;
+        if computed > request.tokens.len().min(covered) || computed < request.computed {
             return false;
         }
         for at in request.computed..computed {
@@ -369,17 +460,30 @@ impl ReferenceManager {
         if !self.is(parent, RequestState::Running) || self.requests.contains_key(&child) {
             return false;
         }
-        let Some(request) = self.requests.get_mut(&parent) else { return false };
-        request.guarded = true;
-        let twin = request.clone();
+        let twin = self.requests[&parent].clone();
         self.pools[0].acquire(&twin.blocks[twin.trimmed..]);
         self.requests.insert(child, twin);
         true
     }
 
+    /// Keeps the first tokens of each of some running requests.
+    pub fn truncate_batch(&mut self, rows: &[(i64, usize)], until: Until) -> bool {
+        let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
+        let mut changed = self.clone();
+        let done = self.is_sound(until)
+            && (0..rows.len()).all(|at| !twice(at) && changed.truncate(rows[at].0, rows[at].1, until));
+        if done {
+            *self = changed;
+        }
+        done
+    }
+
     /// Keeps the first tokens of a running request.
-    pub fn truncate(&mut self, id: i64, keep: usize) -> bool {
+    pub fn truncate(&mut self, id: i64, keep: usize, until: Until) -> bool {
         let size = self.block_size;
+        if !self.is_sound(until) {
+            return false;
+        }
         let Some(request) = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running) else {
             return false;
         };
@@ -387,12 +491,11 @@ impl ReferenceManager {
             return false;
         }
         request.tokens.truncate(keep);
-        let mut dropped = request.blocks.split_off(keep.div_ceil(size));
+        let mut dropped = request.blocks.split_off(keep.div_ceil(size).min(request.blocks.len()));
         dropped.reverse();
         (request.computed, request.published) =
             (request.computed.min(keep), request.published.min(keep / size));
-        request.guarded = true;
-        self.pools[0].release(&dropped)
+        self.pools[0].release_until_then(&dropped, until)
     }
 
     /// Gives up the blocks before a window of a running request: how many.
@@ -407,35 +510,85 @@ impl ReferenceManager {
         Some(gone.len())
     }
 
-    fn give_up(&mut self, id: i64, after: Option<u64>) {
+    /// Whether a fence is open that blocks are to be released to.
+    fn is_sound(&self, until: Until) -> bool {
+        match until {
+            Until::Ticket(ticket) => self.device().open_tickets().contains(&ticket.get()),
+            _ => true,
+        }
+    }
+
+    fn give_up(&mut self, id: i64, until: Until) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let blocks: Vec<_> = request.blocks[request.trimmed..].iter().rev().copied().collect();
-        let pool = &mut self.pools[request.tier];
-        match after {
-            None => pool.release(&blocks),
-            Some(step) => pool.release_after(&blocks, step),
-        };
+        self.pools[request.tier].release_until_then(&blocks, until);
         let ReferenceRequest { tokens, salt, .. } = &*request;
         *request = ReferenceRequest::new(tokens, salt);
     }
 
     /// Preempts a running or swapped request by recompute.
-    pub fn preempt(&mut self, id: i64, after: Option<u64>) -> bool {
+    pub fn preempt(&mut self, id: i64, until: Until) -> bool {
         let holds = self.is(id, RequestState::Running) || self.is(id, RequestState::Swapped);
-        if holds {
-            self.give_up(id, after);
+        let done = holds && self.is_sound(until);
+        if done {
+            self.give_up(id, until);
         }
-        holds
+        done
     }
 
-    /// Ends a request.
-    pub fn release(&mut self, id: i64, after: Option<u64>) -> bool {
-        let settled = self.requests.contains_key(&id) && !self.is(id, RequestState::Moving);
-        if settled {
-            self.give_up(id, after);
-            self.requests.remove(&id);
+    /// Ends a request, or says how it ends once nothing moves or loads any more.
+    pub fn release(&mut self, id: i64, until: Until) -> bool {
+        let sound = self.is_sound(until) && !self.is(id, RequestState::Releasing);
+        let on_its_way = self.is(id, RequestState::Moving) || self.is(id, RequestState::Loading);
+        let Some(request) = self.requests.get_mut(&id).filter(|_| sound) else { return false };
+        request.leaving = Some(until);
+        if on_its_way {
+            request.state = RequestState::Releasing;
+        } else {
+            self.leave(id);
         }
-        settled
+        true
+    }
+
+    /// Ends a request that was released; a fence that has ended meanwhile holds nothing back.
+    fn leave(&mut self, id: i64) {
+        let until = self.requests[&id].leaving.filter(|&until| self.is_sound(until)).unwrap_or(Until::Now);
+        self.give_up(id, until);
+        self.requests.remove(&id);
+    }
+
+    /// Says what was loaded from elsewhere: it is computed, and the request runs.
+    pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> bool {
+        let Some(request) = self.requests.get_mut(&id) else { return false };
+        let Some(end) = request.external else { return false };
+        let failed = |token: &usize| match loaded {
+            Loaded::AllBut(ranges) => ranges.iter().any(|range| range.contains(token)),
+            _ => false,
+        };
+        let usable = match loaded {
+            Loaded::First(tokens) => tokens,
+            _ => (request.computed..end).find(failed).unwrap_or(end),
+        };
+        if usable < request.computed || usable > end {
+            return false;
+        }
+        request.external = None;
+        if request.leaving.is_some() {
+            self.leave(id);
+            return true;
+        }
+        request.state = RequestState::Running;
+        self.commit(id, usable)
+    }
+
+    /// Opens a fence in every tier: its number.
+    pub fn fence(&mut self) -> u64 {
+        self.pools.iter_mut().rev().fold(0, |_, pool| pool.fence())
+    }
+
+    /// Ends a fence in every tier.
+    pub fn end_fence(&mut self, ticket: u64) -> bool {
+        self.pools.iter_mut().rev().fold(false, |_, pool| pool.end_fence(ticket).is_some())
     }
 
     /// Ends the fences of a step and of earlier ones.
@@ -474,8 +627,8 @@ impl ReferenceManager {
         }
         for operation in planned {
             let done = match *operation {
-                ReferenceStep::Preempt(id, after) => self.preempt(id, after),
-                ReferenceStep::Release(id, after) => self.release(id, after),
+                ReferenceStep::Preempt(id, until) => self.preempt(id, until),
+                ReferenceStep::Release(id, until) => self.release(id, until),
                 _ => true,
             };
             if !done {
@@ -485,11 +638,11 @@ impl ReferenceManager {
         let outcome = |operation: &ReferenceStep| match operation {
             ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id) => {
                 let (request, found) = matched.remove(id)?;
-                let cached = self.install(*id, request, found)?;
+                let cached = self.install(*id, request, found, Part::WHOLE)?;
                 Some(ReferenceOutcome::Admitted(self.requests[id].blocks.clone(), cached))
             }
             ReferenceStep::Append(id, tokens) => {
-                Some(ReferenceOutcome::Appended(self.extend(*id, tokens, 0)?))
+                Some(ReferenceOutcome::Appended(self.append_tokens(*id, tokens, 0)?))
             }
             ReferenceStep::Preempt(..) | ReferenceStep::Release(..) => Some(ReferenceOutcome::Ended),
         };
@@ -561,7 +714,7 @@ impl ReferenceManager {
                 *block = moved.iter().find(|known| known.src == *block).map_or(*block, |known| known.dst);
             }
             request.tier = to;
-            request.state = if to == 1 { RequestState::Swapped } else { RequestState::Running };
+            self.arrive(*id);
         }
         Some(moved.iter().map(|known| (known.src, known.dst)).collect())
     }
@@ -571,10 +724,17 @@ impl ReferenceManager {
         let Some(Swap { ids, to, moved, .. }) = self.swaps.remove(&swap) else { return false };
         self.planned.retain(|copy| copy.2 != Some(swap));
         self.pools[to].release(&references(&moved, |known| known.dst));
-        for request in self.requests.iter_mut().filter(|(id, _)| ids.contains(id)) {
-            request.1.state = if to == 1 { RequestState::Running } else { RequestState::Swapped };
-        }
+        ids.iter().for_each(|&id| self.arrive(id));
         true
+    }
+
+    /// A request that was moved is where it is now, or goes.
+    fn arrive(&mut self, id: i64) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.state = if request.tier == 1 { RequestState::Swapped } else { RequestState::Running };
+        if request.leaving.is_some() {
+            self.leave(id);
+        }
     }
 
     /// Swaps under way.

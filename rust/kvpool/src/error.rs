@@ -22,19 +22,22 @@ pub struct Refusal {
     pub fenced: usize,
     /// Whether the call would fit an otherwise empty pool. If not, waiting is of no use.
     pub can_ever_fit: bool,
+    /// Of an admission: tokens that could be admitted now ([`crate::Part::allocate_tokens`]); else 0.
+    pub fitting_tokens: usize,
 }
 
 impl Refusal {
     /// A refusal of `needed` blocks where `available` can be taken.
     #[must_use]
     pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
-        Self { needed, available, missing: needed.saturating_sub(available), fenced, can_ever_fit }
+        let missing = needed.saturating_sub(available);
+        Self { needed, available, missing, fenced, can_ever_fit, fitting_tokens: 0 }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needed, available, missing, fenced, can_ever_fit } = self;
+        let Self { needed, available, missing, fenced, can_ever_fit, .. } = self;
         write!(f, "out of blocks: {needed} needed, {available} available, {missing} missing")?;
         match (can_ever_fit, fenced) {
             (false, _) => write!(f, "; it can never fit this pool"),

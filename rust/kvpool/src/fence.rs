@@ -47,6 +47,31 @@ impl fmt::Display for Ticket {
     }
 }
 
+/// When blocks that are released may be handed out again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Until {
+    /// At once.
+    #[default]
+    Now,
+    /// When this step, or a later one, is completed: [`crate::BlockPool::complete_step`].
+    Step(u64),
+    /// When this ticket ends: [`crate::BlockPool::end_fence`].
+    Ticket(Ticket),
+}
+
+impl From<Ticket> for Until {
+    fn from(ticket: Ticket) -> Self {
+        Self::Ticket(ticket)
+    }
+}
+
+/// A step, if there is one.
+impl From<Option<u64>> for Until {
+    fn from(step: Option<u64>) -> Self {
+        step.map_or(Self::Now, Self::Step)
+    }
+}
+
 /// The references of one open ticket or step.
 #[derive(Clone, Debug)]
 struct Fence {

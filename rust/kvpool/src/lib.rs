@@ -54,7 +54,7 @@ pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
 pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
-pub use fence::Ticket;
+pub use fence::{Ticket, Until};
 pub use free_list::FreeBlockList;
 pub use kvpool_hash as hash;
 pub use kvpool_hash::{
@@ -62,15 +62,16 @@ pub use kvpool_hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, CacheManager, ManagerConfig, ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused,
-    RequestHints, RequestId, RequestInfo, RequestRef, RequestState, RetentionRange, StepOutcome, StepPlan,
+    Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, Loaded, ManagerConfig,
+    ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestId, RequestInfo, RequestRef,
+    RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;
 pub use pool::{BlockPool, DuplicatePolicy, PoolConfig, Probe, Registered};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use record::Name;
-pub use sequence::{SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
+pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

@@ -1,6 +1,6 @@
 //! The whole manager against a reference model of requests over the reference pool: random admissions, appends, commits,
-//! preemptions, resumptions, releases, fenced or not, step plans, resets and epoch bumps, valid and not. What hosts and swaps
-//! add is compared by the fuzz target of the manager, with the same model.
+//! preemptions, resumptions, releases, fenced or not, prompts in chunks and from elsewhere, drafts, step plans, resets and epoch
+//! bumps, valid and not. What hosts and swaps add is compared by the fuzz target of the manager, with the same model.
 //!
 //! After every operation: every result and block table equal the model's, both orders equal, all invariants hold, every KV that
 //! is read or could be is of the weights of now, and a failed operation has changed nothing.
@@ -11,7 +11,10 @@
     reason = "a test stops at the first error"
 )]
 
-use kvpool::{CacheManager, ExtraKeys, ManagerConfig, ManagerError, RequestRef, StepOutcome, Verify};
+use kvpool::{
+    AdmitOptions, CacheManager, Computed, Covered, ExtraKeys, Fit, Loaded, ManagerConfig, ManagerError, Part,
+    RequestRef, Rows, StepOutcome, Ticket, Until, Verify,
+};
 use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
 use proptest::prelude::*;
@@ -24,6 +27,7 @@ enum Operation {
     Admit {
         id: i64,
         tokens: Vec<u32>,
+        part: Part,
     },
     Append {
         ids: Vec<i64>,
@@ -34,6 +38,30 @@ enum Operation {
         id: i64,
         tokens: Vec<u32>,
     },
+    /// Rows of tokens, with numbers for what is computed and covered.
+    AppendRows {
+        rows: Vec<(i64, Vec<u32>)>,
+        counts: Vec<usize>,
+        computed: u8,
+        covered: u8,
+    },
+    Extend {
+        id: i64,
+        slots: usize,
+    },
+    /// Ends a load: of all, of some, or but for a range.
+    ExternalDone {
+        id: i64,
+        kind: u8,
+        from: usize,
+        len: usize,
+    },
+    TruncateBatch {
+        rows: Vec<(i64, usize)>,
+        until: Until,
+    },
+    Fence,
+    EndFence(u64),
     Commit {
         id: i64,
         computed: usize,
@@ -41,12 +69,12 @@ enum Operation {
     CommitAll(i64),
     Preempt {
         id: i64,
-        after: Option<u64>,
+        until: Until,
     },
-    Resume(i64),
+    Resume(i64, Part),
     Release {
         id: i64,
-        after: Option<u64>,
+        until: Until,
     },
     CompleteStep(u64),
     BumpEpoch,
@@ -62,20 +90,45 @@ enum Operation {
 fn single() -> impl Strategy<Value = Operation> {
     let id = || 0i64..5;
     let tokens = || prop::collection::vec(0u32..2, 0..8);
-    let after = || prop::option::weighted(0.3, 0u64..10);
     prop_oneof![
-        8 => (id(), tokens()).prop_map(|(id, tokens)| Operation::Admit { id, tokens }),
+        8 => (id(), tokens(), part()).prop_map(|(id, tokens, part)| Operation::Admit { id, tokens, part }),
         3 => (id(), tokens()).prop_map(|(id, tokens)| Operation::AppendTokens { id, tokens }),
-        2 => (id(), after()).prop_map(|(id, after)| Operation::Preempt { id, after }),
-        3 => id().prop_map(Operation::Resume),
-        4 => (id(), after()).prop_map(|(id, after)| Operation::Release { id, after }),
+        2 => (id(), until()).prop_map(|(id, until)| Operation::Preempt { id, until }),
+        3 => (id(), part()).prop_map(|(id, part)| Operation::Resume(id, part)),
+        4 => (id(), until()).prop_map(|(id, until)| Operation::Release { id, until }),
+    ]
+}
+
+/// Mostly the whole of a prompt.
+fn part() -> impl Strategy<Value = Part> {
+    let external = prop_oneof![3 => Just(0), 1 => 0usize..8];
+    (prop::option::weighted(0.3, 0usize..6), external)
+        .prop_map(|(allocate_tokens, external_tokens)| Part { allocate_tokens, external_tokens })
+}
+
+fn until() -> impl Strategy<Value = Until> {
+    prop_oneof![
+        6 => Just(Until::Now),
+        2 => (0u64..10).prop_map(Until::Step),
+        2 => (0u64..6).prop_map(|ticket| Until::Ticket(Ticket::new(ticket))),
     ]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
     let id = || 0i64..5;
+    let rows = prop::collection::vec((id(), prop::collection::vec(0u32..2, 0..4)), 0..4);
+    let counts = prop::collection::vec(0usize..12, 4);
     prop_oneof![
         20 => single(),
+        8 => (rows, counts, 0u8..3, 0u8..3)
+            .prop_map(|(rows, counts, computed, covered)| Operation::AppendRows { rows, counts, computed, covered }),
+        4 => (id(), 0usize..12).prop_map(|(id, slots)| Operation::Extend { id, slots }),
+        5 => (id(), 0u8..3, 0usize..9, 0usize..4)
+            .prop_map(|(id, kind, from, len)| Operation::ExternalDone { id, kind, from, len }),
+        3 => (prop::collection::vec((id(), 0usize..9), 0..3), until())
+            .prop_map(|(rows, until)| Operation::TruncateBatch { rows, until }),
+        1 => Just(Operation::Fence),
+        1 => (0u64..6).prop_map(Operation::EndFence),
         8 => (prop::collection::vec(id(), 0..4), 0u32..2, any::<bool>())
             .prop_map(|(ids, token, commit_first)| Operation::Append { ids, token, commit_first }),
         4 => (id(), 0usize..12).prop_map(|(id, computed)| Operation::Commit { id, computed }),
@@ -143,26 +196,88 @@ impl Pair {
     fn run(&mut self, operation: &Operation) -> bool {
         let manager = &mut self.manager;
         let (done, expected) = match operation {
-            Operation::Admit { id, tokens } => {
+            &Operation::Admit { id, ref tokens, part } => {
                 let cursor = manager.prepare(tokens, ExtraKeys::default()).unwrap();
                 let probe = manager.probe(&cursor).unwrap();
-                let result = manager.admit(*id, cursor);
-                let fits = tokens.len().div_ceil(BLOCK_SIZE) < self.model.device().num_blocks();
+                let fit = manager.fit(&cursor, part).unwrap();
+                assert_eq!(fit.cached_tokens, probe.cached_blocks * BLOCK_SIZE);
+                let external = part.external_tokens;
+                if external < tokens.len() {
+                    assert_eq!(fit.fitting_tokens, self.model.fitting_tokens(tokens, &[], external));
+                }
+                let options = AdmitOptions { part, ..AdmitOptions::default() };
+                let result = manager.admit_with(id, cursor, &options);
                 match &result {
-                    Ok(admission) => assert_eq!(admission.cached_blocks, probe.cached_blocks),
+                    Ok(admission) => {
+                        assert_eq!(fit.fit, Fit::Ok);
+                        assert_eq!(admission.cached_blocks, probe.cached_blocks);
+                        assert_eq!(admission.block_ids.len() - admission.cached_blocks, fit.new_blocks);
+                        let ready = fit.cached_tokens.max(external);
+                        assert_eq!(admission.external_tokens, ready - fit.cached_tokens);
+                    }
                     Err(refused) => {
                         assert_eq!(refused.cursor.num_tokens(), tokens.len(), "the prompt is handed back");
                         if let ManagerError::OutOfBlocks(refusal) = refused.error {
-                            assert_eq!(refusal.can_ever_fit, fits);
+                            let needed = probe.cached_blocks + refusal.needed;
+                            assert_eq!(refusal.can_ever_fit, needed < self.model.device().num_blocks());
+                            assert_eq!(fit.fit == Fit::Later, refusal.can_ever_fit);
                             assert_eq!(refusal.missing, refusal.needed - refusal.available);
+                            assert_eq!(refusal.fitting_tokens, fit.fitting_tokens);
                         }
                     }
                 }
-                (result.is_ok(), self.model.admit(*id, tokens, &[]).is_some())
+                (result.is_ok(), self.model.admit(id, tokens, &[], part).is_some())
+            }
+            Operation::AppendRows { rows, counts, computed, covered } => {
+                let refs: Vec<_> = rows.iter().map(|&(id, _)| RequestRef::Int(id)).collect();
+                let tokens: Vec<_> = rows.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
+                let mut offsets = vec![0];
+                rows.iter().for_each(|(_, tokens)| offsets.push(offsets[offsets.len() - 1] + tokens.len()));
+                let counts = &counts[..rows.len()];
+                let computed =
+                    [Computed::Nothing, Computed::AllButLast, Computed::Counts(counts)][*computed as usize];
+                let covered = [Covered::All, Covered::Lookahead(3), Covered::Each(counts)][*covered as usize];
+                let asked = Rows { requests: &refs, tokens: &tokens, offsets: &offsets, computed, covered };
+                let found = manager.append_ragged(&asked).ok();
+                let found = found.map(|all| {
+                    all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>()
+                });
+                let expected = self.model.append_ragged(rows, computed, covered);
+                assert_eq!(found, expected, "{operation:?}");
+                (found.is_some(), expected.is_some())
+            }
+            &Operation::Extend { id, slots } => {
+                let found = manager.extend(id, slots).ok();
+                let found =
+                    found.map(|all| all.iter().map(|c| (c.index, c.block.index())).collect::<Vec<_>>());
+                let expected = self.model.extend(id, slots);
+                assert_eq!(found, expected, "{operation:?}");
+                (found.is_some(), expected.is_some())
+            }
+            &Operation::ExternalDone { id, kind, from, len } => {
+                let failed = [from..from + len];
+                let loaded = [Loaded::All, Loaded::First(from), Loaded::AllBut(&failed)][kind as usize];
+                (manager.external_done(id, loaded).is_ok(), self.model.external_done(id, loaded))
+            }
+            Operation::TruncateBatch { rows, until } => {
+                let refs: Vec<_> = rows.iter().map(|&(id, _)| RequestRef::Int(id)).collect();
+                let lengths: Vec<_> = rows.iter().map(|&(_, keep)| keep).collect();
+                (
+                    manager.truncate_batch(&refs, &lengths, *until).is_ok(),
+                    self.model.truncate_batch(rows, *until),
+                )
+            }
+            Operation::Fence => {
+                assert_eq!(manager.fence().unwrap().get(), self.model.fence());
+                (true, true)
+            }
+            &Operation::EndFence(ticket) => {
+                (manager.end_fence(Ticket::new(ticket)).is_ok(), self.model.end_fence(ticket))
             }
             Operation::Append { ids, token, commit_first } => {
                 let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
-                let done = manager.append(&refs, &vec![*token; ids.len()], *commit_first).is_ok();
+                let computed = if *commit_first { Computed::AllButLast } else { Computed::Nothing };
+                let done = manager.append(&refs, &vec![*token; ids.len()], computed).is_ok();
                 let rows: Vec<_> = ids.iter().map(|&id| (id, *token)).collect();
                 (done, self.model.append(&rows, *commit_first).is_some())
             }
@@ -177,12 +292,14 @@ impl Pair {
                 let all = manager.request(*id).map_or(0, |info| info.tokens);
                 (manager.commit(*id, all).is_ok(), self.model.commit(*id, all))
             }
-            Operation::Preempt { id, after } => {
-                (manager.preempt(*id, *after).is_ok(), self.model.preempt(*id, *after))
+            Operation::Preempt { id, until } => {
+                (manager.preempt(*id, *until).is_ok(), self.model.preempt(*id, *until))
             }
-            Operation::Resume(id) => (manager.resume(*id).is_ok(), self.model.resume(*id).is_some()),
-            Operation::Release { id, after } => {
-                (manager.release(*id, *after).is_ok(), self.model.release(*id, *after))
+            &Operation::Resume(id, part) => {
+                (manager.resume_with(id, part).is_ok(), self.model.resume(id, part).is_some())
+            }
+            Operation::Release { id, until } => {
+                (manager.release(*id, *until).is_ok(), self.model.release(*id, *until))
             }
             Operation::CompleteStep(step) => {
                 manager.complete_step(*step).unwrap();
@@ -217,23 +334,23 @@ impl Pair {
         for operation in operations {
             let manager = &self.manager;
             let (fits, step) = match operation.clone() {
-                Operation::Admit { id, tokens } => {
+                Operation::Admit { id, tokens, .. } => {
                     let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
                     let fits = manager.plan_admit(&mut plan, id, cursor).is_ok();
                     (fits, ReferenceStep::Admit(id, tokens, Vec::new()))
                 }
                 Operation::AppendTokens { id, tokens } => {
-                    let fits = manager.plan_append(&mut plan, id, &tokens).is_ok();
+                    let fits = manager.plan_append(&mut plan, id, &tokens, 0).is_ok();
                     (fits, ReferenceStep::Append(id, tokens))
                 }
-                Operation::Preempt { id, after } => {
-                    (manager.plan_preempt(&mut plan, id, after).is_ok(), ReferenceStep::Preempt(id, after))
+                Operation::Preempt { id, until } => {
+                    (manager.plan_preempt(&mut plan, id, until).is_ok(), ReferenceStep::Preempt(id, until))
                 }
-                Operation::Resume(id) => {
+                Operation::Resume(id, _) => {
                     (manager.plan_resume(&mut plan, id).is_ok(), ReferenceStep::Resume(id))
                 }
-                Operation::Release { id, after } => {
-                    (manager.plan_release(&mut plan, id, after).is_ok(), ReferenceStep::Release(id, after))
+                Operation::Release { id, until } => {
+                    (manager.plan_release(&mut plan, id, until).is_ok(), ReferenceStep::Release(id, until))
                 }
                 _ => continue,
             };

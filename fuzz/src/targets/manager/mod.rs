@@ -10,8 +10,8 @@ mod operation;
 use std::collections::BTreeMap;
 
 use kvpool::{
-    Admission, BlockHash, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, Place,
-    RequestRef, RequestState, StepOutcome, SwapId, TableChange,
+    Admission, BlockHash, CacheManager, Computed, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError,
+    Part, Place, RequestRef, RequestState, StepOutcome, SwapId, TableChange, Until,
 };
 use kvpool_observe::{BlockEvent, ManagerScrubber, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
@@ -91,7 +91,7 @@ impl Manager {
     fn admit(&mut self, id: i64, tokens: &[u32], salted: bool, script: &mut Script) -> Result<bool, Failure> {
         let salt: &[u8] = if salted { b"s" } else { b"" };
         let expected = self.model.as_mut().map(|model| {
-            let cached = model.admit(id, tokens, salt)?;
+            let cached = model.admit(id, tokens, salt, Part::WHOLE)?;
             Some((model.requests[&id].blocks.clone(), cached))
         });
         script.line(|| {
@@ -121,11 +121,13 @@ impl Manager {
         let expected = self.model.as_mut().map(|model| model.append(&rows, commit));
         script.line(|| {
             let tokens = vec![token; ids.len()];
-            let call = format!("manager.append(&refs(&{ids:?}), &{tokens:?}, {commit})");
+            let computed = if commit { "AllButLast" } else { "Nothing" };
+            let call = format!("manager.append(&refs(&{ids:?}), &{tokens:?}, Computed::{computed})");
             answered(&call, expected.as_ref().map(Option::is_some))
         });
         let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
-        let found = self.manager.append(&refs, &vec![token; ids.len()], commit).ok();
+        let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
+        let found = self.manager.append(&refs, &vec![token; ids.len()], computed).ok();
         let found = found
             .map(|all| all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>());
         agree("result of append", &found, expected)?;
@@ -238,22 +240,22 @@ impl Manager {
                     (manager.plan_resume(&mut plan, *id).is_ok(), ReferenceStep::Resume(*id))
                 }
                 Planned::Append(id, tokens) => {
-                    script.line(|| format!("let _ = manager.plan_append(&mut plan, {id}, &{tokens:?});"));
-                    let fits = manager.plan_append(&mut plan, *id, tokens).is_ok();
+                    script.line(|| format!("let _ = manager.plan_append(&mut plan, {id}, &{tokens:?}, 0);"));
+                    let fits = manager.plan_append(&mut plan, *id, tokens, 0).is_ok();
                     (fits, ReferenceStep::Append(*id, tokens.clone()))
                 }
                 Planned::Preempt(id, after) => {
                     script.line(|| format!("let _ = manager.plan_preempt(&mut plan, {id}, {after:?});"));
                     (
                         manager.plan_preempt(&mut plan, *id, *after).is_ok(),
-                        ReferenceStep::Preempt(*id, *after),
+                        ReferenceStep::Preempt(*id, (*after).into()),
                     )
                 }
                 Planned::Release(id, after) => {
                     script.line(|| format!("let _ = manager.plan_release(&mut plan, {id}, {after:?});"));
                     (
                         manager.plan_release(&mut plan, *id, *after).is_ok(),
-                        ReferenceStep::Release(*id, *after),
+                        ReferenceStep::Release(*id, (*after).into()),
                     )
                 }
             };
@@ -296,8 +298,14 @@ impl Manager {
                 self.call("fork", &arguments, |m| m.fork(parent, child), |m| m.fork(parent, child), script)
             }
             &Operation::Truncate(id, n) => {
-                let arguments = format!("{id}, {n}");
-                self.call("truncate", &arguments, |m| m.truncate(id, n), |m| m.truncate(id, n), script)
+                let (arguments, now) = (format!("{id}, {n}, Until::Now"), Until::Now);
+                self.call(
+                    "truncate",
+                    &arguments,
+                    |m| m.truncate(id, n, now),
+                    |m| m.truncate(id, n, now),
+                    script,
+                )
             }
             &Operation::Trim(id, window) => {
                 let expected = self.model.as_mut().map(|model| model.trim(id, window));
@@ -311,12 +319,12 @@ impl Manager {
                 Ok(found.is_some())
             }
             &Operation::Preempt(id, after) => {
-                let arguments = format!("{id}, {after:?}");
-                self.call("preempt", &arguments, |m| m.preempt(id, after), |m| m.preempt(id, after), script)
+                let (arguments, end) = (format!("{id}, {after:?}"), Until::from(after));
+                self.call("preempt", &arguments, |m| m.preempt(id, end), |m| m.preempt(id, end), script)
             }
             &Operation::Resume(id) => {
                 let expected = self.model.as_mut().map(|model| {
-                    let cached = model.resume(id)?;
+                    let cached = model.resume(id, Part::WHOLE)?;
                     Some((model.requests[&id].blocks.clone(), cached))
                 });
                 script.line(|| admission(&format!("manager.resume({id})"), expected.as_ref()));
@@ -325,8 +333,8 @@ impl Manager {
                 Ok(found.is_some())
             }
             &Operation::Release(id, after) => {
-                let arguments = format!("{id}, {after:?}");
-                self.call("release", &arguments, |m| m.release(id, after), |m| m.release(id, after), script)
+                let (arguments, end) = (format!("{id}, {after:?}"), Until::from(after));
+                self.call("release", &arguments, |m| m.release(id, end), |m| m.release(id, end), script)
             }
             &Operation::CompleteStep(step) => {
                 let modelled = |model: &mut ReferenceManager| {
@@ -403,8 +411,13 @@ impl Manager {
         let known: Vec<_> = (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)).collect();
         for id in known {
             let arguments = format!("{id}, None");
-            changed |=
-                self.call("preempt", &arguments, |m| m.preempt(id, None), |m| m.preempt(id, None), script)?;
+            changed |= self.call(
+                "preempt",
+                &arguments,
+                |m| m.preempt(id, None),
+                |m| m.preempt(id, Until::Now),
+                script,
+            )?;
         }
         Ok(self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? || changed)
     }

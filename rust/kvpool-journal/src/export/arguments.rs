@@ -5,9 +5,10 @@
 
 use hashbrown::HashMap;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
-use kvpool::{HashAlgorithm, RequestId, RetentionRange};
+use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange};
 use kvpool_record::{
-    ChainRecord, HintsRecord, Ids, Keys, LinkRecord, Name, RangeRecord, RetentionRecord, Rows,
+    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, Name, OptionsRecord,
+    PartRecord, RangeRecord, RetentionRecord, Rows, UntilRecord,
 };
 
 use super::{Language, text};
@@ -26,9 +27,12 @@ pub(super) enum Argument<'a> {
     Block(u32),
     Blocks(&'a Ids),
     Swap(u64),
-    After(Option<u64>),
+    End(UntilRecord),
     EndOfLife(bool),
-    CommitFirst(bool),
+    Part(PartRecord),
+    Loaded(&'a LoadedRecord),
+    /// Requests and tokens, offsets, what is computed, and what is covered.
+    Ragged(Box<[Argument<'a>; 2]>, &'a [usize], &'a ComputedRecord, &'a CoveredRecord),
     Lookahead(usize),
     Request(&'a RequestId),
     Name(&'a Name),
@@ -38,11 +42,11 @@ pub(super) enum Argument<'a> {
     Link(&'a LinkRecord),
     Prompt(&'a ChainRecord, bool),
     Borrowed(&'a ChainRecord, bool),
-    Sampled(&'a Rows, usize, &'a Keys),
+    Sampled(&'a Rows, usize, &'a [usize], &'a Keys),
     Appended(&'a Name, usize, &'a Keys),
     Retention(RetentionRecord),
     Ranges(&'a [RangeRecord]),
-    Hints(&'a HintsRecord),
+    Options(&'a OptionsRecord),
     Plan,
 }
 
@@ -103,14 +107,28 @@ impl Arguments {
                 let ids: Vec<u32> = blocks.unpack().iter().map(|block| block.get()).collect();
                 if rust { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
             }
-            Argument::After(step) => {
-                self.keyword(format!("{step:?}"), step.map(|step| format!("after_step={step}")))
+            Argument::End(UntilRecord::Now) => self.keyword("Until::Now".into(), None),
+            Argument::End(UntilRecord::Step(step)) => {
+                self.keyword(format!("Until::Step({step})"), Some(format!("after_step={step}")))
             }
+            Argument::End(UntilRecord::Ticket(ticket)) => {
+                let rust = format!("Until::Ticket(kvpool::Ticket::new({ticket}))");
+                self.keyword(rust, Some(format!("until={ticket}")))
+            }
+            Argument::Part(part) => self.part(part.part()),
+            Argument::Loaded(loaded) if rust => match loaded {
+                LoadedRecord::AllBut(ranges) => format!("Loaded::AllBut(&{ranges:?})"),
+                loaded => format!("Loaded::{loaded:?}"),
+            },
+            Argument::Loaded(LoadedRecord::All) => String::new(),
+            Argument::Loaded(LoadedRecord::First(tokens)) => tokens.to_string(),
+            Argument::Loaded(LoadedRecord::AllBut(ranges)) => {
+                let ranges: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
+                format!("failed={ranges:?}")
+            }
+            Argument::Ragged(row, offsets, computed, covered) => self.ragged(row, offsets, computed, covered),
             Argument::EndOfLife(ends) => {
                 self.keyword(ends.to_string(), ends.then(|| "end_of_life=True".into()))
-            }
-            Argument::CommitFirst(first) => {
-                self.keyword(first.to_string(), first.then(|| "commit=True".into()))
             }
             Argument::Lookahead(slots) => {
                 self.keyword(slots.to_string(), (*slots > 0).then(|| format!("lookahead={slots}")))
@@ -140,14 +158,14 @@ impl Arguments {
             }
             Argument::Prompt(prompt, foreign) => self.prompt(prompt, *foreign),
             Argument::Borrowed(prompt, foreign) => format!("{and}{}", self.prompt(prompt, *foreign)),
-            Argument::Sampled(rows, tokens, filled) => self.sampled(rows, *tokens, filled),
+            Argument::Sampled(rows, tokens, offsets, filled) => self.sampled(rows, *tokens, offsets, filled),
             Argument::Appended(name, tokens, filled) => self.appended(name, *tokens, filled),
             Argument::Retention(record) => self.retention(&record.retention()),
             Argument::Ranges(ranges) => {
                 let ranges: Vec<RetentionRange> = ranges.iter().map(RangeRecord::range).collect();
                 format!("{and}{}", self.ranges(&ranges))
             }
-            Argument::Hints(hints) => self.hints(hints),
+            Argument::Options(options) => self.options(options),
             Argument::Plan => if rust { "&mut plan" } else { "" }.into(),
         }
     }
@@ -185,15 +203,15 @@ impl Arguments {
         }
     }
 
-    /// One token for each row of a batch.
-    fn sampled(&self, rows: &Rows, tokens: usize, filled: &Keys) -> String {
+    /// The tokens of a batch, row by row.
+    fn sampled(&self, rows: &Rows, tokens: usize, offsets: &[usize], filled: &Keys) -> String {
         let mut keys = filled.unpack();
         let mut spelled = vec![0; tokens];
         if let Rows::Ids(ids) = rows {
-            for (id, token) in ids.iter().zip(&mut spelled) {
-                let fills = self.lengths.get(id).is_some_and(|length| (length + 1) % self.block_size == 0);
-                if let Some(key) = fills.then(|| keys.next()).flatten() {
-                    *token = self.numbers.of(key);
+            for (row, id) in ids.iter().enumerate() {
+                let ends = offsets.get(row..row + 2).map_or(row..row + 1, |ends| ends[0]..ends[1]);
+                if let (Some(&length), Some(tokens)) = (self.lengths.get(id), spelled.get_mut(ends)) {
+                    self.spell(length, tokens, &mut keys);
                 }
             }
         }
@@ -203,12 +221,66 @@ impl Arguments {
     fn appended(&self, name: &Name, tokens: usize, filled: &Keys) -> String {
         let length = if let Name::Id(id) = name { self.lengths.get(id).copied().unwrap_or(0) } else { 0 };
         let mut spelled = vec![0; tokens];
-        let first = self.block_size - 1 - length % self.block_size;
-        let keys: Vec<u64> = filled.unpack().collect();
-        for (at, key) in (first..tokens).step_by(self.block_size).zip(keys) {
-            spelled[at] = self.numbers.of(key);
-        }
+        self.spell(length, &mut spelled, &mut filled.unpack());
         format!("{}{spelled:?}", if self.is_rust() { "&" } else { "" })
+    }
+
+    /// Tokens behind the first `length` ones of a request: those that fill a block are the numbers of its content.
+    fn spell(&self, length: usize, tokens: &mut [u32], keys: &mut impl Iterator<Item = u64>) {
+        let first = self.block_size - 1 - length % self.block_size;
+        for at in (first..tokens.len()).step_by(self.block_size) {
+            let Some(key) = keys.next() else { return };
+            tokens[at] = self.numbers.of(key);
+        }
+    }
+
+    /// Rows of a batch.
+    fn ragged(
+        &self,
+        row: &[Argument<'_>; 2],
+        offsets: &[usize],
+        computed: &ComputedRecord,
+        covered: &CoveredRecord,
+    ) -> String {
+        let [requests, tokens] = [self.text(&row[0]), self.text(&row[1])];
+        if self.is_rust() {
+            let computed = match computed {
+                ComputedRecord::Counts(counts) => format!("Computed::Counts(&{counts:?})"),
+                computed => format!("Computed::{computed:?}"),
+            };
+            let covered = match covered {
+                CoveredRecord::Each(counts) => format!("Covered::Each(&{counts:?})"),
+                covered => format!("Covered::{covered:?}"),
+            };
+            return format!(
+                "&Rows {{ requests: {requests}, tokens: {tokens}, offsets: &{offsets:?}, computed: {computed}, \
+                 covered: {covered} }}"
+            );
+        }
+        let mut texts = vec![requests, tokens];
+        texts.push(if offsets.is_empty() { "None".into() } else { format!("{offsets:?}") });
+        match computed {
+            ComputedRecord::Nothing => {}
+            ComputedRecord::AllButLast => texts.push("commit=True".into()),
+            ComputedRecord::Counts(counts) => texts.push(format!("computed={counts:?}")),
+        }
+        match covered {
+            CoveredRecord::All => {}
+            CoveredRecord::Lookahead(slots) => texts.push(format!("lookahead={slots}")),
+            CoveredRecord::Each(counts) => texts.push(format!("covered={counts:?}")),
+        }
+        texts.join(", ")
+    }
+
+    /// How much of a prompt is admitted.
+    fn part(&self, part: Part) -> String {
+        let Part { allocate_tokens, external_tokens } = part;
+        if self.is_rust() {
+            return if part == Part::WHOLE { "Part::WHOLE".into() } else { format!("{part:?}") };
+        }
+        let chunk = allocate_tokens.map(|tokens| format!("allocate_tokens={tokens}"));
+        let external = (external_tokens > 0).then(|| format!("external_tokens={external_tokens}"));
+        chunk.into_iter().chain(external).collect::<Vec<_>>().join(", ")
     }
 
     fn retention(&self, retention: &Retention) -> String {
@@ -267,29 +339,26 @@ impl Arguments {
         format!("[{}]", texts.join(", "))
     }
 
-    fn hints(&self, record: &HintsRecord) -> String {
-        let hints = record.hints();
+    fn options(&self, record: &OptionsRecord) -> String {
+        let options = record.options();
+        let part = self.part(options.part);
         if self.is_rust() {
-            if hints.is_empty() {
-                return "&RequestHints::default()".into();
+            if options == AdmitOptions::default() {
+                return "&AdmitOptions::default()".into();
             }
-            let tenant =
-                hints.tenant.map_or_else(|| "None".into(), |tenant| format!("Some(TenantId({}))", tenant.0));
-            let ranges = self.ranges(&hints.ranges);
+            let tenant = options.tenant.map(|tenant| format!("Some(TenantId({}))", tenant.0));
+            let (tenant, no_cache) = (tenant.unwrap_or_else(|| "None".into()), options.no_cache);
+            let ranges = self.ranges(&options.ranges);
             return format!(
-                "&RequestHints {{ tenant: {tenant}, no_cache: {}, ranges: vec!{ranges} }}",
-                hints.no_cache
+                "&AdmitOptions {{ part: {part}, tenant: {tenant}, no_cache: {no_cache}, ranges: vec!{ranges} }}"
             );
         }
         let mut texts = Vec::new();
-        if let Some(tenant) = hints.tenant {
-            texts.push(format!("tenant={}", tenant.0));
-        }
-        if hints.no_cache {
-            texts.push("no_cache=True".into());
-        }
-        if !hints.ranges.is_empty() {
-            texts.push(format!("retention={}", self.ranges(&hints.ranges)));
+        texts.extend((!part.is_empty()).then_some(part));
+        texts.extend(options.tenant.map(|tenant| format!("tenant={}", tenant.0)));
+        texts.extend(options.no_cache.then(|| "no_cache=True".into()));
+        if !options.ranges.is_empty() {
+            texts.push(format!("retention={}", self.ranges(&options.ranges)));
         }
         texts.join(", ")
     }

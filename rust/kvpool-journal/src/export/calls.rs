@@ -1,6 +1,6 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use kvpool_record::{ManagerOperation, Planned, PoolOperation, Rows};
+use kvpool_record::{ComputedRecord, CoveredRecord, ManagerOperation, Planned, PoolOperation, Rows};
 
 use super::arguments::{Argument as A, Arguments};
 use super::source::Source;
@@ -51,20 +51,21 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
     source.begin(step.number, &step.answer)?;
     let mut value = &step.answer.value;
     let (name, arguments) = match &step.operation {
-        O::Admit { request, prompt, foreign, hints } => {
-            ("admit_with", vec![A::Request(request), A::Prompt(prompt, *foreign), A::Hints(hints)])
+        O::Admit { request, prompt, foreign, options } => {
+            ("admit_with", vec![A::Request(request), A::Prompt(prompt, *foreign), A::Options(options)])
         }
-        O::Resume { request, .. } => ("resume", vec![A::Name(request)]),
-        O::Release { request, after_step, end_of_life } => {
+        O::Resume { request, part, .. } => ("resume_with", vec![A::Name(request), A::Part(*part)]),
+        O::Release { request, until, end_of_life } => {
             if !end_of_life && !step.answer.refused {
                 // Python has no report then.
                 value = &Value::Nothing;
             }
-            ("release_with", vec![A::Name(request), A::After(*after_step), A::EndOfLife(*end_of_life)])
+            ("release_with", vec![A::Name(request), A::End(*until), A::EndOfLife(*end_of_life)])
         }
-        O::Preempt { request, after_step } => ("preempt", vec![A::Name(request), A::After(*after_step)]),
-        O::Append { rows, tokens, commit_first, filled, .. } => {
-            ("append", vec![A::Rows(rows), A::Sampled(rows, *tokens, filled), A::CommitFirst(*commit_first)])
+        O::Preempt { request, until } => ("preempt", vec![A::Name(request), A::End(*until)]),
+        O::Append { rows, tokens, offsets, computed, covered, filled, .. } => {
+            let tokens = A::Sampled(rows, *tokens, offsets, filled);
+            ("append_ragged", vec![A::Ragged(Box::new([A::Rows(rows), tokens]), offsets, computed, covered)])
         }
         O::AppendTokens { request, tokens, lookahead, filled, .. } => (
             "append_tokens",
@@ -77,7 +78,16 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
             ("commit_batch", vec![A::Rows(rows), A::Numbers(computed_tokens)])
         }
         O::Fork { parent, child } => ("fork", vec![A::Name(parent), A::Request(child)]),
-        O::Truncate { request, tokens } => ("truncate", vec![A::Name(request), A::Number(*tokens as u64)]),
+        O::Truncate { request, tokens, until } => {
+            ("truncate", vec![A::Name(request), A::Number(*tokens as u64), A::End(*until)])
+        }
+        O::TruncateBatch { rows, tokens, until } => {
+            ("truncate_batch", vec![A::Rows(rows), A::Numbers(tokens), A::End(*until)])
+        }
+        O::Extend { request, tokens } => ("extend", vec![A::Name(request), A::Number(*tokens as u64)]),
+        O::ExternalDone { request, loaded } => ("external_done", vec![A::Name(request), A::Loaded(loaded)]),
+        O::Fence => ("fence", vec![]),
+        O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),
         O::TrimWindow { request, window } => {
             ("trim_window", vec![A::Name(request), A::Number(*window as u64)])
         }
@@ -114,19 +124,21 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
 
 fn plan(source: &mut Source<'_>, planned: &Planned) -> Result<(), ReplayError> {
     let (name, arguments) = match planned {
-        Planned::Admit { request, prompt, hints } => {
-            ("admit_with", vec![A::Plan, A::Request(request), A::Prompt(prompt, false), A::Hints(hints)])
+        Planned::Admit { request, prompt, options } => {
+            ("admit_with", vec![A::Plan, A::Request(request), A::Prompt(prompt, false), A::Options(options)])
         }
-        Planned::Resume { request, .. } => ("resume", vec![A::Plan, A::Name(request)]),
-        Planned::Append { request, tokens, filled, .. } => {
-            ("append", vec![A::Plan, A::Name(request), A::Appended(request, *tokens, filled)])
+        Planned::Resume { request, part, .. } => {
+            ("resume_with", vec![A::Plan, A::Name(request), A::Part(*part)])
         }
-        Planned::Preempt { request, after_step } => {
-            ("preempt", vec![A::Plan, A::Name(request), A::After(*after_step)])
+        Planned::Append { request, tokens, covered, filled, .. } => {
+            let row =
+                Box::new([A::Names(std::slice::from_ref(request)), A::Appended(request, *tokens, filled)]);
+            let (offsets, covered) = ([0, *tokens], CoveredRecord::Each(vec![*covered]));
+            let ragged = A::Ragged(row, &offsets, &ComputedRecord::Nothing, &covered);
+            return source.plan("append_ragged", &[A::Plan, ragged]);
         }
-        Planned::Release { request, after_step } => {
-            ("release", vec![A::Plan, A::Name(request), A::After(*after_step)])
-        }
+        Planned::Preempt { request, until } => ("preempt", vec![A::Plan, A::Name(request), A::End(*until)]),
+        Planned::Release { request, until } => ("release", vec![A::Plan, A::Name(request), A::End(*until)]),
     };
     source.plan(name, &arguments)
 }
@@ -139,9 +151,16 @@ fn note_lengths(lengths: &mut Arguments, step: &Step<ManagerOperation>) {
     }
     match &step.operation {
         O::Admit { request, prompt, .. } => lengths.set_length(request, prompt.tokens),
-        O::Append { rows: Rows::Ids(ids), .. } => ids.iter().for_each(|id| lengths.lengthen(id, 1)),
+        O::Append { rows: Rows::Ids(ids), offsets, .. } => {
+            for (row, id) in ids.iter().enumerate() {
+                lengths.lengthen(id, offsets.get(row..row + 2).map_or(1, |ends| ends[1] - ends[0]));
+            }
+        }
         O::AppendTokens { request, tokens, .. } => lengths.lengthen_named(request, *tokens),
-        O::Truncate { request, tokens } => lengths.set_length_named(request, *tokens),
+        O::Truncate { request, tokens, .. } => lengths.set_length_named(request, *tokens),
+        O::TruncateBatch { rows: Rows::Ids(ids), tokens, .. } => {
+            ids.iter().zip(tokens).for_each(|(id, &tokens)| lengths.set_length(id, tokens));
+        }
         O::Fork { parent, child } => lengths.copy_length(parent, child),
         O::Release { request, .. } => lengths.forget_length(request),
         O::CommitStep { planned, .. } => {

@@ -155,8 +155,8 @@ const RUST_MANAGER: &str = rust_test!(
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, CacheManager, ExtraKeys, HashCursor, HasherConfig, ManagerConfig, RequestHints, RetentionRange,
-    SwapId, Verify,
+    AdmitOptions, BlockHasher, BlockId, CacheManager, Computed, Covered, ExtraKeys, HashCursor, HasherConfig, Loaded,
+    ManagerConfig, Part, RetentionRange, Rows, SwapId, Until, Verify,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 

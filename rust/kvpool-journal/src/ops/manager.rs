@@ -4,11 +4,11 @@
 use kvpool::hash::HashCursor;
 use kvpool::retention::{HintReport, TenantId};
 use kvpool::{
-    Admission, BlockId, CacheManager, ManagerError, NewBlock, Refused, RequestHints, RequestId, RequestRef,
-    RetentionRange, SwapId, TableChange, TransferPlan,
+    Admission, AdmitOptions, BlockId, CacheManager, Loaded, ManagerError, NewBlock, Part, Refused, RequestId,
+    RequestRef, RetentionRange, SwapId, TableChange, Ticket, TransferPlan, Until,
 };
 use kvpool_observe::{EventBatch, ManagerWatch};
-use kvpool_record::{HintsRecord, Ids, Journal, Keys, ManagerOperation, Name, RangeRecord, Rehashed, Rows};
+use kvpool_record::{Ids, Journal, Keys, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows};
 
 use super::operations;
 pub use super::step::CommitStep;
@@ -29,21 +29,37 @@ fn range_records(ranges: &[RetentionRange]) -> Vec<RangeRecord> {
 type Answer<T> = Result<T, ManagerError>;
 
 operations! { CacheManager, Answer, ManagerOperation;
-    /// [`CacheManager::resume`].
-    Resume<'a> { request: RequestRef<'a> } -> Admission,
-        |manager| manager.resume(request),
+    /// [`CacheManager::resume_with`].
+    Resume<'a> { request: RequestRef<'a>, part: Part } -> Admission,
+        |manager| manager.resume_with(request, part),
         |manager, _| ManagerOperation::Resume {
             request: name(manager, request),
+            part: part.into(),
             rehashed: manager.rehashed(request).as_deref().map(whole),
         };
     /// [`CacheManager::release_with`].
-    Release<'a> { request: RequestRef<'a>, after_step: Option<u64>, end_of_life: bool } -> HintReport,
-        |manager| manager.release_with(request, after_step, end_of_life),
-        |manager, _| ManagerOperation::Release { request: name(manager, request), after_step, end_of_life };
+    Release<'a> { request: RequestRef<'a>, until: Until, end_of_life: bool } -> HintReport,
+        |manager| manager.release_with(request, until, end_of_life),
+        |manager, _| {
+            ManagerOperation::Release { request: name(manager, request), until: until.into(), end_of_life }
+        };
     /// [`CacheManager::preempt`].
-    Preempt<'a> { request: RequestRef<'a>, after_step: Option<u64> } -> (),
-        |manager| manager.preempt(request, after_step),
-        |manager, _| ManagerOperation::Preempt { request: name(manager, request), after_step };
+    Preempt<'a> { request: RequestRef<'a>, until: Until } -> (),
+        |manager| manager.preempt(request, until),
+        |manager, _| ManagerOperation::Preempt { request: name(manager, request), until: until.into() };
+    /// [`CacheManager::extend`].
+    Extend<'a> { request: RequestRef<'a>, num_tokens: usize } -> Vec<TableChange>,
+        |manager| manager.extend(request, num_tokens),
+        |manager, _| ManagerOperation::Extend { request: name(manager, request), tokens: num_tokens };
+    /// [`CacheManager::external_done`].
+    ExternalDone<'a> { request: RequestRef<'a>, loaded: Loaded<'a> } -> usize,
+        |manager| manager.external_done(request, loaded),
+        |manager, _| ManagerOperation::ExternalDone { request: name(manager, request), loaded: loaded.into() };
+    /// [`CacheManager::fence`].
+    Fence {} -> Ticket, CacheManager::fence, |_, _| ManagerOperation::Fence;
+    /// [`CacheManager::end_fence`].
+    EndFence { ticket: Ticket } -> usize,
+        |manager| manager.end_fence(ticket), |_, _| ManagerOperation::EndFence { ticket: ticket.get() };
     /// [`CacheManager::commit`].
     Commit<'a> { request: RequestRef<'a>, computed_tokens: usize } -> usize,
         |manager| manager.commit(request, computed_tokens),
@@ -53,9 +69,13 @@ operations! { CacheManager, Answer, ManagerOperation;
         |manager| manager.fork(parent, child.to_owned()),
         |manager, _| ManagerOperation::Fork { parent: name(manager, parent), child: child.to_owned() };
     /// [`CacheManager::truncate`].
-    Truncate<'a> { request: RequestRef<'a>, num_tokens: usize } -> (),
-        |manager| manager.truncate(request, num_tokens),
-        |manager, _| ManagerOperation::Truncate { request: name(manager, request), tokens: num_tokens };
+    Truncate<'a> { request: RequestRef<'a>, num_tokens: usize, until: Until } -> (),
+        |manager| manager.truncate(request, num_tokens, until),
+        |manager, _| ManagerOperation::Truncate {
+            request: name(manager, request),
+            tokens: num_tokens,
+            until: until.into(),
+        };
     /// [`CacheManager::trim_window`].
     TrimWindow<'a> { request: RequestRef<'a>, window: usize } -> usize,
         |manager| manager.trim_window(request, window),
@@ -150,33 +170,34 @@ pub(super) fn whole(cursor: &HashCursor) -> Rehashed {
 pub struct Admit<'a> {
     pub request: RequestId,
     pub cursor: HashCursor,
-    pub hints: &'a RequestHints,
+    pub options: &'a AdmitOptions,
 }
 
 impl Admit<'_> {
     /// [`CacheManager::admit`].
     #[must_use]
     pub fn new(request: impl Into<RequestId>, cursor: HashCursor) -> Self {
-        const NONE: &RequestHints = &RequestHints { tenant: None, no_cache: false, ranges: Vec::new() };
-        Self { request: request.into(), cursor, hints: NONE }
+        const NONE: &AdmitOptions =
+            &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: false, ranges: Vec::new() };
+        Self { request: request.into(), cursor, options: NONE }
     }
 }
 
 impl<'a> Operation<CacheManager> for Admit<'a> {
     type Answer = Result<Admission, Refused>;
-    type Before = (RequestId, &'a RequestHints);
+    type Before = (RequestId, &'a AdmitOptions);
 
     fn before(&self, _: &CacheManager, _: &mut Journal) -> Self::Before {
-        (self.request.clone(), self.hints)
+        (self.request.clone(), self.options)
     }
 
     #[inline]
     fn run(self, manager: &mut CacheManager) -> Self::Answer {
-        manager.admit_with(self.request, self.cursor, self.hints)
+        manager.admit_with(self.request, self.cursor, self.options)
     }
 
     fn record(
-        (request, hints): Self::Before,
+        (request, options): Self::Before,
         manager: &CacheManager,
         journal: &mut Journal,
         answer: &Self::Answer,
@@ -189,7 +210,7 @@ impl<'a> Operation<CacheManager> for Admit<'a> {
         };
         let foreign = matches!(answer, Err(refused) if refused.error == ManagerError::ForeignCursor);
         let prompt = journal.chain(cursor.chain(), cursor.num_tokens(), cached);
-        Some(ManagerOperation::Admit { request, prompt, foreign, hints: HintsRecord::from(hints) })
+        Some(ManagerOperation::Admit { request, prompt, foreign, options: OptionsRecord::from(options) })
     }
 }
 
@@ -206,13 +227,11 @@ fn rows<T>(
     }
 }
 
-/// [`CacheManager::append`].
+/// [`CacheManager::append_ragged`].
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the call named")]
 pub struct Append<'a> {
-    pub requests: &'a [RequestRef<'a>],
-    pub tokens: &'a [u32],
-    pub commit_first: bool,
+    pub rows: kvpool::Rows<'a>,
 }
 
 impl Operation<CacheManager> for Append<'_> {
@@ -225,25 +244,30 @@ impl Operation<CacheManager> for Append<'_> {
 
     #[inline]
     fn run(self, manager: &mut CacheManager) -> Self::Answer {
-        manager.append(self.requests, self.tokens, self.commit_first)
+        manager.append_ragged(&self.rows)
     }
 
     fn record(
-        Self { requests, tokens, commit_first }: Self,
+        Self { rows: kvpool::Rows { requests, tokens, offsets, computed, covered } }: Self,
         manager: &CacheManager,
         journal: &mut Journal,
         answer: &Self::Answer,
     ) -> Option<ManagerOperation> {
         let mut filled = Filled::default();
         if answer.is_ok() {
-            let requests = manager.batch_slots().iter().filter_map(|&slot| manager.request_at(slot));
-            for cursor in requests.map(|request| request.cursor).filter(|cursor| cursor.tail().is_empty()) {
-                filled.add(cursor, cursor.chain().len().saturating_sub(1));
+            for (row, &slot) in manager.batch_slots().iter().enumerate() {
+                let ends = offsets.get(row..row + 2);
+                let tokens = ends.map_or(1, |ends| ends[1] - ends[0]);
+                if let Some(request) = manager.request_at(slot) {
+                    filled.add_last(request.cursor, tokens);
+                }
             }
         }
         let rows = rows(manager, journal, requests, answer);
         let Filled { keys: filled, fingerprints } = filled;
-        Some(ManagerOperation::Append { rows, tokens: tokens.len(), commit_first, filled, fingerprints })
+        let (tokens, offsets) = (tokens.len(), offsets.to_vec());
+        let (computed, covered) = (computed.into(), covered.into());
+        Some(ManagerOperation::Append { rows, tokens, offsets, computed, covered, filled, fingerprints })
     }
 }
 
@@ -316,6 +340,39 @@ impl Operation<CacheManager> for CommitBatch<'_> {
     ) -> Option<ManagerOperation> {
         let rows = rows(manager, journal, requests, answer);
         Some(ManagerOperation::CommitBatch { rows, computed_tokens: computed_tokens.to_vec() })
+    }
+}
+
+/// [`CacheManager::truncate_batch`].
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the arguments of the call named")]
+pub struct TruncateBatch<'a> {
+    pub requests: &'a [RequestRef<'a>],
+    pub num_tokens: &'a [usize],
+    pub until: Until,
+}
+
+impl Operation<CacheManager> for TruncateBatch<'_> {
+    type Answer = Result<(), ManagerError>;
+    type Before = Self;
+
+    fn before(&self, _: &CacheManager, _: &mut Journal) -> Self {
+        *self
+    }
+
+    fn run(self, manager: &mut CacheManager) -> Self::Answer {
+        manager.truncate_batch(self.requests, self.num_tokens, self.until)
+    }
+
+    fn record(
+        Self { requests, num_tokens, until }: Self,
+        manager: &CacheManager,
+        journal: &mut Journal,
+        answer: &Self::Answer,
+    ) -> Option<ManagerOperation> {
+        let rows = rows(manager, journal, requests, answer);
+        let (tokens, until) = (num_tokens.to_vec(), until.into());
+        Some(ManagerOperation::TruncateBatch { rows, tokens, until })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operation that commits a planned step. What is planned is told before it runs; what its appends fill, behind it.
 
 use kvpool::{CacheManager, ManagerError, PlannedOperation, StepOutcome, StepPlan};
-use kvpool_record::{HintsRecord, Journal, Keys, ManagerOperation, Name, Planned};
+use kvpool_record::{Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
 
 use super::manager::{Filled, name, whole};
 use crate::Operation;
@@ -16,25 +16,28 @@ pub struct CommitStep<'a> {
 /// The record of a planned operation; of an append without what it fills.
 fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     match planned {
-        PlannedOperation::Admit { id, cursor, staged, hints, .. } => Planned::Admit {
+        PlannedOperation::Admit { id, cursor, staged, options, .. } => Planned::Admit {
             request: id.clone(),
             prompt: journal.chain(cursor.chain(), cursor.num_tokens(), staged.cached),
-            hints: HintsRecord::from(hints),
+            options: OptionsRecord::from(options),
         },
-        PlannedOperation::Resume { id, rehashed, .. } => {
-            Planned::Resume { request: name(manager, id.as_ref()), rehashed: rehashed.as_deref().map(whole) }
-        }
-        PlannedOperation::Append { id, tokens } => Planned::Append {
+        PlannedOperation::Resume { id, part, rehashed, .. } => Planned::Resume {
+            request: name(manager, id.as_ref()),
+            part: (*part).into(),
+            rehashed: rehashed.as_deref().map(whole),
+        },
+        PlannedOperation::Append { id, tokens, slots, .. } => Planned::Append {
             request: name(manager, id.as_ref()),
             tokens: tokens.len(),
+            covered: *slots,
             filled: Keys::default(),
             fingerprints: Keys::default(),
         },
-        PlannedOperation::Preempt { id, after_step } => {
-            Planned::Preempt { request: name(manager, id.as_ref()), after_step: *after_step }
+        PlannedOperation::Preempt { id, until } => {
+            Planned::Preempt { request: name(manager, id.as_ref()), until: (*until).into() }
         }
-        PlannedOperation::Release { id, after_step } => {
-            Planned::Release { request: name(manager, id.as_ref()), after_step: *after_step }
+        PlannedOperation::Release { id, until } => {
+            Planned::Release { request: name(manager, id.as_ref()), until: (*until).into() }
         }
     }
 }
@@ -59,7 +62,7 @@ impl Operation<CacheManager> for CommitStep<'_> {
         answer: &Self::Answer,
     ) -> Option<ManagerOperation> {
         for one in planned.iter_mut().filter(|_| answer.is_ok()) {
-            if let Planned::Append { request: Name::Slot(slot), tokens, filled, fingerprints } = one
+            if let Planned::Append { request: Name::Slot(slot), tokens, filled, fingerprints, .. } = one
                 && let Some(request) = manager.request_at(*slot as usize)
             {
                 let mut new = Filled::default();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use kvpool::{
-    BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, PoolConfig, RequestHints, SwapId,
+    AdmitOptions, BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, PoolConfig, SwapId,
 };
 use kvpool_journal::{
     EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
@@ -216,7 +216,7 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     let prompt = |manager: &CacheManager, last: u32| {
         manager.prepare(&[1, 2, 3, 4, last], ExtraKeys::default()).unwrap()
     };
-    let hints = RequestHints::default();
+    let hints = AdmitOptions::default();
     for id in 90..94 {
         manager.apply(ops::manager::Admit::new(id, prompt(manager, id as u32))).unwrap();
     }
@@ -233,34 +233,52 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.apply(ops::manager::BeginSwapIn { requests: &[91.into()] }).unwrap();
     manager.apply(ops::manager::TakePlan).unwrap();
     manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(1) }).unwrap();
-    manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
+    manager.apply(ops::manager::Preempt { request: 92.into(), until: kvpool::Until::Now }).unwrap();
     manager.apply(ops::manager::Fork { parent: 93.into(), child: "fork".into() }).unwrap();
     let mut plan = manager.plan_step();
     let cursor = prompt(manager, 5);
     manager.plan_admit_with(&mut plan, 95, cursor, &hints).unwrap();
     manager.plan_resume(&mut plan, 92).unwrap();
-    manager.plan_append(&mut plan, 91, &[1, 2, 3]).unwrap();
+    manager.plan_append(&mut plan, 91, &[1, 2, 3], 0).unwrap();
     manager.plan_preempt(&mut plan, 93, None).unwrap();
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
     manager.apply(ops::manager::CommitStep { plan: &mut plan }).unwrap();
     manager.apply(ops::manager::TakePlan).unwrap();
     manager.apply(ops::manager::CompleteStep { step: 3 }).unwrap();
     // The same prompt, before and behind a bump, and by who was preempted before.
-    manager.apply(ops::manager::Preempt { request: 92.into(), after_step: None }).unwrap();
+    manager.apply(ops::manager::Preempt { request: 92.into(), until: kvpool::Until::Now }).unwrap();
     manager.apply(ops::manager::BumpEpoch).unwrap();
     manager.apply(ops::manager::Admit::new("again", prompt(manager, 6))).unwrap();
     manager.apply(ops::manager::Commit { request: "again".into(), computed_tokens: 5 }).unwrap();
-    assert_eq!(manager.apply(ops::manager::Resume { request: 92.into() }).unwrap().cached_tokens, 4);
+    assert_eq!(
+        manager
+            .apply(ops::manager::Resume { request: 92.into(), part: kvpool::Part::WHOLE })
+            .unwrap()
+            .cached_tokens,
+        4
+    );
     for id in [91, 92, 93, 95] {
         manager
-            .apply(ops::manager::Release { request: id.into(), after_step: None, end_of_life: false })
+            .apply(ops::manager::Release {
+                request: id.into(),
+                until: kvpool::Until::Now,
+                end_of_life: false,
+            })
             .unwrap();
     }
     manager
-        .apply(ops::manager::Release { request: "fork".into(), after_step: None, end_of_life: false })
+        .apply(ops::manager::Release {
+            request: "fork".into(),
+            until: kvpool::Until::Now,
+            end_of_life: false,
+        })
         .unwrap();
     manager
-        .apply(ops::manager::Release { request: "again".into(), after_step: None, end_of_life: false })
+        .apply(ops::manager::Release {
+            request: "again".into(),
+            until: kvpool::Until::Now,
+            end_of_life: false,
+        })
         .unwrap();
     manager.apply(ops::manager::Reset).unwrap();
 }

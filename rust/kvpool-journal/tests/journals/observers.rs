@@ -117,7 +117,11 @@ impl Run {
                 let keep = 1 + self.numbers.below(8);
                 format!(
                     "truncate {running} to {keep}: {:?}",
-                    self.manager.apply(op::Truncate { request: running.into(), num_tokens: keep })
+                    self.manager.apply(op::Truncate {
+                        request: running.into(),
+                        num_tokens: keep,
+                        until: kvpool::Until::Now
+                    })
                 )
             }
             15 => format!(
@@ -128,17 +132,20 @@ impl Run {
                 "release {running}: {:?}",
                 self.manager.apply(op::Release {
                     request: running.into(),
-                    after_step: after,
+                    until: after.into(),
                     end_of_life: false
                 })
             ),
             19 => format!(
                 "preempt {running}: {:?}",
-                self.manager.apply(op::Preempt { request: running.into(), after_step: after })
+                self.manager.apply(op::Preempt { request: running.into(), until: after.into() })
             ),
             20 => {
                 let id = self.one(RequestState::Preempted);
-                format!("resume {id}: {:?}", self.manager.apply(op::Resume { request: id.into() }))
+                format!(
+                    "resume {id}: {:?}",
+                    self.manager.apply(op::Resume { request: id.into(), part: kvpool::Part::WHOLE })
+                )
             }
             21..=23 => {
                 let answer = self.manager.apply(op::BeginSwapOut { requests: &[RequestRef::Int(running)] });

@@ -109,7 +109,7 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         // What is refused from now on is written, too, at once.
         assert!(is_poisoned(&manager.apply(op::manager::Release {
             request: "a".into(),
-            after_step: None,
+            until: kvpool::Until::Now,
             end_of_life: false
         })));
         assert_eq!(sink.operations::<ManagerOperation>().len(), 2);

@@ -2,8 +2,9 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockId, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys, HashAlgorithm, ManagerConfig, PoolConfig,
-    RequestHints, RequestRef, RetentionRange, SwapId, Ticket, Verify,
+    AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys,
+    HashAlgorithm, Loaded, ManagerConfig, Part, PoolConfig, RequestRef, RetentionRange, Rows, SwapId, Ticket,
+    Until, Verify,
 };
 use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
@@ -78,18 +79,19 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
         let after = c.is_multiple_of(3).then_some(u64::from(c % 8) + step);
         let ranges = [RetentionRange { start: (b % 9) as usize, end: None, retention: retention(c) }];
         // Refusals are part of what is recorded: answers are not looked at.
-        match call % 32 {
+        match call % 38 {
             0..6 => {
                 let mut cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
                 if c.is_multiple_of(17) {
                     cursor.rebase(99).unwrap();
                 }
-                let hints = RequestHints {
+                let options = AdmitOptions {
+                    part: part(a, b),
                     tenant: b.is_multiple_of(4).then_some(TenantId(1)),
                     no_cache: c.is_multiple_of(9),
                     ranges: if b.is_multiple_of(3) { ranges.to_vec() } else { Vec::new() },
                 };
-                let _ = manager.apply(ops::manager::Admit { request: id.into(), cursor, hints: &hints });
+                let _ = manager.apply(ops::manager::Admit { request: id.into(), cursor, options: &options });
             }
             6 => {
                 let odd = ["\0", "\u{1b}[31m", "a\u{301}", "\u{202e}x", "\"\\", "\u{1f600}"][a as usize % 6];
@@ -100,22 +102,20 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             }
             7 | 8 => {
                 let ids: Vec<_> = (0..b % 4).map(|at| name(a + at)).collect();
-                let _ = manager.apply(ops::manager::Append {
-                    requests: &ids,
-                    tokens: &vec![c % 3; ids.len()],
-                    commit_first: c.is_multiple_of(2),
-                });
+                let computed = if c.is_multiple_of(2) { Computed::AllButLast } else { Computed::Nothing };
+                let tokens = vec![c % 3; ids.len()];
+                let rows = Rows { requests: &ids, tokens: &tokens, computed, ..Rows::default() };
+                let _ = manager.apply(ops::manager::Append { rows });
             }
             9 => {
                 let running: Vec<i64> = (0..6)
                     .filter(|&id| manager.request(id).is_ok_and(|info| info.state.name() == "running"))
                     .collect();
                 let ids: Vec<RequestRef<'_>> = running.iter().map(|&id| id.into()).collect();
-                let _ = manager.apply(ops::manager::Append {
-                    requests: &ids,
-                    tokens: &vec![c % 3; ids.len()],
-                    commit_first: true,
-                });
+                let tokens = vec![c % 3; ids.len()];
+                let computed = Computed::AllButLast;
+                let rows = Rows { requests: &ids, tokens: &tokens, computed, ..Rows::default() };
+                let _ = manager.apply(ops::manager::Append { rows });
             }
             10 => drop(manager.apply(ops::manager::AppendTokens {
                 request: id.into(),
@@ -136,19 +136,21 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     ids.iter().map(|&id| manager.request(id).map_or(1, |info| info.tokens)).collect();
                 let _ = manager.apply(ops::manager::CommitBatch { requests: &ids, computed_tokens: &counts });
             }
-            15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), after_step: after })),
-            16 => drop(manager.apply(ops::manager::Resume { request: id.into() })),
+            15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), until: after.into() })),
+            16 => drop(manager.apply(ops::manager::Resume { request: id.into(), part: part(b, c) })),
             17 | 18 => drop(manager.apply(ops::manager::Release {
                 request: id.into(),
-                after_step: after,
+                until: until(c, after),
                 end_of_life: b.is_multiple_of(4),
             })),
             19 => {
                 drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }));
             }
-            20 => drop(
-                manager.apply(ops::manager::Truncate { request: id.into(), num_tokens: (b % 14) as usize }),
-            ),
+            20 => drop(manager.apply(ops::manager::Truncate {
+                request: id.into(),
+                num_tokens: (b % 14) as usize,
+                until: kvpool::Until::Now,
+            })),
             21 => {
                 drop(
                     manager.apply(ops::manager::TrimWindow { request: id.into(), window: (b % 8) as usize }),
@@ -209,9 +211,71 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
                 })),
             },
-            _ => drop(manager.apply(ops::manager::TakeEvents)),
+            31 => drop(manager.apply(ops::manager::TakeEvents)),
+            32 | 33 => ragged(manager, a, b, c),
+            34 => drop(
+                manager.apply(ops::manager::Extend { request: id.into(), num_tokens: (b % 16) as usize }),
+            ),
+            35 => {
+                let failed = [(b % 9) as usize..(b % 9 + c % 4) as usize];
+                let loaded = match a % 4 {
+                    0 => Loaded::First((b % 9) as usize),
+                    1 => Loaded::AllBut(&failed),
+                    _ => Loaded::All,
+                };
+                let _ = manager.apply(ops::manager::ExternalDone { request: id.into(), loaded });
+            }
+            36 => {
+                let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
+                let lengths: Vec<_> = ids
+                    .iter()
+                    .map(|&id| {
+                        manager.request(id).map_or(1, |info| info.tokens - (c as usize % info.tokens.min(4)))
+                    })
+                    .collect();
+                let until = until(c, after);
+                let _ = manager.apply(ops::manager::TruncateBatch {
+                    requests: &ids,
+                    num_tokens: &lengths,
+                    until,
+                });
+            }
+            _ if b.is_multiple_of(2) => drop(manager.apply(ops::manager::Fence)),
+            _ => drop(manager.apply(ops::manager::EndFence { ticket: Ticket::new(u64::from(c % 8)) })),
         }
     }
+}
+
+/// Mostly the whole of a prompt.
+fn part(a: u32, b: u32) -> Part {
+    Part {
+        allocate_tokens: a.is_multiple_of(3).then_some((b % 7) as usize),
+        external_tokens: if b.is_multiple_of(5) { (a % 9) as usize } else { 0 },
+    }
+}
+
+fn until(c: u32, after: Option<u64>) -> Until {
+    if c.is_multiple_of(7) { Ticket::new(u64::from(c % 8)).into() } else { after.into() }
+}
+
+/// A batch with rows of different lengths.
+fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
+    let ids: Vec<_> = (0..b % 4).map(|at| RequestRef::from(i64::from((a + at) % 6))).collect();
+    let mut offsets = vec![0];
+    for row in 0..ids.len() {
+        offsets.push(offsets[row] + (c as usize >> row) % 4);
+    }
+    let tokens: Vec<u32> = (0..offsets[ids.len()]).map(|at| (c + at as u32) % 2).collect();
+    let counts: Vec<usize> =
+        ids.iter().map(|&id| manager.request(id).map_or(1, |info| info.tokens) + (a % 3) as usize).collect();
+    let rows = Rows {
+        requests: &ids,
+        tokens: &tokens,
+        offsets: &offsets,
+        computed: [Computed::Nothing, Computed::AllButLast, Computed::Counts(&counts)][(a % 3) as usize],
+        covered: [Covered::All, Covered::Lookahead(3), Covered::Each(&counts)][(b / 4 % 3) as usize],
+    };
+    let _ = manager.apply(ops::manager::Append { rows });
 }
 
 fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
@@ -222,11 +286,11 @@ fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         match bits % 5 {
             0 => {
                 let cursor = manager.prepare(&prompt(bits, c), extra(bits)).unwrap();
-                let hints = RequestHints { no_cache: bits.is_multiple_of(2), ..RequestHints::default() };
+                let hints = AdmitOptions { no_cache: bits.is_multiple_of(2), ..AdmitOptions::default() };
                 let _ = manager.plan_admit_with(&mut plan, id, cursor, &hints);
             }
             1 => drop(manager.plan_resume(&mut plan, id)),
-            2 => drop(manager.plan_append(&mut plan, id, &prompt(bits, b))),
+            2 => drop(manager.plan_append(&mut plan, id, &prompt(bits, b), 0)),
             3 => drop(manager.plan_preempt(&mut plan, id, None)),
             _ => drop(manager.plan_release(&mut plan, id, None)),
         }

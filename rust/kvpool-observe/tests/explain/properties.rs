@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
 use kvpool::{
-    Adapter, BlockHash, BlockId, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, RequestHints,
+    Adapter, AdmitOptions, BlockHash, BlockId, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig,
     RequestId, RetentionRange,
 };
 use kvpool_observe::explain::Requester;
@@ -76,7 +76,7 @@ struct Request {
     own_from: usize,
     /// When it was admitted: absolute times to live count from there.
     since: f64,
-    hints: RequestHints,
+    hints: AdmitOptions,
 }
 
 struct World {
@@ -115,20 +115,20 @@ impl World {
     }
 
     /// What a prompt says of its blocks.
-    fn hints(&self, tokens: &[u32]) -> RequestHints {
+    fn hints(&self, tokens: &[u32]) -> AdmitOptions {
         let keep = |priority, ttl, then| {
             let keep = Keep::Priority(Priority::new(priority).unwrap());
             let retention = Retention { keep, ttl, then };
             let ranges = vec![RetentionRange { start: 0, end: None, retention }];
-            RequestHints { ranges, ..RequestHints::default() }
+            AdmitOptions { ranges, ..AdmitOptions::default() }
         };
         match (tokens[0] + tokens.get(1).unwrap_or(&0)) % 6 {
-            _ if !self.retention => RequestHints::default(),
+            _ if !self.retention => AdmitOptions::default(),
             1 => keep(80, Some(Ttl::Absolute(LIFE)), Then::Normal),
             2 => keep(80, Some(Ttl::Absolute(LIFE)), Then::Demote),
             3 => keep(5, None, Then::Normal),
-            4 => RequestHints { no_cache: true, ..RequestHints::default() },
-            _ => RequestHints::default(),
+            4 => AdmitOptions { no_cache: true, ..AdmitOptions::default() },
+            _ => AdmitOptions::default(),
         }
     }
 

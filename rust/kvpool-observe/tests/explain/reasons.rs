@@ -2,8 +2,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    Adapter, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, ManagerConfig, MultimodalItem,
-    RequestHints, RequestId, RetentionRange,
+    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, ManagerConfig,
+    MultimodalItem, RequestId, RetentionRange,
 };
 use kvpool_observe::explain::{Requester, When};
 use kvpool_observe::{
@@ -104,7 +104,7 @@ fn evicted_for_an_appended_token() {
     let mut manager = manager(3);
     run(&mut manager, "a", &tokens(0, 2));
     admit(&mut manager, "b", &tokens(100, 1));
-    manager.append(&["b".into()], &[7], false).unwrap();
+    manager.append(&["b".into()], &[7], kvpool::Computed::Nothing).unwrap();
     manager.release("b", None).unwrap();
     admit(&mut manager, "c", &tokens(0, 2));
     let [(1, 1, MissReason::Evicted { when, requester, .. })] = &spans(&manager, "c")[..] else { panic!() };
@@ -116,9 +116,9 @@ fn evicted_for_an_appended_token() {
 fn evicted_by_its_priority() {
     let mut manager = retaining(4, vec![]);
     let low = Retention::of(Keep::Priority(Priority::new(5).unwrap()));
-    let hints = RequestHints {
+    let hints = AdmitOptions {
         ranges: vec![RetentionRange { start: 0, end: None, retention: low }],
-        ..RequestHints::default()
+        ..AdmitOptions::default()
     };
     run(&mut manager, "old", &tokens(0, 2));
     let cursor = manager.prepare(&tokens(50, 2), ExtraKeys::default()).unwrap();
@@ -134,12 +134,12 @@ fn evicted_by_its_priority() {
     assert_eq!(*requester, request("new"));
 }
 
-fn expiring(then: Then) -> RequestHints {
+fn expiring(then: Then) -> AdmitOptions {
     let retention =
         Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Absolute(10.0)), then };
-    RequestHints {
+    AdmitOptions {
         ranges: vec![RetentionRange { start: 0, end: None, retention }],
-        ..RequestHints::default()
+        ..AdmitOptions::default()
     }
 }
 
@@ -184,7 +184,7 @@ fn end_of_life() {
     admit(&mut manager, "a", &tokens(0, 2));
     manager.commit("a", 8).unwrap();
     manager.release_with("a", None, true).unwrap();
-    let scan = RequestHints { no_cache: true, ..RequestHints::default() };
+    let scan = AdmitOptions { no_cache: true, ..AdmitOptions::default() };
     let cursor = manager.prepare(&tokens(50, 2), ExtraKeys::default()).unwrap();
     manager.admit_with("scan", cursor, &scan).unwrap();
     manager.commit("scan", 8).unwrap();
@@ -204,7 +204,7 @@ fn end_of_life() {
 fn tenant_ceiling_and_the_id_of_another_tenants_request_is_not_told() {
     let limits = TenantLimits { tenant: TenantId(7), floor: 0, ceiling: Some(1) };
     let mut manager = retaining(4, vec![limits]);
-    let seven = RequestHints { tenant: Some(TenantId(7)), ..RequestHints::default() };
+    let seven = AdmitOptions { tenant: Some(TenantId(7)), ..AdmitOptions::default() };
     run(&mut manager, "old", &tokens(50, 2)); // older, and spared
     let admit_seven = |manager: &mut CacheManager, id: &str| {
         let cursor = manager.prepare(&tokens(0, 2), ExtraKeys::default()).unwrap();
@@ -390,7 +390,7 @@ fn being_computed_by_another_tenants_request() {
     let mut manager = retaining(8, vec![]);
     for (id, tenant) in [("a", 1), ("b", 2)] {
         let cursor = manager.prepare(&tokens(0, 1), ExtraKeys::default()).unwrap();
-        let hints = RequestHints { tenant: Some(TenantId(tenant)), ..RequestHints::default() };
+        let hints = AdmitOptions { tenant: Some(TenantId(tenant)), ..AdmitOptions::default() };
         manager.admit_with(id, cursor, &hints).unwrap();
     }
     assert_eq!(spans(&manager, "b"), [(0, 0, MissReason::BeingComputed { by: Requester::Another })]);

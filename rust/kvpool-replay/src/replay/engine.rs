@@ -12,7 +12,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvpool::{CacheManager, HashCursor, InvariantViolation, ManagerError, PoolStats, RequestRef};
+use kvpool::{
+    CacheManager, Computed, HashCursor, InvariantViolation, ManagerError, Part, PoolStats, RequestRef, Rows,
+    Until,
+};
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 use kvpool_observe::ManagerWatch;
@@ -179,7 +182,10 @@ impl Engine {
     }
 
     fn resume(&mut self, request: Running) -> Result<(), ReplayError> {
-        match self.manager.apply(op::Resume { request: RequestRef::Int(request.index as i64) }) {
+        match self
+            .manager
+            .apply(op::Resume { request: RequestRef::Int(request.index as i64), part: Part::WHOLE })
+        {
             Ok(admission) => self.running.push(Running { computed: admission.cached_tokens, ..request }),
             Err(ManagerError::OutOfBlocks(refusal)) if refusal.can_ever_fit => {
                 self.blocked = true;
@@ -239,7 +245,9 @@ impl Engine {
             let ids: Vec<_> = growing.iter().map(|request| RequestRef::Int(request.index as i64)).collect();
             let tokens: Vec<_> =
                 growing.iter().map(|request| output_token(request.index as u32, request.output)).collect();
-            match self.manager.apply(op::Append { requests: &ids, tokens: &tokens, commit_first: true }) {
+            let (requests, computed) = (&ids[..], Computed::AllButLast);
+            let rows = Rows { requests, tokens: &tokens, computed, ..Rows::default() };
+            match self.manager.apply(op::Append { rows }) {
                 Ok(_) => break,
                 // Alone, and the next token needs a block more than the pool has: it would run into this forever.
                 Err(ManagerError::OutOfBlocks(refusal))
@@ -272,7 +280,7 @@ impl Engine {
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
         self.manager
-            .apply(op::Preempt { request: RequestRef::Int(victim.index as i64), after_step: None })?;
+            .apply(op::Preempt { request: RequestRef::Int(victim.index as i64), until: Until::Now })?;
         self.waiting.push_front(Waiting::Preempted(Running { computed: 0, ..victim }));
         self.blocked = false;
         Ok(())
@@ -284,7 +292,7 @@ impl Engine {
         sampling.retain(|&place| place < self.running.len());
         self.manager.apply(op::Release {
             request: RequestRef::Int(victim.index as i64),
-            after_step: None,
+            until: Until::Now,
             end_of_life: false,
         })?;
         self.report.rejected += 1;
@@ -307,7 +315,7 @@ impl Engine {
                 })?;
                 self.manager.apply(op::Release {
                     request: RequestRef::Int(request.index as i64),
-                    after_step: None,
+                    until: Until::Now,
                     end_of_life: false,
                 })?;
                 self.running.remove(place);

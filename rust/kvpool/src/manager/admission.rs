@@ -2,13 +2,16 @@
 
 use super::CacheManager;
 use super::error::{ManagerError, Refused, Result};
-use super::hints::{Hints, RequestHints};
+use super::hints::{AdmitOptions, Hints};
 use super::observe::Admitted;
-use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
 use crate::block::BlockId;
+use crate::fence::Until;
 use crate::hash::HashCursor;
-use crate::sequence::{Sequence, Staged};
+use crate::pool::PrefixMatch;
+use crate::sequence::{Part, Sequence, Staged};
+use crate::tiers::Fit;
 
 /// What a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,30 +22,64 @@ pub struct Admission {
     pub cached_tokens: usize,
     /// Leading blocks of the table that are cached, shared, and not to be written.
     pub cached_blocks: usize,
+    /// Tokens behind the cached ones that a connector loads now: [`CacheManager::external_done`].
+    pub external_tokens: usize,
     /// The whole block table.
     pub block_ids: Vec<BlockId>,
 }
 
+/// What an admission would find: see [`CacheManager::fit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdmissionFit {
+    /// Whether it would be admitted.
+    pub fit: Fit,
+    /// Leading tokens that are cached.
+    pub cached_tokens: usize,
+    /// Blocks that it would take besides.
+    pub new_blocks: usize,
+    /// Tokens behind the cached and external ones that could get blocks now: the most for [`Part::allocate_tokens`].
+    pub fitting_tokens: usize,
+}
+
 impl CacheManager {
     /// Admits a request: finds the cached prefix of its prompt, acquires it, allocates the rest. Atomic. O(blocks). The last
-    /// token is always left to compute. Chunked prefill cannot run out midway: every block of the prompt is allocated at once.
+    /// token is always left to compute. Every block of the prompt is allocated at once, so that a chunked prefill cannot run out
+    /// midway; [`Self::admit_with`] can allocate chunk by chunk ([`Part::allocate_tokens`]).
     ///
     /// # Errors
-    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are missing, and whether
-    /// the request can ever fit), [`ManagerError::DuplicateRequest`], [`ManagerError::EmptyPrompt`],
-    /// [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
+    /// [`Refused`] hands the prompt back, with: [`ManagerError::OutOfBlocks`] (how many blocks are missing, whether the request
+    /// can ever fit, and how many of its tokens would fit now), [`ManagerError::DuplicateRequest`],
+    /// [`ManagerError::EmptyPrompt`], [`ManagerError::ForeignCursor`], [`crate::PoolError::StaleEpoch`]. Nothing has changed then.
     pub fn admit(&mut self, id: impl Into<RequestId>, cursor: HashCursor) -> Result<Admission, Refused> {
-        self.admit_with(id, cursor, &RequestHints::default())
+        self.admit_with(id, cursor, &AdmitOptions::default())
+    }
+
+    /// What an admission would find now, and how much of the prompt would fit. Changes nothing. O(blocks matched).
+    ///
+    /// # Errors
+    /// As [`Self::admit`], but for blocks that are lacking.
+    pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
+        self.check_cursor(cursor)?;
+        let pool = self.tiers.device();
+        let left = self.left_for(None);
+        let staged = Staged::find(pool, cursor, part, left)?;
+        let fit = staged
+            .refusal(pool)
+            .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
+        let Staged { cached, new_blocks, fitting_tokens, .. } = staged;
+        Ok(AdmissionFit { fit, cached_tokens: cached * pool.block_size(), new_blocks, fitting_tokens })
     }
 
     pub(super) fn admit_hinted(
         &mut self,
         id: RequestId,
         cursor: HashCursor,
+        part: Part,
         hints: Option<Box<Hints>>,
     ) -> Result<Admission, Refused> {
-        let checked = self.check_new(&id, &cursor);
-        let staged = checked.and_then(|()| self.stage(None, &cursor, hints.as_deref()));
+        let checked = self.check_new(&id, &cursor, part);
+        let staged = checked.and_then(|()| self.stage(None, &cursor, part, hints.as_deref()));
         let taken = staged.and_then(|mut staged| {
             staged.take(self.tiers.device_mut(), &cursor)?;
             Ok(staged)
@@ -56,8 +93,8 @@ impl CacheManager {
         }
     }
 
-    /// Checks that a request can be new and its prompt belongs here.
-    pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor) -> Result<()> {
+    /// Checks that a request can be new, that its prompt belongs here, and has the external tokens.
+    pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         self.check_poison()?;
         if self.slots.contains_key(id) {
             return Err(ManagerError::DuplicateRequest { id: id.clone() });
@@ -65,6 +102,7 @@ impl CacheManager {
         if cursor.num_tokens() == 0 {
             return Err(ManagerError::EmptyPrompt { id: id.clone() });
         }
+        check_part(id, cursor, part)?;
         self.check_cursor(cursor)
     }
 
@@ -73,19 +111,30 @@ impl CacheManager {
         &self,
         plan: Option<&StepPlan>,
         cursor: &HashCursor,
+        part: Part,
         hints: Option<&Hints>,
     ) -> Result<Staged> {
+        let mut staged = Staged::new(self.tiers.device(), cursor, part, self.left_for(plan))?;
+        staged.found.tenant = hints.and_then(Hints::tenant);
+        Ok(staged)
+    }
+
+    /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that there are.
+    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&PrefixMatch) -> usize {
         let pool = self.tiers.device();
-        let reserve = self.reserve(plan.map_or(self.stats.running, |plan| plan.running));
-        let mut staged = Staged::new(pool, cursor, |found| {
+        let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
+        move |found| {
             let left = plan.map_or_else(
                 || pool.num_available().saturating_sub(found.idle),
                 |plan| plan.left_behind(pool, found),
             );
             left.saturating_sub(reserve)
-        })?;
-        staged.found.tenant = hints.and_then(Hints::tenant);
-        Ok(staged)
+        }
+    }
+
+    /// Requests that run, or will when their external tokens are there.
+    pub(super) const fn num_active(&self) -> usize {
+        self.stats.running + self.stats.loading
     }
 
     /// Blocks that an admission or a swap leaves available while others run.
@@ -108,10 +157,15 @@ impl CacheManager {
         self.stats.prompt_tokens += tokens;
         self.stats.hit_tokens += cached_tokens as u64;
         self.stats.computed_tokens += tokens - cached_tokens as u64;
-        let (state, own_from) = (RequestState::Running, staged.cached);
+        let own_from = staged.cached;
+        let external = external_of(&staged, cached_tokens, false);
+        let state = if external.is_some() { RequestState::Loading } else { RequestState::Running };
         let mut sequence = Sequence::new(cursor, 0);
         sequence.hold(staged.found.blocks.clone(), staged.cached);
-        let slot = self.enter(Request { id, state, sequence, cached_tokens, batch: 0, hints, own_from });
+        let (batch, leaving) = (0, None);
+        let request =
+            Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
+        let slot = self.enter(request);
         self.admitted(slot, staged, false)
     }
 
@@ -130,8 +184,10 @@ impl CacheManager {
         request.sequence.hold(staged.found.blocks.clone(), staged.cached);
         request.cached_tokens = cached_tokens;
         request.own_from = request.own_from.min(staged.cached);
+        request.external = external_of(&staged, cached_tokens, true);
         let tokens = request.sequence.num_tokens() as u64;
-        self.set_state(slot, RequestState::Running)?;
+        let loads = request.external.is_some();
+        self.set_state(slot, if loads { RequestState::Loading } else { RequestState::Running })?;
         self.stats.resumptions += 1;
         self.stats.resumed_tokens += tokens;
         self.stats.resumed_hit_tokens += cached_tokens as u64;
@@ -140,25 +196,26 @@ impl CacheManager {
 
     /// Says what a request got, and lets its hints take effect on what it hit.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
-        let Staged { found, cached: hits, .. } = staged;
+        let Staged { found, cached: hits, ready_tokens, .. } = staged;
         let admitted = Admitted { slot, asked: found.asked, hits, collided: found.collided, resumed };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
         // Fails only if the pool is poisoned, which the next call says, too.
         let _poisoned = self.apply_hints(slot, 0..hits);
         let cached_tokens = hits * self.tiers.device().block_size();
-        Admission { cached_tokens, cached_blocks: hits, block_ids: found.blocks }
+        let external_tokens = ready_tokens - cached_tokens;
+        Admission { cached_tokens, cached_blocks: hits, external_tokens, block_ids: found.blocks }
     }
 
-    /// Gives a new request, which runs, a slot.
+    /// Gives a new request a slot.
     pub(super) fn enter(&mut self, request: Request) -> usize {
         let slot = self.free_slots.pop().unwrap_or(self.requests.len());
+        *self.gauge(request.state) += 1;
         self.slots.insert(request.id.clone(), slot);
         if slot == self.requests.len() {
             self.requests.push(Some(request));
         } else {
             self.requests[slot] = Some(request);
         }
-        self.stats.running += 1;
         self.version += 1;
         slot
     }
@@ -168,16 +225,24 @@ impl CacheManager {
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each, tail first. What it committed stays
-    /// cached; what it did not is never matched (TensorRT-LLM #15018). With `after_step` its blocks are fenced until
-    /// that step completes. O(blocks).
+    /// cached; what it did not is never matched (TensorRT-LLM #15018). Its blocks are fenced `until` a step completes or a
+    /// ticket ends. O(blocks).
+    ///
+    /// While a swap moves it, or a connector loads into its blocks, they are not free to go: the request is releasing, and gives
+    /// them up when [`Self::complete_swap`], [`Self::abort_swap`] or [`Self::external_done`] says that this has ended.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] while a swap moves it.
-    pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, after_step: Option<u64>) -> Result<()> {
-        let slot = self.releasable(id.into())?;
+    /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if it is releasing already;
+    /// [`crate::PoolError::UnknownTicket`].
+    pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
+        self.release_as(id.into(), Leaving { until: until.into(), end_of_life: false }).map(drop)
+    }
+
+    /// The request in a slot gives up its blocks, and is forgotten.
+    pub(super) fn release_slot(&mut self, slot: usize, until: Until) -> Result<()> {
         self.apply_ends(slot)?;
         let (request, tiers) = self.parts(slot)?;
-        request.sequence.give_up(tiers, after_step)?;
+        request.sequence.give_up(tiers, until)?;
         let state = request.state;
         *self.gauge(state) -= 1;
         self.version += 1;
@@ -189,22 +254,27 @@ impl CacheManager {
         Ok(())
     }
 
-    /// The slot of a request that no swap moves.
-    pub(super) fn releasable(&self, id: RequestRef<'_>) -> Result<usize> {
-        use RequestState::{Preempted, Running, Swapped};
-        self.slot_in(id, &[Running, Preempted, Swapped], "release it: complete or abort the swap first")
+    /// The slot of a request that can be released.
+    pub(super) fn releasable(&self, id: RequestRef<'_>, until: Until) -> Result<usize> {
+        use RequestState::{Loading, Moving, Preempted, Running, Swapped};
+        let slot =
+            self.slot_in(id, &[Running, Preempted, Swapped, Moving, Loading], "release it once more")?;
+        self.tiers.device().check_until(until)?;
+        Ok(slot)
     }
 
     /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in
     /// [`Self::release`], keeps its tokens, and waits for [`Self::resume`], which may find again what it committed.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already.
-    pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, after_step: Option<u64>) -> Result<()> {
-        let slot = self.preemptible(id.into())?;
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it is preempted already, or moves or loads;
+    /// [`crate::PoolError::UnknownTicket`].
+    pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
+        let until = until.into();
+        let slot = self.preemptible(id.into(), until)?;
         let (request, tiers) = self.parts(slot)?;
         let computed = request.sequence.computed_tokens as u64;
-        request.sequence.give_up(tiers, after_step)?;
+        request.sequence.give_up(tiers, until)?;
         request.cached_tokens = 0;
         self.stats.preemptions += 1;
         self.stats.preempted_tokens += computed;
@@ -212,8 +282,10 @@ impl CacheManager {
     }
 
     /// The slot of a request that holds blocks.
-    pub(super) fn preemptible(&self, id: RequestRef<'_>) -> Result<usize> {
-        self.slot_in(id, &[RequestState::Running, RequestState::Swapped], "preempt it")
+    pub(super) fn preemptible(&self, id: RequestRef<'_>, until: Until) -> Result<usize> {
+        let slot = self.slot_in(id, &[RequestState::Running, RequestState::Swapped], "preempt it")?;
+        self.tiers.device().check_until(until)?;
+        Ok(slot)
     }
 
     /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks); after an epoch
@@ -222,7 +294,15 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::OutOfBlocks`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] if it runs.
     pub fn resume<'a>(&mut self, id: impl Into<RequestRef<'a>>) -> Result<Admission> {
-        let staged = self.stage_resumed(None, id.into());
+        self.resume_with(id, Part::WHOLE)
+    }
+
+    /// [`Self::resume`] in chunks, or with external tokens.
+    ///
+    /// # Errors
+    /// As [`Self::resume`]; [`ManagerError::BadExternalCount`].
+    pub fn resume_with<'a>(&mut self, id: impl Into<RequestRef<'a>>, part: Part) -> Result<Admission> {
+        let staged = self.stage_resumed(None, id.into(), part);
         let (slot, rebased, mut staged) = staged.inspect_err(|error| self.count_refusal(error))?;
         let (request, tiers) = self.parts(slot)?;
         staged.take(tiers.device_mut(), rebased.as_deref().unwrap_or(&request.sequence.cursor))?;
@@ -234,12 +314,14 @@ impl CacheManager {
         &self,
         plan: Option<&StepPlan>,
         id: RequestRef<'_>,
+        part: Part,
     ) -> Result<(usize, Option<Box<HashCursor>>, Staged)> {
         let slot = self.slot_in(id, &[RequestState::Preempted], "resume it")?;
         let rebased = self.rebased(slot)?;
         let request = self.at(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
-        let staged = self.stage(plan, cursor, request.hints.as_deref())?;
+        check_part(&request.id, cursor, part)?;
+        let staged = self.stage(plan, cursor, part, request.hints.as_deref())?;
         Ok((slot, rebased, staged))
     }
 
@@ -260,4 +342,18 @@ impl CacheManager {
     pub fn rehashed<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<Box<HashCursor>> {
         self.rebased(self.slot(id.into()).ok()?).ok()?
     }
+}
+
+/// Refuses external tokens that a prompt does not have: its last token is always left to compute.
+fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
+    let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
+    if asked <= most {
+        return Ok(());
+    }
+    Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
+}
+
+/// What a connector is to load for an admission.
+fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {
+    (staged.ready_tokens > cached_tokens).then_some(External { end: staged.ready_tokens, resumed })
 }

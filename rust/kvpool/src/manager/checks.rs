@@ -40,16 +40,16 @@ impl CacheManager {
         let requests = || self.requests.iter().flatten();
         let tables = requests().map(|request| (request.sequence.tier, request.sequence.held()));
         self.tiers.check_holders(tables, REFERENCES)?;
-        let ManagerStats { running, preempted, swapped, moving, .. } = self.stats;
-        let (live, by_id, counted) =
-            (requests().count(), self.slots.len(), running + preempted + swapped + moving);
+        let ManagerStats { running, preempted, swapped, moving, loading, releasing, .. } = self.stats;
+        let counted = running + preempted + swapped + moving + loading + releasing;
+        let (live, by_id) = (requests().count(), self.slots.len());
         ensure(live == by_id && live == counted, "M5 (requests are counted)", || {
             format!("{live} live, {by_id} by id, {counted} counted")
         })?;
-        let ManagerStats { prompt_tokens, hit_tokens, computed_tokens, .. } = self.stats;
-        let add_up = hit_tokens + computed_tokens == prompt_tokens;
-        ensure(add_up, "M4 (hits + computed == prompt tokens)", || {
-            format!("{hit_tokens} + {computed_tokens} != {prompt_tokens}")
+        let ManagerStats { prompt_tokens, hit_tokens, external_tokens, computed_tokens, .. } = self.stats;
+        let add_up = hit_tokens + external_tokens + computed_tokens == prompt_tokens;
+        ensure(add_up, "M4 (hits + external + computed == prompt tokens)", || {
+            format!("{hit_tokens} + {external_tokens} + {computed_tokens} != {prompt_tokens}")
         })?;
         self.observer.as_ref().map_or(Ok(()), |observer| observer.check(self))
     }
@@ -60,7 +60,7 @@ impl CacheManager {
     /// # Errors
     /// The first broken invariant.
     pub fn check_request_at(&self, slot: usize) -> Result<(), InvariantViolation> {
-        let Ok(Request { id, state, sequence, .. }) = self.at(slot) else { return Ok(()) };
+        let Ok(Request { id, state, sequence, external, leaving, .. }) = self.at(slot) else { return Ok(()) };
         ensure(self.slots.get(id) == Some(&slot), "M5 (requests are found by their ids)", || {
             format!("request {id} is in slot {slot}")
         })?;
@@ -69,8 +69,14 @@ impl CacheManager {
                 format!("request {id} has {} blocks", sequence.blocks.len())
             });
         }
-        let moving = *state == RequestState::Moving;
-        ensure(moving == sequence.swap.is_some(), "M2 (a moving request belongs to a swap)", || {
+        let moving = sequence.swap.is_some();
+        let known = match (*state, leaving) {
+            (RequestState::Releasing, Some(_)) => moving != external.is_some(),
+            (RequestState::Moving, None) => moving && external.is_none(),
+            (RequestState::Loading, None) => !moving && external.is_some(),
+            (_, leaving) => !moving && external.is_none() && leaving.is_none(),
+        };
+        ensure(known, "M2 (a request moves with a swap, and loads external tokens)", || {
             format!("request {id} is {}", state.name())
         })?;
         ensure(sequence.tier < self.tiers.len(), "M2 (tiers exist)", || {

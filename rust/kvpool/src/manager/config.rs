@@ -104,7 +104,7 @@ impl fmt::Debug for ManagerConfig {
 
 /// Counters and gauges of a manager.
 ///
-/// `hit_tokens + computed_tokens == prompt_tokens`, always: each request counts once, at its first admission.
+/// `hit_tokens + external_tokens + computed_tokens == prompt_tokens`, always: each request counts once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagerStats {
@@ -116,13 +116,19 @@ pub struct ManagerStats {
     pub swapped: usize,
     /// Requests that a swap moves now.
     pub moving: usize,
+    /// Requests whose external tokens are on their way.
+    pub loading: usize,
+    /// Requests that were released while they were moving or loading.
+    pub releasing: usize,
     /// Requests admitted so far.
     pub admissions: u64,
     /// Prompt tokens of those requests.
     pub prompt_tokens: u64,
     /// Of those, tokens whose KV was cached.
     pub hit_tokens: u64,
-    /// Of those, tokens that the engine had to compute.
+    /// Of those, tokens whose KV a connector brought.
+    pub external_tokens: u64,
+    /// Of those, tokens that the engine had to compute; external ones until they are there.
     pub computed_tokens: u64,
     /// Admissions refused for want of blocks, resumptions included.
     pub refusals: u64,
@@ -138,6 +144,8 @@ pub struct ManagerStats {
     pub resumed_tokens: u64,
     /// Of those, tokens whose KV was still cached.
     pub resumed_hit_tokens: u64,
+    /// Of those, tokens whose KV a connector brought.
+    pub resumed_external_tokens: u64,
     /// Requests forked from others.
     pub forks: u64,
     /// Requests swapped out, swaps that were aborted not counted.

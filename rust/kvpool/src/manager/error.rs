@@ -46,8 +46,16 @@ pub enum ManagerError {
     #[error("{requests} requests but {values} {what}: one each is needed")]
     LengthMismatch { requests: usize, values: usize, what: &'static str },
     /// More computed tokens than tokens, or fewer than before.
-    #[error("request {id} has {tokens} tokens, {computed} of them computed: cannot set computed to {asked}")]
-    BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize },
+    #[error(
+        "request {id} has {tokens} tokens, blocks for {covered}, {computed} computed: cannot set computed to {asked}"
+    )]
+    BadComputedCount { id: RequestId, asked: usize, tokens: usize, computed: usize, covered: usize },
+    /// Offsets of a batch that do not ascend from 0 to the number of tokens.
+    #[error("offset {offset} at position {position}: must be from {least} to {most}")]
+    BadOffset { position: usize, offset: usize, least: usize, most: usize },
+    /// External tokens that the prompt does not have, or that are not on their way.
+    #[error("request {id}: {asked} external tokens, must be from {least} to {most}")]
+    BadExternalCount { id: RequestId, asked: usize, least: usize, most: usize },
     /// The manager has changed since the step was planned.
     #[error("the manager has changed since this step was begun: begin a new one")]
     StaleStep,

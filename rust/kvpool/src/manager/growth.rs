@@ -1,10 +1,10 @@
-//! Growth: tokens appended by decode steps, and tokens committed as computed.
+//! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
 use super::error::{ManagerError, Result};
-use super::request::{RequestRef, RequestState};
+use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
 use crate::block::BlockId;
-use crate::sequence::{GivenUp, TableChange};
+use crate::sequence::{GivenUp, Sequence, TableChange};
 use crate::tiers::out_of_blocks;
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
@@ -19,83 +19,250 @@ pub struct NewBlock {
     pub block: BlockId,
 }
 
+/// Which tokens the step before has computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Computed<'a> {
+    /// Nothing is said: [`CacheManager::commit`] says it.
+    #[default]
+    Nothing,
+    /// Of each request that gets tokens, all but the last one: the step that sampled it has written the KV of all before,
+    /// accepted drafts included. For tokens that no step sampled it is wrong.
+    AllButLast,
+    /// Of each request its first so many tokens, those of this call included.
+    Counts(&'a [usize]),
+}
+
+/// Which tokens the next step has blocks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Covered<'a> {
+    /// Of each request all.
+    #[default]
+    All,
+    /// All, and so many more: slots for drafts.
+    Lookahead(usize),
+    /// Of each request at least its first so many: chunks of a prompt, or drafts of different lengths.
+    Each(&'a [usize]),
+}
+
+/// What a step did and what the next one needs, request by request: see [`CacheManager::append_ragged`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rows<'a> {
+    /// The requests, each named once.
+    pub requests: &'a [RequestRef<'a>],
+    /// The tokens of all of them, one after the other.
+    pub tokens: &'a [u32],
+    /// `tokens[offsets[i]..offsets[i + 1]]` are request i's: one more than requests. Empty: each has one token.
+    pub offsets: &'a [usize],
+    /// What is computed.
+    pub computed: Computed<'a>,
+    /// What is to have blocks.
+    pub covered: Covered<'a>,
+}
+
+impl<'a> Rows<'a> {
+    /// Refuses lists that do not fit each other.
+    pub(super) fn check(&self) -> Result<()> {
+        let requests = self.requests.len();
+        let same = |values, what| check_length(self.requests, values, what);
+        if let Computed::Counts(counts) = self.computed {
+            same(counts.len(), "counts")?;
+        }
+        if let Covered::Each(counts) = self.covered {
+            same(counts.len(), "covered counts")?;
+        }
+        if self.offsets.is_empty() {
+            return same(self.tokens.len(), "tokens");
+        }
+        same(self.offsets.len() - 1, "stretches of tokens, by offsets")?;
+        let mut least = 0;
+        for (position, &offset) in self.offsets.iter().enumerate() {
+            let most = if position == 0 { 0 } else { self.tokens.len() };
+            let least_here = if position == requests { most } else { least };
+            if !(least_here..=most).contains(&offset) {
+                return Err(ManagerError::BadOffset { position, offset, least: least_here, most });
+            }
+            least = offset;
+        }
+        Ok(())
+    }
+
+    /// The tokens of a row, after a check.
+    #[inline]
+    pub(super) fn tokens_of(&self, row: usize) -> &'a [u32] {
+        let (from, to) = match (self.offsets.get(row), self.offsets.get(row + 1)) {
+            (Some(&from), Some(&to)) => (from, to),
+            _ => (row, row + 1),
+        };
+        self.tokens.get(from..to).unwrap_or(&[])
+    }
+
+    /// Tokens that the table of a row is to cover.
+    #[inline]
+    pub(super) fn slots_of(&self, row: usize, sequence: &Sequence) -> usize {
+        let more = self.tokens_of(row).len();
+        let all = sequence.num_tokens() + more;
+        let asked = match self.covered {
+            Covered::All => all,
+            Covered::Lookahead(slots) => all.saturating_add(slots),
+            Covered::Each(counts) => counts.get(row).copied().unwrap_or(all),
+        };
+        sequence.slots_for(more, asked)
+    }
+
+    /// How many tokens of a row are computed, if something is said.
+    #[inline]
+    fn computed_of(&self, row: usize, sequence: &Sequence) -> Option<usize> {
+        let more = self.tokens_of(row).len();
+        match self.computed {
+            Computed::Nothing => None,
+            Computed::AllButLast => (more > 0).then(|| sequence.num_tokens() + more - 1),
+            Computed::Counts(counts) => counts.get(row).copied(),
+        }
+    }
+}
+
 impl CacheManager {
-    /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode step of a whole batch, all
-    /// or nothing. With `commit_first`, every token that these requests had is committed as computed first: the step that
-    /// sampled the new tokens has written their KV. Returns what changed in block tables, in call order; whoever writes to a
-    /// shared block first gets a copy, which is planned. O(requests); a token that completes no block touches neither hasher
-    /// nor pool.
+    /// Appends one token to each of `requests`, with blocks where a boundary is crossed: the decode step of a whole batch, all or
+    /// nothing. [`Self::append_ragged`] with one token each.
     ///
     /// # Errors
-    /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
-    /// [`ManagerError::WrongState`] for a preempted one, [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`].
+    /// As [`Self::append_ragged`].
     pub fn append(
         &mut self,
         requests: &[RequestRef<'_>],
         tokens: &[u32],
-        commit_first: bool,
+        computed: Computed<'_>,
     ) -> Result<Vec<NewBlock>> {
-        let needed = self.resolve_batch(requests, tokens.len(), "tokens", "append to it")?;
+        self.append_ragged(&Rows { requests, tokens, computed, ..Rows::default() })
+    }
+
+    /// A whole step of a batch, all or nothing: commits what the step before has computed, appends what it sampled, any number of
+    /// tokens to each request, and makes room for what the next one computes. Plain decode, decode with drafts (tokens are the
+    /// accepted ones and the one sampled, [`Covered::Lookahead`] has room for the next drafts) and chunks of prompts go into one
+    /// call. A preempted request gets its tokens too, and no blocks: [`Self::resume`] has blocks for all of them.
+    ///
+    /// Returns what changed in block tables, in call order; whoever writes to a shared block first gets a copy, which is planned.
+    /// O(requests + tokens); a token that completes no block touches neither hasher nor pool.
+    ///
+    /// ```
+    /// use kvpool::{CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, Rows};
+    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// for (id, prompt) in [("a", 0..4), ("b", 10..17)] {
+    ///     let prompt = manager.prepare(&prompt.collect::<Vec<u32>>(), ExtraKeys::default())?;
+    ///     manager.admit(id, prompt)?;
+    /// }
+    /// // Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
+    /// let rows = Rows {
+    ///     requests: &["a".into(), "b".into()],
+    ///     tokens: &[70, 71, 72, 80],
+    ///     offsets: &[0, 3, 4],
+    ///     computed: Computed::AllButLast,
+    ///     covered: Covered::Lookahead(3),
+    /// };
+    /// let changes = manager.append_ragged(&rows)?;
+    /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
+    /// assert_eq!(manager.request("a")?.computed_tokens, 6);
+    /// # Ok::<(), kvpool::ManagerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
+    /// [`ManagerError::WrongState`] for a request that neither runs nor is preempted, [`ManagerError::NamedTwice`],
+    /// [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`], [`ManagerError::BadComputedCount`].
+    pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
+        rows.check()?;
+        let mut given_up = GivenUp::default();
+        let mut needed = 0_usize;
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |row, request, manager| {
+            if request.state != RequestState::Running {
+                return Ok(());
+            }
+            let (sequence, pool) = (&request.sequence, manager.tiers.device());
+            let slots = rows.slots_of(row, sequence);
+            if let Some(asked) = rows.computed_of(row, sequence) {
+                let tokens = sequence.num_tokens() + rows.tokens_of(row).len();
+                check_computed(request, asked, tokens, slots)?;
+            }
+            needed = needed.saturating_add(sequence.blocks_needed(pool, slots, &mut given_up));
+            Ok(())
+        })?;
         let pool = self.tiers.device();
         let available = pool.num_available();
         if needed > available {
-            let fits =
-                |&slot: &usize| self.at(slot).is_ok_and(|request| request.sequence.fits_alone(pool, 1));
-            let can_ever_fit = self.rows.iter().all(fits);
+            let fits = |(row, &slot): (usize, &usize)| {
+                let sequence = self.at(slot).ok().map(|request| &request.sequence);
+                sequence.is_some_and(|sequence| sequence.fits_alone(pool, rows.slots_of(row, sequence)))
+            };
+            let can_ever_fit = self.rows.iter().enumerate().all(fits);
             return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
         }
         let mut added = Vec::with_capacity(needed);
-        for (row, token) in tokens.iter().enumerate() {
-            let slot = self.rows[row];
-            if commit_first {
-                let all = self.at(slot)?.sequence.num_tokens();
-                self.commit_slot(slot, all)?;
-            }
-            for &TableChange { index, block } in self.extend(slot, std::slice::from_ref(token), 0)? {
-                added.push(NewBlock { row, index, block });
-            }
+        for row in 0..rows.requests.len() {
+            self.append_row(row, rows, &mut added)?;
         }
         Ok(added)
     }
 
-    /// Looks up every request of a batch, whose slots go to `self.rows`, and counts the blocks that one more token each needs.
-    /// From one step to the next most rows stay the same request: comparing its id is cheaper than looking it up.
-    fn resolve_batch(
+    /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
+    #[inline]
+    fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
+        let (slot, tokens) = (self.rows[row], rows.tokens_of(row));
+        let request = self.at_mut(slot)?;
+        if request.state != RequestState::Running {
+            request.sequence.cursor.append(tokens);
+            self.stats.appended_tokens += tokens.len() as u64;
+            self.version += 1;
+            return Ok(());
+        }
+        let sequence = &request.sequence;
+        let (slots, computed) = (rows.slots_of(row, sequence), rows.computed_of(row, sequence));
+        let before = sequence.num_tokens().min(sequence.covered_tokens());
+        if let Some(computed) = computed {
+            self.commit_slot(slot, computed.min(before))?;
+        }
+        for &TableChange { index, block } in self.grow(slot, tokens, slots)? {
+            added.push(NewBlock { row, index, block });
+        }
+        match computed.filter(|&computed| computed > before) {
+            Some(computed) => self.commit_slot(slot, computed).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
+    /// most rows stay the same request: comparing its id is cheaper than looking it up.
+    #[inline]
+    pub(super) fn resolve_batch(
         &mut self,
         requests: &[RequestRef<'_>],
-        values: usize,
-        what: &'static str,
+        states: &[RequestState],
         operation: &'static str,
-    ) -> Result<usize> {
-        if requests.len() != values {
-            return Err(ManagerError::LengthMismatch { requests: requests.len(), values, what });
-        }
+        mut check: impl FnMut(usize, &Request, &Self) -> Result<()>,
+    ) -> Result<()> {
         self.check_poison()?;
         self.batch += 1;
         let batch = self.batch;
-        let mut needed = 0;
-        let mut given_up = GivenUp::default();
         for (row, &id) in requests.iter().enumerate() {
             let before = self.rows.get(row).copied();
             let same = before.filter(|&slot| self.at(slot).is_ok_and(|request| request.id.as_ref() == id));
             let slot = same.map_or_else(|| self.slot(id), Ok)?;
-            self.check_state(slot, &[RequestState::Running], operation)?;
-            let (request, tiers) = self.parts(slot)?;
+            self.check_state(slot, states, operation)?;
+            let request = self.at_mut(slot)?;
             if std::mem::replace(&mut request.batch, batch) == batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
             }
-            needed += request.sequence.blocks_needed(tiers.device(), 1, &mut given_up);
+            check(row, self.at(slot)?, self)?;
             match self.rows.get_mut(row) {
                 Some(known) => *known = slot,
                 None => self.rows.push(slot),
             }
         }
         self.rows.truncate(requests.len());
-        Ok(needed)
+        Ok(())
     }
 
-    /// The slots of the latest batch ([`Self::append`], [`Self::commit_batch`]), in its order: all of them if the call
-    /// succeeded, or was refused for want of blocks.
+    /// The slots of the latest batch ([`Self::append_ragged`], [`Self::commit_batch`], [`Self::truncate_batch`]), in its order: all of
+    /// them if the call succeeded, or was refused for want of blocks.
     #[doc(hidden)]
     #[must_use]
     pub fn batch_slots(&self) -> &[usize] {
@@ -106,26 +273,60 @@ impl CacheManager {
     /// more. Returns the positions of its block table that changed. Atomic. O(tokens).
     ///
     /// # Errors
-    /// As [`Self::append`].
+    /// As [`Self::append_ragged`].
     pub fn append_tokens<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
         tokens: &[u32],
         lookahead: usize,
     ) -> Result<Vec<TableChange>> {
-        let slot = self.slot_in(id.into(), &[RequestState::Running], "append to it")?;
-        let (sequence, pool) = (&self.at(slot)?.sequence, self.tiers.device());
-        let more = tokens.len().saturating_add(lookahead);
-        sequence.check_growth(pool, more, pool.num_available(), &mut GivenUp::default())?;
-        Ok(self.extend(slot, tokens, lookahead)?.to_vec())
+        let slot = self.slot_in(id.into(), APPENDABLE, "append to it")?;
+        let sequence = &self.at(slot)?.sequence;
+        let all = sequence.num_tokens().saturating_add(tokens.len());
+        self.append_slot(slot, tokens, all.saturating_add(lookahead))
     }
 
-    /// Appends tokens to a running request, after a check that its blocks are available. Returns the positions that changed.
-    fn extend(&mut self, slot: usize, tokens: &[u32], lookahead: usize) -> Result<&[TableChange]> {
+    /// Makes the table of a running request cover its first `num_tokens` tokens, or slots behind its last one: the next chunk of a
+    /// chunked prefill ([`crate::Part::allocate_tokens`]). Covers no less than before. Returns the positions that changed. Atomic.
+    /// O(new blocks).
+    ///
+    /// # Errors
+    /// As [`Self::append_ragged`].
+    pub fn extend<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        num_tokens: usize,
+    ) -> Result<Vec<TableChange>> {
+        let slot = self.slot_in(id.into(), &[RequestState::Running], "extend it")?;
+        self.append_slot(slot, &[], num_tokens)
+    }
+
+    /// Appends tokens to one request, and covers `slots` if it runs.
+    pub(super) fn append_slot(
+        &mut self,
+        slot: usize,
+        tokens: &[u32],
+        slots: usize,
+    ) -> Result<Vec<TableChange>> {
+        let (request, pool) = (self.at(slot)?, self.tiers.device());
+        if request.state == RequestState::Running {
+            let slots = request.sequence.slots_for(tokens.len(), slots);
+            request.sequence.check_growth(pool, slots, pool.num_available(), &GivenUp::default())?;
+            return Ok(self.grow(slot, tokens, slots)?.to_vec());
+        }
+        self.at_mut(slot)?.sequence.cursor.append(tokens);
+        self.stats.appended_tokens += tokens.len() as u64;
+        self.version += 1;
+        Ok(Vec::new())
+    }
+
+    /// Appends tokens to a running request and covers `slots`, after a check that its blocks are available. Returns the positions
+    /// that changed.
+    fn grow(&mut self, slot: usize, tokens: &[u32], slots: usize) -> Result<&[TableChange]> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
         changes.clear();
-        request.sequence.extend(tiers, tokens, lookahead, changes)?;
+        request.sequence.grow(tiers, tokens, slots, changes)?;
         self.stats.appended_tokens += tokens.len() as u64;
         self.version += 1;
         if !self.changes.is_empty() {
@@ -139,11 +340,13 @@ impl CacheManager {
     /// Returns how many; what forks share is counted once, by whoever commits it first. O(new full blocks), allocates nothing.
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for a preempted one,
-    /// [`ManagerError::BadComputedCount`] for more than the request's tokens, or fewer than were computed before.
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for one that does not run,
+    /// [`ManagerError::BadComputedCount`] for more than the request's tokens, or than its table covers, or fewer than were
+    /// computed before.
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
-        let slot = self.slot_in(id.into(), &[RequestState::Running], "commit tokens of it")?;
-        self.check_computed(slot, computed_tokens)?;
+        let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
+        let request = self.at(slot)?;
+        check_computed(request, computed_tokens, request.sequence.num_tokens(), 0)?;
         self.commit_slot(slot, computed_tokens)
     }
 
@@ -152,25 +355,16 @@ impl CacheManager {
     /// # Errors
     /// As [`Self::commit`], and [`ManagerError::LengthMismatch`].
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
-        self.resolve_batch(requests, computed_tokens.len(), "counts", "commit tokens of it")?;
-        for (&slot, &asked) in self.rows.iter().zip(computed_tokens) {
-            self.check_computed(slot, asked)?;
-        }
+        check_length(requests, computed_tokens.len(), "counts")?;
+        self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, _| {
+            check_computed(request, computed_tokens[row], request.sequence.num_tokens(), 0)
+        })?;
         let rows = 0..computed_tokens.len();
         rows.zip(computed_tokens).try_fold(0, |sum, (row, &n)| Ok(sum + self.commit_slot(self.rows[row], n)?))
     }
 
-    fn check_computed(&self, slot: usize, asked: usize) -> Result<()> {
-        let request = self.at(slot)?;
-        let (tokens, computed) = (request.sequence.num_tokens(), request.sequence.computed_tokens);
-        if (computed..=tokens).contains(&asked) {
-            return Ok(());
-        }
-        Err(ManagerError::BadComputedCount { id: request.id.clone(), asked, tokens, computed })
-    }
-
     #[inline]
-    fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
+    pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
         let (request, tiers) = self.parts(slot)?;
         let before = request.sequence.published;
         let registered = request.sequence.commit(tiers.device_mut(), computed_tokens, None)?;
@@ -182,4 +376,29 @@ impl CacheManager {
         }
         Ok(registered)
     }
+}
+
+const COMMIT: &str = "commit tokens of it";
+
+/// A preempted request waits for blocks, but not for tokens: the step that was under way may have sampled one.
+pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];
+
+/// Refuses a batch whose lists differ in length.
+pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'static str) -> Result<()> {
+    if requests.len() == values {
+        return Ok(());
+    }
+    Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
+}
+
+/// Refuses more computed tokens than there are, or than the table covers, which is about to cover `slots`; and fewer than before.
+#[inline]
+fn check_computed(request: &Request, asked: usize, tokens: usize, slots: usize) -> Result<()> {
+    let sequence = &request.sequence;
+    let (computed, covered) = (sequence.computed_tokens, sequence.covered_tokens().max(slots));
+    if asked >= computed && asked <= tokens && asked <= covered {
+        return Ok(());
+    }
+    let id = request.id.clone();
+    Err(ManagerError::BadComputedCount { id, asked, tokens, computed, covered: covered.min(tokens) })
 }

@@ -19,6 +19,7 @@ use crate::error::PoolError;
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
 use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
+use crate::sequence::Part;
 
 /// What is said of a range of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,9 +40,11 @@ impl RetentionRange {
     }
 }
 
-/// What is known of a request when it is admitted.
+/// How a request is admitted, and what is known of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RequestHints {
+pub struct AdmitOptions {
+    /// How much of its prompt gets blocks now, and what a connector brings.
+    pub part: Part,
     /// Whose the blocks are that it registers.
     pub tenant: Option<TenantId>,
     /// It is a scan: the blocks that it registers will not be used again.
@@ -50,11 +53,11 @@ pub struct RequestHints {
     pub ranges: Vec<RetentionRange>,
 }
 
-impl RequestHints {
-    /// Whether nothing is said.
+impl AdmitOptions {
+    /// Whether something is said that needs retention.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.tenant.is_none() && !self.no_cache && self.ranges.is_empty()
+    pub const fn has_hints(&self) -> bool {
+        self.tenant.is_some() || self.no_cache || !self.ranges.is_empty()
     }
 }
 
@@ -102,7 +105,7 @@ pub(super) enum Scope {
 
 impl Hints {
     /// What is kept of hints that are sound, said at `now`.
-    pub(super) fn new(said: &RequestHints, now: Option<f64>) -> Self {
+    pub(super) fn new(said: &AdmitOptions, now: Option<f64>) -> Self {
         Self { tenant: said.tenant, no_cache: said.no_cache, ..Self::of(&said.ranges, now) }
     }
 

@@ -6,10 +6,10 @@
 //! The life of a request:
 //! 1. [`CacheManager::admit`], with a prompt that [`CacheManager::prepare`] hashed, on any thread.
 //! 2. [`CacheManager::commit`] says how many tokens the engine has computed: full blocks can be hit from then on.
-//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch.
+//! 3. [`CacheManager::append`] adds the sampled tokens of a whole batch; [`CacheManager::append_ragged`] any number of them.
 //! 4. [`CacheManager::release`], or [`CacheManager::preempt`] and later [`CacheManager::resume`].
 //!
-//! Between: [`CacheManager::fork`], [`CacheManager::truncate`], [`CacheManager::trim_window`], and preemption by swap
+//! Between: chunks of a prompt ([`CacheManager::extend`]), KV from elsewhere ([`CacheManager::external_done`]), [`CacheManager::fork`], [`CacheManager::truncate`], [`CacheManager::trim_window`], and preemption by swap
 //! ([`CacheManager::begin_swap_out`]); the copies of a step come out as one plan ([`CacheManager::take_plan`]). What callers know
 //! of the future goes in as hints ([`CacheManager::admit_with`]). A step may be planned as a whole ([`CacheManager::plan_step`]).
 //!
@@ -17,25 +17,25 @@
 //! - M1: the references of a block are the block tables that hold it, fences, pins and swaps.
 //! - M2: a request's blocks are where its state says: on the device, nowhere, in the host tier, or on their way.
 //! - M3: a published block carries the hash of the tokens committed to it (vLLM #49377).
-//! - M4: hit tokens + computed tokens == prompt tokens over all admissions, re-admissions counted apart (vLLM #25780).
+//! - M4: hit + external + computed tokens == prompt tokens over all admissions, re-admissions counted apart (vLLM #25780).
 //! - M5: requests are found by their ids, and counted.
 //!
 //! Costs: O(1) per block touched and per request named, whatever the size of the pool and the number of requests.
 //!
 //! ```
-//! use kvpool::{CacheManager, ExtraKeys, ManagerConfig};
+//! use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Until};
 //! let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
 //! let prompt: Vec<u32> = (0..10).collect();
 //!
 //! let admission = manager.admit("a", manager.prepare(&prompt, ExtraKeys::default())?)?;
 //! assert_eq!((admission.cached_tokens, admission.block_ids.len()), (0, 3));
 //! manager.commit("a", 10)?;                         // the engine has run the prompt
-//! manager.append(&["a".into()], &[77], false)?;     // and sampled a token
+//! manager.append(&["a".into()], &[77], Computed::Nothing)?; // and sampled a token
 //!
 //! let second = manager.admit("b", manager.prepare(&prompt, ExtraKeys::default())?)?;
 //! assert_eq!(second.cached_tokens, 8);              // two full blocks, shared
-//! manager.release("a", None)?;
-//! manager.release("b", None)?;
+//! manager.release("a", Until::Now)?;
+//! manager.release("b", Until::Now)?;
 //! # Ok::<(), kvpool::ManagerError>(())
 //! ```
 
@@ -43,6 +43,7 @@ mod admission;
 mod checks;
 mod config;
 mod error;
+mod external;
 mod growth;
 mod hints;
 pub(crate) mod observe;
@@ -58,17 +59,19 @@ use hashbrown::HashMap;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::evictor::Evictor;
+use crate::fence::Ticket;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
 use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::{TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
 
-pub use admission::Admission;
+pub use admission::{Admission, AdmissionFit};
 pub use config::{ManagerConfig, ManagerStats};
 use error::Result;
 pub use error::{ManagerError, Refused};
-pub use growth::NewBlock;
-pub use hints::{RequestHints, RetentionRange};
+pub use external::Loaded;
+pub use growth::{Computed, Covered, NewBlock, Rows};
+pub use hints::{AdmitOptions, RetentionRange};
 use observe::ManagerObserver;
 use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
@@ -204,12 +207,13 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn request<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<RequestInfo> {
-        let Request { state, cached_tokens, ref sequence, .. } = *self.at(self.slot(id.into())?)?;
+        let Request { state, cached_tokens, ref sequence, external, .. } = *self.at(self.slot(id.into())?)?;
         Ok(RequestInfo {
             state,
             tokens: sequence.num_tokens(),
             computed_tokens: sequence.computed_tokens,
             cached_tokens,
+            external_end: external.map_or(sequence.computed_tokens, |external| external.end),
             blocks: sequence.blocks.len(),
             tier: sequence.tier,
         })
@@ -260,6 +264,25 @@ impl CacheManager {
         self.version += 1;
         self.tell(ManagerObserver::step_completed);
         self.check_poison()?;
+        Ok(ended)
+    }
+
+    /// Opens a fence: what is released, preempted or truncated until its ticket stays out of reach until [`Self::end_fence`].
+    /// Tickets end in any order. O(1).
+    ///
+    /// # Errors
+    /// Only if a pool is poisoned.
+    pub fn fence(&mut self) -> Result<Ticket> {
+        Ok(self.tiers.fence()?)
+    }
+
+    /// Ends a fence: see [`BlockPool::end_fence`].
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownTicket`].
+    pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize> {
+        let ended = self.tiers.end_fence(ticket)?;
+        self.version += 1;
         Ok(ended)
     }
 
@@ -375,6 +398,8 @@ impl CacheManager {
             RequestState::Preempted => &mut self.stats.preempted,
             RequestState::Swapped => &mut self.stats.swapped,
             RequestState::Moving => &mut self.stats.moving,
+            RequestState::Loading => &mut self.stats.loading,
+            RequestState::Releasing => &mut self.stats.releasing,
         }
     }
 }

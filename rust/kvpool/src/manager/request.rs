@@ -5,6 +5,7 @@ use std::fmt;
 use hashbrown::Equivalent;
 
 use super::hints::Hints;
+use crate::fence::Until;
 use crate::sequence::Sequence;
 use crate::shorten::shorten;
 
@@ -104,7 +105,7 @@ impl<S: fmt::Debug> fmt::Debug for Id<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestState {
-    /// It holds a block for every `block_size` of its tokens.
+    /// It holds blocks of the device for its tokens, or for those that come next.
     Running,
     /// It was preempted: it holds nothing, and its tokens wait to be computed again.
     Preempted,
@@ -112,6 +113,10 @@ pub enum RequestState {
     Swapped,
     /// A swap moves its blocks between the tiers.
     Moving,
+    /// A connector loads external tokens into its blocks: it runs once [`crate::CacheManager::external_done`] is called.
+    Loading,
+    /// It was released while it was moving or loading: it gives up its blocks when that ends.
+    Releasing,
 }
 
 impl RequestState {
@@ -123,6 +128,8 @@ impl RequestState {
             Self::Preempted => "preempted",
             Self::Swapped => "swapped",
             Self::Moving => "moving",
+            Self::Loading => "loading",
+            Self::Releasing => "releasing",
         }
     }
 }
@@ -140,8 +147,28 @@ pub(crate) struct Request {
     pub(crate) batch: u64,
     /// What was said of it.
     pub(crate) hints: Option<Box<Hints>>,
+    /// What a connector loads into its blocks.
+    pub(crate) external: Option<External>,
+    /// How it is released, once that was asked: at once, or when what moves or loads has ended.
+    pub(crate) leaving: Option<Leaving>,
     /// The first position of its table whose block it registered itself: what is before was hit, or is a parent's.
     pub(crate) own_from: usize,
+}
+
+/// Tokens that are on their way into a request's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct External {
+    /// The token behind the last of them; the first is behind the computed ones.
+    pub(crate) end: usize,
+    /// Whether it was resumed with them.
+    pub(crate) resumed: bool,
+}
+
+/// How a request is released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    pub(crate) until: Until,
+    pub(crate) end_of_life: bool,
 }
 
 /// What a scheduler may want to know of a request.
@@ -156,6 +183,8 @@ pub struct RequestInfo {
     pub computed_tokens: usize,
     /// Tokens that were cached when it was last admitted.
     pub cached_tokens: usize,
+    /// The token behind the last one that a connector loads; [`Self::computed_tokens`] if it loads none.
+    pub external_end: usize,
     /// Blocks in its block table.
     pub blocks: usize,
     /// The tier whose blocks these are: 0, or 1 if it is swapped out.

@@ -18,19 +18,20 @@
 use std::ops::Range;
 
 use super::error::{ManagerError, Refused};
-use super::hints::{Hints, RequestHints, RetentionRange, Scope};
-use super::request::{RequestId, RequestRef, RequestState};
+use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
+use super::request::{Leaving, RequestId, RequestRef};
 use super::{Admission, CacheManager};
 use crate::error::PoolError;
+use crate::fence::Until;
 use crate::hash::HashCursor;
 use crate::retention::{HintReport, RetentionStats, TenantId, no_clock};
 
 impl CacheManager {
-    /// [`Self::admit`], with what is known of the request.
+    /// [`Self::admit`] of a part, or with what is known of the request.
     ///
     /// ```
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
-    /// use kvpool::{CacheManager, ExtraKeys, ManagerConfig, RequestHints, RetentionRange};
+    /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, ManagerConfig, RetentionRange};
     /// let retention = Some(RetentionConfig::default());
     /// let mut manager =
     ///     CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, retention, ..Default::default() })?;
@@ -38,13 +39,13 @@ impl CacheManager {
     ///
     /// // The system prompt, 8 tokens, is worth more than the rest.
     /// let system = Retention::of(Keep::Priority(Priority::new(80)?));
-    /// let hints = RequestHints {
+    /// let options = AdmitOptions {
     ///     ranges: vec![RetentionRange { start: 0, end: Some(8), retention: system }],
-    ///     ..RequestHints::default()
+    ///     ..AdmitOptions::default()
     /// };
-    /// manager.admit_with("chat", manager.prepare(&prompt(0), ExtraKeys::default())?, &hints)?;
+    /// manager.admit_with("chat", manager.prepare(&prompt(0), ExtraKeys::default())?, &options)?;
     /// // A batch job reads documents once.
-    /// let scan = RequestHints { no_cache: true, ..RequestHints::default() };
+    /// let scan = AdmitOptions { no_cache: true, ..AdmitOptions::default() };
     /// manager.admit_with("scan", manager.prepare(&prompt(100), ExtraKeys::default())?, &scan)?;
     /// manager.commit("chat", 12)?;
     /// manager.commit("scan", 12)?;
@@ -55,28 +56,28 @@ impl CacheManager {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::admit`]; [`PoolError::NoRetention`] if there are hints and no retention; [`PoolError::InvalidConfig`] for a
+    /// As [`Self::admit`]; [`ManagerError::BadExternalCount`]; [`PoolError::NoRetention`] if there are hints and no retention; [`PoolError::InvalidConfig`] for a
     /// range that ends before it begins, and for a time to live that is no number, or before any [`Self::advance_time`].
     pub fn admit_with(
         &mut self,
         id: impl Into<RequestId>,
         cursor: HashCursor,
-        hints: &RequestHints,
+        options: &AdmitOptions,
     ) -> Result<Admission, Refused> {
-        match self.check_hints(hints) {
-            Ok(hints) => self.admit_hinted(id.into(), cursor, hints),
+        match self.check_hints(options) {
+            Ok(hints) => self.admit_hinted(id.into(), cursor, options.part, hints),
             Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
         }
     }
 
     /// What is kept of hints that are sound.
-    pub(super) fn check_hints(&self, hints: &RequestHints) -> Result<Option<Box<Hints>>, ManagerError> {
-        if hints.is_empty() {
+    pub(super) fn check_hints(&self, options: &AdmitOptions) -> Result<Option<Box<Hints>>, ManagerError> {
+        if !options.has_hints() {
             return Ok(None);
         }
         self.check_retention("take hints")?;
-        self.check_ranges(&hints.ranges)?;
-        Ok(Some(Box::new(Hints::new(hints, self.now()))))
+        self.check_ranges(&options.ranges)?;
+        Ok(Some(Box::new(Hints::new(options, self.now()))))
     }
 
     /// What absolute times to live count from.
@@ -131,9 +132,14 @@ impl CacheManager {
         Ok(report)
     }
 
+    /// What is said of the request in `slot` takes effect now, and is not kept.
+    pub(super) fn apply_said(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
+        self.apply(slot, Some(said), 0..usize::MAX, Scope::All)
+    }
+
     /// More is said of the request in `slot`: it takes effect now, and on what is registered later.
     fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
-        let report = self.apply(slot, Some(said), 0..usize::MAX, Scope::All)?;
+        let report = self.apply_said(slot, said)?;
         let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(super::lost_slot)?;
         request.hints.get_or_insert_default().extend(said);
         Ok(report)
@@ -168,7 +174,7 @@ impl CacheManager {
     ) -> Result<(), ManagerError> {
         self.check_retention("assign tenants")?;
         let slot = self.slot(id.into())?;
-        let said = RequestHints { tenant: Some(tenant), ..RequestHints::default() };
+        let said = AdmitOptions { tenant: Some(tenant), ..AdmitOptions::default() };
         self.say(slot, &Hints::new(&said, None)).map(drop)
     }
 
@@ -195,27 +201,15 @@ impl CacheManager {
     pub fn release_with<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
-        after_step: Option<u64>,
+        until: impl Into<Until>,
         end_of_life: bool,
     ) -> Result<HintReport, ManagerError> {
         let id = id.into();
-        let slot = self.slot(id)?;
-        let mut report = HintReport::default();
         if end_of_life {
+            self.slot(id)?;
             self.check_retention("end a session")?;
-            self.releasable(id)?;
-            let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
-            let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
-            let (cursor, pool) = (&request.sequence.cursor, self.tiers.device_mut());
-            if request.state == RequestState::Running {
-                report = self.apply(slot, Some(&end), 0..usize::MAX, Scope::All)?;
-            } else if cursor.epoch() == pool.epoch() {
-                report = end.apply_to_chain(pool, cursor)?;
-                self.stats.hints.add(report);
-            }
         }
-        self.release(id, after_step)?;
-        Ok(report)
+        self.release_as(id, Leaving { until: until.into(), end_of_life })
     }
 
     /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what is cached now is

@@ -15,27 +15,30 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::admission::Admission;
 use super::error::{ManagerError, Refused, Result};
-use super::hints::{Hints, RequestHints};
+use super::growth::{APPENDABLE, Computed, Covered, Rows};
+use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::fence::Until;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::pool::{BlockPool, PrefixMatch};
-use crate::sequence::{GivenUp, Staged, TableChange};
+use crate::sequence::{GivenUp, Part, Staged, TableChange};
 
 /// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum PlannedOperation {
     /// [`CacheManager::plan_admit_with`], at a time.
-    Admit { id: RequestId, cursor: Box<HashCursor>, hints: RequestHints, now: Option<f64>, staged: Staged },
-    /// [`CacheManager::plan_resume`]: of a prompt that was hashed again, what it hashes to now.
-    Resume { id: RequestId, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`].
-    Append { id: RequestId, tokens: Vec<u32> },
+    Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
+    /// [`CacheManager::plan_resume_with`]: of a prompt that was hashed again, what it hashes to now.
+    Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
+    /// [`CacheManager::plan_append`]: the slots that are to be covered, and what that takes and gives up.
+    Append { id: RequestId, tokens: Vec<u32>, slots: usize, needed: usize, given_up: Vec<BlockId> },
     /// [`CacheManager::plan_preempt`].
-    Preempt { id: RequestId, after_step: Option<u64> },
+    Preempt { id: RequestId, until: Until },
     /// [`CacheManager::plan_release`].
-    Release { id: RequestId, after_step: Option<u64> },
+    Release { id: RequestId, until: Until },
 }
 use PlannedOperation as Planned;
 
@@ -134,13 +137,26 @@ impl StepPlan {
         staged.cached * pool.block_size()
     }
 
+    /// Takes back the appends behind the first `len` operations.
+    fn take_back_appends(&mut self, len: usize) {
+        for operation in self.operations.drain(len..) {
+            let Planned::Append { id, needed, given_up, .. } = operation else { continue };
+            self.available += needed;
+            for block in given_up {
+                self.given_up.entry(block).and_modify(|references| *references -= 1);
+            }
+            self.named.remove(&id);
+        }
+    }
+
     /// Enters that a request gives up its blocks. Returns how many become available on the device.
-    fn give_up(&mut self, pool: &BlockPool, request: &Request, after_step: Option<u64>) -> usize {
+    fn give_up(&mut self, pool: &BlockPool, request: &Request, until: Until) -> usize {
         self.named.insert(request.id.clone());
-        self.running -= usize::from(request.state == RequestState::Running);
-        // A fence takes the references over: nothing becomes available in this step.
-        let fenced = after_step.is_some_and(|step| !pool.is_completed(step));
-        if fenced || request.sequence.tier != 0 {
+        let runs = matches!(request.state, RequestState::Running | RequestState::Loading);
+        self.running -= usize::from(runs);
+        // A fence takes the references over, and what moves or loads keeps them: nothing becomes available in this step.
+        let on_its_way = matches!(request.state, RequestState::Moving | RequestState::Loading);
+        if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
         }
         let held = request.sequence.held().iter();
@@ -162,7 +178,7 @@ impl CacheManager {
             added: HashMap::new(),
             given_up: GivenUp::default(),
             available: self.tiers.device().num_available(),
-            running: self.stats.running,
+            running: self.num_active(),
         }
     }
 
@@ -191,7 +207,7 @@ impl CacheManager {
         id: impl Into<RequestId>,
         cursor: HashCursor,
     ) -> Result<usize, Refused> {
-        self.plan_admit_with(plan, id, cursor, &RequestHints::default())
+        self.plan_admit_with(plan, id, cursor, &AdmitOptions::default())
     }
 
     /// [`Self::plan_admit`], with what is known of the request. An absolute time to live counts from here.
@@ -203,14 +219,14 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestId>,
         cursor: HashCursor,
-        said: &RequestHints,
+        options: &AdmitOptions,
     ) -> Result<usize, Refused> {
         let id = id.into();
         let staged = self
             .check_plan(plan, id.as_ref())
-            .and_then(|_| self.check_new(&id, &cursor))
-            .and_then(|()| self.check_hints(said))
-            .and_then(|hints| self.stage(Some(plan), &cursor, hints.as_deref()));
+            .and_then(|_| self.check_new(&id, &cursor, options.part))
+            .and_then(|()| self.check_hints(options))
+            .and_then(|hints| self.stage(Some(plan), &cursor, options.part, hints.as_deref()));
         let cursor = Box::new(cursor);
         let staged = match staged {
             Ok(staged) => staged,
@@ -218,9 +234,9 @@ impl CacheManager {
         };
         let pool = self.tiers.device();
         let cached = plan.admit(pool, &staged);
-        let (hints, now) = (said.clone(), pool.retention_time());
+        let (options, now) = (options.clone(), pool.retention_time());
         plan.named.insert(id.clone());
-        plan.operations.push(Planned::Admit { id, cursor, hints, now, staged });
+        plan.operations.push(Planned::Admit { id, cursor, options, now, staged });
         Ok(cached)
     }
 
@@ -229,16 +245,29 @@ impl CacheManager {
     /// # Errors
     /// As [`CacheManager::resume`] and [`Self::plan_admit`].
     pub fn plan_resume<'a>(&self, plan: &mut StepPlan, id: impl Into<RequestRef<'a>>) -> Result<usize> {
+        self.plan_resume_with(plan, id, Part::WHOLE)
+    }
+
+    /// [`Self::plan_resume`] in chunks, or with external tokens.
+    ///
+    /// # Errors
+    /// As [`CacheManager::resume_with`] and [`Self::plan_admit`].
+    pub fn plan_resume_with<'a>(
+        &self,
+        plan: &mut StepPlan,
+        id: impl Into<RequestRef<'a>>,
+        part: Part,
+    ) -> Result<usize> {
         let id = self.check_plan(plan, id.into())?;
-        let (_, rehashed, staged) = self.stage_resumed(Some(plan), id.as_ref())?;
+        let (_, rehashed, staged) = self.stage_resumed(Some(plan), id.as_ref(), part)?;
         let cached = plan.admit(self.tiers.device(), &staged);
         plan.named.insert(id.clone());
-        plan.operations.push(Planned::Resume { id, rehashed, staged });
+        plan.operations.push(Planned::Resume { id, part, rehashed, staged });
         Ok(cached)
     }
 
-    /// Plans to append tokens to a running request: returns how many blocks that adds. Releases that are planned, too, may
-    /// save a copy.
+    /// Plans to append tokens to a request, with room for `lookahead` more: returns how many blocks that adds. Releases that are
+    /// planned, too, may save a copy.
     ///
     /// # Errors
     /// As [`CacheManager::append_tokens`] and [`Self::plan_admit`].
@@ -247,14 +276,50 @@ impl CacheManager {
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
         tokens: &[u32],
+        lookahead: usize,
     ) -> Result<usize> {
-        let id = self.check_plan(plan, id.into())?;
-        let slot = self.slot_in(id.as_ref(), &[RequestState::Running], "append to it")?;
-        let (sequence, pool) = (&self.at(slot)?.sequence, self.tiers.device());
-        let needed = sequence.check_growth(pool, tokens.len(), plan.available, &mut plan.given_up)?;
+        let (offsets, covered) = ([0, tokens.len()], Covered::Lookahead(lookahead));
+        let rows = Rows { requests: &[id.into()], tokens, offsets: &offsets, covered, ..Rows::default() };
+        self.plan_append_ragged(plan, &rows)
+    }
+
+    /// [`Self::plan_append`] for a batch, all or nothing. Returns how many blocks that adds.
+    ///
+    /// # Errors
+    /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] of rows that say what is computed: that is
+    /// committed before a step is planned.
+    pub fn plan_append_ragged(&self, plan: &mut StepPlan, rows: &Rows<'_>) -> Result<usize> {
+        rows.check()?;
+        if rows.computed != Computed::Nothing {
+            return Err(PoolError::config("computed", format!("{:?}", rows.computed), "Nothing").into());
+        }
+        let (first, mut added) = (plan.operations.len(), 0);
+        for row in 0..rows.requests.len() {
+            match self.plan_append_row(plan, row, rows) {
+                Ok(needed) => added += needed,
+                Err(error) => {
+                    plan.take_back_appends(first);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(added)
+    }
+
+    fn plan_append_row(&self, plan: &mut StepPlan, row: usize, rows: &Rows<'_>) -> Result<usize> {
+        let (id, tokens) = (self.check_plan(plan, rows.requests[row])?, rows.tokens_of(row));
+        let request = self.at(self.slot_in(id.as_ref(), APPENDABLE, "append to it")?)?;
+        let (sequence, pool) = (&request.sequence, self.tiers.device());
+        let slots = rows.slots_of(row, sequence);
+        let (needed, given_up) = if request.state == RequestState::Running {
+            sequence.check_growth(pool, slots, plan.available, &plan.given_up)?
+        } else {
+            (0, Vec::new())
+        };
         plan.available -= needed;
+        given_up.iter().for_each(|&block| *plan.given_up.entry(block).or_default() += 1);
         plan.named.insert(id.clone());
-        plan.operations.push(Planned::Append { id, tokens: tokens.to_vec() });
+        plan.operations.push(Planned::Append { id, tokens: tokens.to_vec(), slots, needed, given_up });
         Ok(needed)
     }
 
@@ -266,12 +331,12 @@ impl CacheManager {
         &self,
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
-        after_step: Option<u64>,
+        until: impl Into<Until>,
     ) -> Result<usize> {
-        let id = self.check_plan(plan, id.into())?;
-        let request = self.at(self.preemptible(id.as_ref())?)?;
-        let freed = plan.give_up(self.tiers.device(), request, after_step);
-        plan.operations.push(Planned::Preempt { id, after_step });
+        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
+        let request = self.at(self.preemptible(id.as_ref(), until)?)?;
+        let freed = plan.give_up(self.tiers.device(), request, until);
+        plan.operations.push(Planned::Preempt { id, until });
         Ok(freed)
     }
 
@@ -283,12 +348,12 @@ impl CacheManager {
         &self,
         plan: &mut StepPlan,
         id: impl Into<RequestRef<'a>>,
-        after_step: Option<u64>,
+        until: impl Into<Until>,
     ) -> Result<usize> {
-        let id = self.check_plan(plan, id.into())?;
-        let request = self.at(self.releasable(id.as_ref())?)?;
-        let freed = plan.give_up(self.tiers.device(), request, after_step);
-        plan.operations.push(Planned::Release { id, after_step });
+        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
+        let request = self.at(self.releasable(id.as_ref(), until)?)?;
+        let freed = plan.give_up(self.tiers.device(), request, until);
+        plan.operations.push(Planned::Release { id, until });
         Ok(freed)
     }
 
@@ -312,7 +377,7 @@ impl CacheManager {
         for operation in &operations {
             match operation {
                 Planned::Admit { cursor, staged, .. } => staged.acquire(self.tiers.device_mut(), cursor)?,
-                Planned::Resume { id, rehashed, staged } => {
+                Planned::Resume { id, rehashed, staged, .. } => {
                     let (request, tiers) = self.parts(self.slot(id.as_ref())?)?;
                     let cursor = rehashed.as_deref().unwrap_or(&request.sequence.cursor);
                     staged.acquire(tiers.device_mut(), cursor)?;
@@ -322,23 +387,25 @@ impl CacheManager {
         }
         for operation in &operations {
             match operation {
-                Planned::Preempt { id, after_step } => self.preempt(id, *after_step)?,
-                Planned::Release { id, after_step } => self.release(id, *after_step)?,
+                Planned::Preempt { id, until } => self.preempt(id, *until)?,
+                Planned::Release { id, until } => self.release(id, *until)?,
                 _ => {}
             }
         }
         let run = |operation| {
             Ok(match operation {
-                Planned::Admit { id, cursor, hints, now, mut staged } => {
+                Planned::Admit { id, cursor, options, now, mut staged } => {
                     staged.allocate(self.tiers.device_mut())?;
-                    let hints = (!hints.is_empty()).then(|| Box::new(Hints::new(&hints, now)));
+                    let hints = options.has_hints().then(|| Box::new(Hints::new(&options, now)));
                     StepOutcome::Admitted(self.install(id, *cursor, staged, hints))
                 }
-                Planned::Resume { id, rehashed, mut staged } => {
+                Planned::Resume { id, rehashed, mut staged, .. } => {
                     staged.allocate(self.tiers.device_mut())?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
-                Planned::Append { id, tokens } => StepOutcome::Appended(self.append_tokens(&id, &tokens, 0)?),
+                Planned::Append { id, tokens, slots, .. } => {
+                    StepOutcome::Appended(self.append_slot(self.slot(id.as_ref())?, &tokens, slots)?)
+                }
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,
             })

@@ -4,8 +4,10 @@ use hashbrown::{HashMap, HashSet};
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
+use super::growth::check_length;
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
+use crate::fence::Until;
 use crate::tiers::{Fit, SwapId, TransferPlan};
 
 /// The device's tier, and the host's.
@@ -28,26 +30,55 @@ impl CacheManager {
         let sequence = parent.sequence.fork(tiers)?;
         let own_from = sequence.published;
         let (cached_tokens, hints, state) = (parent.cached_tokens, parent.hints.clone(), parent.state);
-        let child = self.enter(Request { id, state, sequence, cached_tokens, batch: 0, hints, own_from });
+        let (batch, external, leaving) = (0, None, None);
+        let child = Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
+        let child = self.enter(child);
         self.stats.forks += 1;
         self.tell(|observer, manager| observer.forked(slot, child, manager));
         Ok(())
     }
 
     /// Keeps the first `num_tokens` tokens of a running request, at least one, for instance after drafts were rejected; blocks
-    /// behind are released, lookahead included. A registered tail is copied by the next append. O(blocks released).
+    /// behind are released, lookahead included, and fenced `until` a step completes or a ticket ends. A registered tail is copied
+    /// by the next append. O(blocks released).
     ///
     /// # Errors
-    /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`].
-    pub fn truncate<'a>(&mut self, id: impl Into<RequestRef<'a>>, num_tokens: usize) -> Result<()> {
-        let slot = self.slot_in(id.into(), &[RequestState::Running], "truncate it")?;
+    /// [`ManagerError::BadLength`], [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`],
+    /// [`crate::PoolError::UnknownTicket`].
+    pub fn truncate<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        num_tokens: usize,
+        until: impl Into<Until>,
+    ) -> Result<()> {
+        let (slot, until) = (self.slot_in(id.into(), &[RequestState::Running], TRUNCATE)?, until.into());
+        self.tiers.device().check_until(until)?;
+        check_length_of(self.at(slot)?, num_tokens)?;
+        self.truncate_slot(slot, num_tokens, until)
+    }
+
+    /// [`Self::truncate`] for a batch, all or nothing.
+    ///
+    /// # Errors
+    /// As [`Self::truncate`]; [`ManagerError::NamedTwice`], [`ManagerError::LengthMismatch`].
+    pub fn truncate_batch(
+        &mut self,
+        requests: &[RequestRef<'_>],
+        num_tokens: &[usize],
+        until: impl Into<Until>,
+    ) -> Result<()> {
+        let until = until.into();
+        check_length(requests, num_tokens.len(), "lengths")?;
+        self.tiers.device().check_until(until)?;
+        self.resolve_batch(requests, &[RequestState::Running], TRUNCATE, |row, request, _| {
+            check_length_of(request, num_tokens[row])
+        })?;
+        (0..requests.len()).try_for_each(|row| self.truncate_slot(self.rows[row], num_tokens[row], until))
+    }
+
+    fn truncate_slot(&mut self, slot: usize, num_tokens: usize, until: Until) -> Result<()> {
         let (request, tiers) = self.parts(slot)?;
-        let (least, tokens) = request.sequence.lengths();
-        let least = least.max(1);
-        if !(least..=tokens).contains(&num_tokens) {
-            return Err(ManagerError::BadLength { id: request.id.clone(), asked: num_tokens, least, tokens });
-        }
-        request.sequence.truncate(tiers, num_tokens)?;
+        request.sequence.truncate(tiers, num_tokens, until)?;
         // What it registers from here on is its own, whatever was hit there before.
         request.own_from = request.own_from.min(request.sequence.published);
         self.version += 1;
@@ -121,7 +152,7 @@ impl CacheManager {
     pub fn fit_swap_in(&self, ids: &[RequestRef<'_>]) -> Result<Fit> {
         let (_, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
         let staged = self.tiers.stage_swap(&references, HOST, DEVICE)?;
-        Ok(match staged.fit(self.reserve(self.stats.running)) {
+        Ok(match staged.fit(self.reserve(self.num_active())) {
             // What takes no block needs none left.
             _ if staged.fresh == 0 => Fit::Ok,
             // The watermark is no obstacle for ever: it holds while others run.
@@ -139,7 +170,7 @@ impl CacheManager {
     pub fn begin_swap_out(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Running, "swap it out")?;
         let swap = self.tiers.begin_swap_of(slots.clone(), &references, DEVICE, HOST, 0)?;
-        self.place(&slots, Some(swap), RequestState::Moving)?;
+        self.move_with(&slots, swap)?;
         Ok(swap)
     }
 
@@ -149,10 +180,10 @@ impl CacheManager {
     /// As [`Self::begin_swap_out`]; [`ManagerError::OutOfBlocks`] of the device, the watermark respected while others run.
     pub fn begin_swap_in(&mut self, ids: &[RequestRef<'_>]) -> Result<SwapId> {
         let (slots, references) = self.group(ids, RequestState::Swapped, "swap it in")?;
-        let reserve = self.reserve(self.stats.running);
+        let reserve = self.reserve(self.num_active());
         let swap = self.tiers.begin_swap_of(slots.clone(), &references, HOST, DEVICE, reserve)?;
         self.tell_changed(slots.first().copied());
-        self.place(&slots, Some(swap), RequestState::Moving)?;
+        self.move_with(&slots, swap)?;
         Ok(swap)
     }
 
@@ -168,8 +199,9 @@ impl CacheManager {
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         for &slot in &swap.members {
             self.at_mut(slot)?.sequence.moved(&mapping, swap.to);
-            self.place(&[slot], None, state_in(swap.to))?;
-            self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
+            if self.arrive(slot, swap.to)? {
+                self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
+            }
         }
         let counter = if swap.to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };
         *counter += swap.members.len() as u64;
@@ -182,19 +214,41 @@ impl CacheManager {
     /// [`crate::TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, swap: SwapId) -> Result<()> {
         let swap = self.tiers.abort_swap_of(swap)?;
-        self.place(&swap.members, None, state_in(swap.from))
+        swap.members.iter().try_for_each(|&slot| {
+            self.at_mut(slot)?.sequence.swap = None;
+            self.arrive(slot, swap.from).map(drop)
+        })
     }
 
-    /// Notes which swap moves requests, and where they are by it.
-    fn place(&mut self, slots: &[usize], swap: Option<SwapId>, state: RequestState) -> Result<()> {
+    /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns whether it stays.
+    fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
+        let stays = self.at(slot)?.leaving.is_none();
+        if stays {
+            let state = if tier == DEVICE { RequestState::Running } else { RequestState::Swapped };
+            self.set_state(slot, state)?;
+        } else {
+            self.leave(slot)?;
+        }
+        Ok(stays)
+    }
+
+    /// Notes that a swap moves requests.
+    fn move_with(&mut self, slots: &[usize], swap: SwapId) -> Result<()> {
         slots.iter().try_for_each(|&slot| {
-            self.at_mut(slot)?.sequence.swap = swap;
-            self.set_state(slot, state)
+            self.at_mut(slot)?.sequence.swap = Some(swap);
+            self.set_state(slot, RequestState::Moving)
         })
     }
 }
 
-/// The state of a request that is in a tier, and no swap moves it.
-const fn state_in(tier: usize) -> RequestState {
-    if tier == DEVICE { RequestState::Running } else { RequestState::Swapped }
+const TRUNCATE: &str = "truncate it";
+
+/// Refuses to keep more tokens than there are, or fewer than the window has left, or none.
+fn check_length_of(request: &Request, asked: usize) -> Result<()> {
+    let (least, tokens) = request.sequence.lengths();
+    let least = least.max(1);
+    if (least..=tokens).contains(&asked) {
+        return Ok(());
+    }
+    Err(ManagerError::BadLength { id: request.id.clone(), asked, least, tokens })
 }

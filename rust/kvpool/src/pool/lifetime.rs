@@ -6,7 +6,7 @@ use super::{BlockPool, DuplicatePolicy};
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
-use crate::fence::Ticket;
+use crate::fence::{Ticket, Until};
 use crate::free_list::check_id;
 use crate::list::try_reserve;
 use crate::prefix_index::Visibility;
@@ -414,6 +414,34 @@ impl BlockPool {
         self.check_ticket(ticket)?;
         let ended = self.fences.close(ticket).unwrap_or_default();
         self.end_fences(ended, false)
+    }
+
+    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see [`Self::release_after`] and
+    /// [`Self::release_until`].
+    ///
+    /// # Errors
+    /// As these.
+    pub fn release_table_until(&mut self, table: &[BlockId], until: Until) -> Result<(), PoolError> {
+        let tail_first = || table.iter().rev().copied().collect::<Vec<_>>();
+        match until {
+            Until::Now => self.release_table(table),
+            Until::Step(step) => self.release_after(&tail_first(), step),
+            Until::Ticket(ticket) => self.release_until(&tail_first(), ticket),
+        }
+    }
+
+    /// Whether what is released until then is held back.
+    pub(crate) fn holds_back(&self, until: Until) -> bool {
+        match until {
+            Until::Now => false,
+            Until::Step(step) => !self.fences.is_completed(step),
+            Until::Ticket(ticket) => self.fences.is_open(ticket),
+        }
+    }
+
+    /// Refuses a ticket that is not open.
+    pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
+        if let Until::Ticket(ticket) = until { self.check_ticket(ticket) } else { Ok(()) }
     }
 
     fn check_ticket(&self, ticket: Ticket) -> Result<(), PoolError> {

@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use kvpool::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, PoolConfig, Sequences, Tiers};
+//! use kvpool::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, PoolConfig, Sequences, Tiers, Until};
 //! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..Default::default() })?);
 //! let tier = |num_blocks| PoolConfig { num_blocks, block_size: 4, ..Default::default() };
 //! let mut sequences = Sequences::new(Tiers::new(vec![tier(16), tier(16)])?, Arc::clone(&hasher))?;
@@ -32,7 +32,7 @@
 //! assert_eq!(sequences.take_plan()?.len(), 3);
 //! sequences.complete_swap(swap)?;
 //! assert_eq!(sequences.info(b)?.tier, 1);
-//! sequences.free(a, None)?;
+//! sequences.free(a, Until::Now)?;
 //! assert!(sequences.fork(a).is_err());                      // a stale handle
 //! # Ok::<(), kvpool::SequenceError>(())
 //! ```
@@ -47,13 +47,14 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::fence::Until;
 use crate::hash::{BlockHasher, HashCursor, Verify};
 use crate::pool::observe::{Blocks, PoolObserver};
 use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
 
 pub use error::SequenceError;
-pub use table::TableChange;
 pub(crate) use table::{GivenUp, Sequence, Staged, reusable_blocks};
+pub use table::{Part, TableChange};
 
 type Result<T, E = SequenceError> = std::result::Result<T, E>;
 
@@ -199,7 +200,7 @@ impl Sequences {
         }
         let pool = self.tiers.pool_mut(tier)?;
         let available = pool.num_available();
-        let mut staged = Staged::new(pool, &prompt, |found| available - found.idle)?;
+        let mut staged = Staged::new(pool, &prompt, Part::WHOLE, |found| available - found.idle)?;
         staged.take(pool, &prompt)?;
         let mut sequence = Sequence::new(prompt, tier);
         sequence.hold(staged.found.blocks, staged.cached);
@@ -225,10 +226,10 @@ impl Sequences {
     pub fn append(&mut self, id: SequenceId, tokens: &[u32], lookahead: usize) -> Result<Vec<TableChange>> {
         let (sequence, tiers) = self.parts(id)?;
         let pool = tiers.pool(sequence.tier)?;
-        let more = tokens.len().saturating_add(lookahead);
-        sequence.check_growth(pool, more, pool.num_available(), &mut GivenUp::default())?;
+        let slots = sequence.num_tokens().saturating_add(tokens.len()).saturating_add(lookahead);
+        sequence.check_growth(pool, slots, pool.num_available(), &GivenUp::default())?;
         let mut changes = Vec::new();
-        sequence.extend(tiers, tokens, lookahead, &mut changes)?;
+        sequence.grow(tiers, tokens, slots, &mut changes)?;
         Ok(changes)
     }
 
@@ -266,7 +267,7 @@ impl Sequences {
         if !(least..=tokens).contains(&num_tokens) {
             return Err(SequenceError::BadLength { handle: id, asked: num_tokens, least, tokens });
         }
-        Ok(sequence.truncate(tiers, num_tokens)?)
+        Ok(sequence.truncate(tiers, num_tokens, Until::Now)?)
     }
 
     /// Releases the blocks that lie wholly more than `window` tokens before the computed end; the null block takes their
@@ -289,14 +290,14 @@ impl Sequences {
         Ok(self.enter(child))
     }
 
-    /// Ends a sequence: its blocks lose one reference each, tail first; with `after_step` when that step completes. The handle
-    /// is stale from now on. O(blocks).
+    /// Ends a sequence: its blocks lose one reference each, tail first; at once, or when a step completes. The handle is stale
+    /// from now on. O(blocks).
     ///
     /// # Errors
-    /// [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn free(&mut self, id: SequenceId, after_step: Option<u64>) -> Result<()> {
+    /// [`SequenceError::Stale`], [`SequenceError::Moving`], [`PoolError::UnknownTicket`].
+    pub fn free(&mut self, id: SequenceId, until: impl Into<Until>) -> Result<()> {
         let (sequence, tiers) = self.parts(id)?;
-        sequence.give_up(tiers, after_step)?;
+        sequence.give_up(tiers, until.into())?;
         if let Some(slot) = self.slots.get_mut(id.slot as usize) {
             *slot = Slot { generation: slot.generation.wrapping_add(1), sequence: None };
             self.free_slots.push(id.slot);

@@ -3,15 +3,20 @@
 //! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]. Methods check before
 //! they change; those that say "after a check" rely on the caller's.
 //!
-//! Invariants: S1: the table has a block for every `block_size` tokens, and for lookahead slots beyond; S2: the first
-//! `trimmed` entries, and no others, are the null block; S3: `published` blocks are full and computed.
+//! The table *covers* its first tokens: all of them and lookahead slots beyond, or, of a prompt that is admitted in chunks, those that
+//! are computed and the chunk that comes next.
+//!
+//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries, and no others, are the null block; S3:
+//! `published` blocks are full and computed.
 
 use std::fmt;
+use std::ops::Range;
 
 use hashbrown::HashMap;
 
 use crate::block::{BlockId, NULL_BLOCK};
-use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
+use crate::fence::Until;
 use crate::hash::HashCursor;
 use crate::pool::{BlockPool, PrefixMatch};
 use crate::record::MAX_POSITIONS;
@@ -44,16 +49,35 @@ pub(crate) struct Sequence {
     pub(crate) publishes: bool,
     /// Leading blocks that fell out of the window.
     pub(crate) trimmed: usize,
-    /// Whether the block that the next token goes to may be shared or registered: after a fork or a truncation.
-    pub(crate) guarded: bool,
+    /// The first position of the table whose block may be shared or registered though tokens to come are written to it: after a
+    /// fork or a truncation. [`NOT_GUARDED`] if there is none.
+    pub(crate) guarded: usize,
     /// The swap that moves it now.
     pub(crate) swap: Option<SwapId>,
 }
 
+/// No position of a table is guarded.
+pub(crate) const NOT_GUARDED: usize = usize::MAX;
+
 /// References that planned appends give up: the last holder of a block writes in place.
 pub(crate) type GivenUp = HashMap<BlockId, u32>;
 
-/// A checked admission: what is cached of a prompt, and how many blocks are to be allocated behind it.
+/// How much of a prompt is admitted now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Tokens that get blocks now, behind those that are cached or external: the first chunk of a chunked prefill. `None` is all.
+    pub allocate_tokens: Option<usize>,
+    /// A connector has the KV of the prompt's first so many tokens. What of it is not cached here is loaded into blocks of the
+    /// request; see [`crate::CacheManager::external_done`]. Less than the prompt: its last token is always left to compute.
+    pub external_tokens: usize,
+}
+
+impl Part {
+    /// All of the prompt, all of it computed here.
+    pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0 };
+}
+
+/// An admission that was looked up: what is cached of a prompt, and how many blocks are to be allocated behind it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Staged {
@@ -62,22 +86,54 @@ pub struct Staged {
     /// Blocks of the match.
     pub cached: usize,
     pub(crate) new_blocks: usize,
+    /// Tokens whose KV is cached or external.
+    pub(crate) ready_tokens: usize,
+    /// Tokens behind those that could get blocks now.
+    pub(crate) fitting_tokens: usize,
+    /// Blocks that could be allocated behind the match.
+    left: usize,
 }
 
 impl Staged {
-    /// Matches a prompt, all but its last token, and checks that the rest fits into what `left` says is there behind the match.
-    pub(crate) fn new(
+    /// Matches a prompt, all but its last token; `left` says how many blocks are there behind the match. Changes nothing.
+    pub(crate) fn find(
         pool: &BlockPool,
         prompt: &HashCursor,
+        part: Part,
         left: impl FnOnce(&PrefixMatch) -> usize,
     ) -> Result<Self, PoolError> {
         let found = pool.find_prefix(prompt.chain(), reusable_blocks(prompt))?;
-        let total = prompt.num_tokens().div_ceil(pool.block_size());
-        let (cached, left) = (found.blocks.len(), left(&found));
-        if total - cached > left {
-            return Err(out_of_blocks(pool, total - cached, left, total <= pool.num_usable()));
+        let (cached, left, tokens) = (found.blocks.len(), left(&found), prompt.num_tokens());
+        let ready_tokens = part.external_tokens.min(tokens).max(cached * pool.block_size());
+        let covered = part.allocate_tokens.map_or(tokens, |n| ready_tokens.saturating_add(n).min(tokens));
+        let new_blocks = covered.div_ceil(pool.block_size()).saturating_sub(cached);
+        let fitting = ((cached + left) * pool.block_size()).saturating_sub(ready_tokens);
+        let fitting_tokens = fitting.min(tokens - ready_tokens);
+        Ok(Self { found, cached, new_blocks, ready_tokens, fitting_tokens, left })
+    }
+
+    /// The same, refused if the blocks are not there.
+    pub(crate) fn new(
+        pool: &BlockPool,
+        prompt: &HashCursor,
+        part: Part,
+        left: impl FnOnce(&PrefixMatch) -> usize,
+    ) -> Result<Self, PoolError> {
+        let staged = Self::find(pool, prompt, part, left)?;
+        match staged.refusal(pool) {
+            None => Ok(staged),
+            Some(refusal) => Err(PoolError::OutOfBlocks(refusal)),
         }
-        Ok(Self { found, cached, new_blocks: total - cached })
+    }
+
+    /// Why it cannot be taken now, if it cannot.
+    pub(crate) fn refusal(&self, pool: &BlockPool) -> Option<Refusal> {
+        let Self { cached, new_blocks, fitting_tokens, left, .. } = *self;
+        (new_blocks > left).then(|| {
+            let can_ever_fit = cached + new_blocks <= pool.num_usable();
+            let refusal = Refusal::new(new_blocks, left, pool.num_fenced(), can_ever_fit);
+            Refusal { fitting_tokens, ..refusal }
+        })
     }
 
     /// Acquires the match. Before any block is allocated: no allocation can evict it then (vLLM #10507).
@@ -114,7 +170,7 @@ impl Sequence {
             published: 0,
             publishes: true,
             trimmed: 0,
-            guarded: false,
+            guarded: NOT_GUARDED,
             swap: None,
         }
     }
@@ -135,84 +191,87 @@ impl Sequence {
         self.cursor.hasher().block_size()
     }
 
-    /// Blocks that the table lacks once `more` tokens are appended.
+    /// Tokens that the table has blocks for.
     #[inline]
-    pub(crate) fn blocks_missing_for(&self, more: usize) -> usize {
-        (self.num_tokens() + more).div_ceil(self.block_size()).saturating_sub(self.blocks.len())
+    pub(crate) fn covered_tokens(&self) -> usize {
+        self.blocks.len() * self.block_size()
     }
 
-    /// Positions of the table that `more` slots behind the last token reach and that exist already.
-    fn touched(&self, more: usize) -> std::ops::Range<usize> {
-        let first = self.num_tokens() / self.block_size();
-        let end = (self.num_tokens() + more).div_ceil(self.block_size()).min(self.blocks.len());
-        first..end.max(first)
+    /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there are is covered.
+    #[inline]
+    pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
+        slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Blocks that `more` slots reach and that may be shared or registered.
+    /// Blocks that the table lacks to cover `slots`.
     #[inline]
-    fn guarded_blocks(&self, more: usize) -> &[BlockId] {
-        if self.guarded && more > 0 { &self.blocks[self.touched(more)] } else { &[] }
+    fn blocks_missing_for(&self, slots: usize) -> usize {
+        slots.div_ceil(self.block_size()).saturating_sub(self.blocks.len())
     }
 
-    /// Blocks that an append of `more` slots must not write to.
+    /// Blocks that a growth to `slots` may write to and that may be shared or registered.
     #[inline]
-    fn copied(&self, pool: &BlockPool, more: usize, given_up: &GivenUp) -> Vec<BlockId> {
+    fn guarded_positions(&self, slots: usize) -> Range<usize> {
+        if self.guarded == NOT_GUARDED || slots <= self.num_tokens() {
+            return 0..0;
+        }
+        let end = slots.div_ceil(self.block_size()).min(self.blocks.len());
+        self.guarded.min(end)..end
+    }
+
+    /// Blocks that a growth to `slots` must not write to.
+    #[inline]
+    fn copied(&self, pool: &BlockPool, slots: usize, given_up: &GivenUp) -> Vec<BlockId> {
         let users = |block| pool.num_users(block) - given_up.get(&block).copied().unwrap_or(0);
         let must = |&block: &BlockId| users(block) > 1 || pool.is_registered(block);
-        self.guarded_blocks(more).iter().copied().filter(must).collect()
+        self.blocks[self.guarded_positions(slots)].iter().copied().filter(must).collect()
     }
 
-    /// Blocks that an append of `more` slots takes: missing ones, and copies of those that it must not write to. `given_up`
-    /// counts the references that earlier appends of the same batch give up, and this one.
+    /// Blocks that a growth to `slots` takes: missing ones, and copies of those that it must not write to. `given_up`
+    /// counts the references that earlier rows of the same batch give up, and this one.
     #[inline]
-    pub(crate) fn blocks_needed(&self, pool: &BlockPool, more: usize, given_up: &mut GivenUp) -> usize {
-        let copied = self.copied(pool, more, given_up);
+    pub(crate) fn blocks_needed(&self, pool: &BlockPool, slots: usize, given_up: &mut GivenUp) -> usize {
+        let copied = self.copied(pool, slots, given_up);
         copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
-        self.blocks_missing_for(more) + copied.len()
+        self.blocks_missing_for(slots).saturating_add(copied.len())
     }
 
-    /// Whether an append of `more` slots would fit an otherwise empty pool.
-    pub(crate) fn fits_alone(&self, pool: &BlockPool, more: usize) -> bool {
-        let copies = self.guarded_blocks(more).iter().filter(|&&block| pool.is_registered(block)).count();
-        self.held().len() + self.blocks_missing_for(more) + copies <= pool.num_usable()
+    /// Whether a growth to `slots` would fit an otherwise empty pool.
+    pub(crate) fn fits_alone(&self, pool: &BlockPool, slots: usize) -> bool {
+        let guarded = &self.blocks[self.guarded_positions(slots)];
+        let copies = guarded.iter().filter(|&&block| pool.is_registered(block)).count();
+        self.blocks_missing_for(slots).saturating_add(self.held().len() + copies) <= pool.num_usable()
     }
 
-    /// Checks that [`Self::blocks_needed`] for `more` slots are among `available` ones, and returns how many these are. Refused,
-    /// it gives nothing up.
+    /// Checks that what a growth to `slots` takes is among `available` blocks. Returns how many, and which blocks it gives up.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
-        more: usize,
+        slots: usize,
         available: usize,
-        given_up: &mut GivenUp,
-    ) -> Result<usize, PoolError> {
-        let full = more / pool.block_size();
-        if full > pool.num_usable() {
-            return Err(out_of_blocks(pool, full, pool.num_available(), false));
-        }
-        let copied = self.copied(pool, more, given_up);
-        let needed = self.blocks_missing_for(more) + copied.len();
+        given_up: &GivenUp,
+    ) -> Result<(usize, Vec<BlockId>), PoolError> {
+        let copied = self.copied(pool, slots, given_up);
+        let needed = self.blocks_missing_for(slots).saturating_add(copied.len());
         if needed > available {
-            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, more)));
+            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, slots)));
         }
-        copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
-        Ok(needed)
+        Ok((needed, copied))
     }
 
-    /// Appends tokens, with `lookahead` slots behind them, after a check that [`Self::blocks_needed`] are available. What it
-    /// must not write to is replaced. Changes of the table go to `changes`.
-    pub(crate) fn extend(
+    /// Appends tokens and covers `slots`, after a check that [`Self::blocks_needed`] are available. What it must not write to is
+    /// replaced. Changes of the table go to `changes`.
+    pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
         tokens: &[u32],
-        lookahead: usize,
+        slots: usize,
         changes: &mut Vec<TableChange>,
     ) -> Result<(), TierError> {
-        let more = tokens.len() + lookahead;
-        if self.guarded && more > 0 {
-            self.unshare(tiers, more, changes)?;
+        if self.guarded != NOT_GUARDED {
+            self.unshare(tiers, slots, changes)?;
         }
-        let missing = self.blocks_missing_for(more);
+        let missing = self.blocks_missing_for(slots);
         if missing > 0 {
             let index = self.blocks.len();
             tiers.pool_mut(self.tier)?.allocate_into(missing, &mut self.blocks)?;
@@ -223,16 +282,16 @@ impl Sequence {
         Ok(())
     }
 
-    /// Makes the blocks that `more` slots reach writable. A block behind the last token holds nothing to copy.
+    /// Makes the blocks that a growth to `slots` may write to writable. A block behind the last token holds nothing to copy.
     #[cold]
     fn unshare(
         &mut self,
         tiers: &mut Tiers,
-        more: usize,
+        slots: usize,
         changes: &mut Vec<TableChange>,
     ) -> Result<(), TierError> {
-        let touched = self.touched(more);
-        for index in touched.clone() {
+        let guarded = self.guarded_positions(slots);
+        for index in guarded.clone() {
             let shared = self.blocks[index];
             if tiers.is_writable(self.tier, shared)? {
                 continue;
@@ -248,7 +307,9 @@ impl Sequence {
             self.blocks[index] = own;
             changes.push(TableChange { index, block: own });
         }
-        self.guarded = touched.end < self.blocks.len();
+        if !guarded.is_empty() {
+            self.guard_from(guarded.end);
+        }
         Ok(())
     }
 
@@ -315,15 +376,30 @@ impl Sequence {
     }
 
     /// [`super::Sequences::truncate`], after a check of [`Self::lengths`].
-    pub(crate) fn truncate(&mut self, tiers: &mut Tiers, num_tokens: usize) -> Result<(), TierError> {
+    pub(crate) fn truncate(
+        &mut self,
+        tiers: &mut Tiers,
+        num_tokens: usize,
+        until: Until,
+    ) -> Result<(), TierError> {
         let keep = num_tokens.div_ceil(self.block_size());
         let dropped = self.blocks.split_off(keep.min(self.blocks.len()));
-        tiers.pool_mut(self.tier)?.release_table(&dropped)?;
+        tiers.pool_mut(self.tier)?.release_table_until(&dropped, until)?;
         self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
         self.computed_tokens = self.computed_tokens.min(num_tokens);
         self.published = self.published.min(num_tokens / self.block_size());
-        self.guarded = true;
+        self.guard();
         Ok(())
+    }
+
+    /// Notes that the block of the next token may be shared or registered from now on.
+    fn guard(&mut self) {
+        self.guard_from(self.guarded.min(self.num_tokens() / self.block_size()));
+    }
+
+    /// Blocks behind the table are its own once it has them.
+    fn guard_from(&mut self, position: usize) {
+        self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
 
     /// [`super::Sequences::trim_window`].
@@ -342,7 +418,7 @@ impl Sequence {
     /// [`super::Sequences::fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         tiers.pool_mut(self.tier)?.acquire(self.held())?;
-        self.guarded = true;
+        self.guard();
         Ok(self.clone())
     }
 
@@ -351,19 +427,12 @@ impl Sequence {
         &self.blocks[self.trimmed..]
     }
 
-    /// Gives up all blocks, tail first, or hands them to the fence of a step; the tokens stay, and get blocks of the device next.
-    pub(crate) fn give_up(&mut self, tiers: &mut Tiers, after_step: Option<u64>) -> Result<(), TierError> {
-        let pool = tiers.pool_mut(self.tier)?;
-        match after_step {
-            None => pool.release_table(self.held())?,
-            Some(step) => {
-                let tail_first: Vec<_> = self.held().iter().rev().copied().collect();
-                pool.release_after(&tail_first, step)?;
-            }
-        }
+    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next.
+    pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
+        tiers.pool_mut(self.tier)?.release_table_until(self.held(), until)?;
         self.blocks.clear();
         (self.tier, self.computed_tokens, self.published, self.trimmed) = (0, 0, 0, 0);
-        (self.publishes, self.guarded) = (true, false);
+        (self.publishes, self.guarded) = (true, NOT_GUARDED);
         Ok(())
     }
 
@@ -378,11 +447,17 @@ impl Sequence {
 
     /// S1 and S3. O(1).
     pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
-        let enough = self.blocks.len() * self.block_size() >= self.num_tokens();
+        let enough = self.computed_tokens <= self.covered_tokens();
         ensure(
             enough && self.trimmed <= self.blocks.len(),
-            "S1 (a table has a block for all its tokens)",
-            || format!("{name} has {} blocks for {} tokens", self.blocks.len(), self.num_tokens()),
+            "S1 (a table covers all computed tokens)",
+            || {
+                format!(
+                    "{name} has {} blocks for {} computed tokens",
+                    self.blocks.len(),
+                    self.computed_tokens
+                )
+            },
         )?;
         let sound = self.computed_tokens <= self.num_tokens()
             && self.published * self.block_size() <= self.computed_tokens;

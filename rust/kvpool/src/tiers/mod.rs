@@ -36,6 +36,7 @@ use hashbrown::HashMap;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::evictor::Evictor;
+use crate::fence::Ticket;
 use crate::pool::observe::PoolObserver;
 use crate::pool::{BlockPool, PoolConfig};
 
@@ -329,6 +330,20 @@ impl Tiers {
     pub(crate) fn complete_step(&mut self, step: u64) -> Result<usize> {
         self.check_poison()?;
         self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.complete_step(step)?))
+    }
+
+    /// Opens a fence in every tier: tickets are opened and ended in all of them, so that one number names it. See
+    /// [`BlockPool::fence`].
+    pub(crate) fn fence(&mut self) -> Result<Ticket> {
+        self.check_poison()?;
+        self.pools.iter_mut().rev().try_fold(Ticket::new(0), |_, pool| Ok(pool.fence()?))
+    }
+
+    /// Ends a fence in every tier. Returns how many references it held.
+    pub(crate) fn end_fence(&mut self, ticket: Ticket) -> Result<usize> {
+        self.check_poison()?;
+        self.pools.iter().try_for_each(|pool| pool.check_until(ticket.into()))?;
+        self.pools.iter_mut().try_fold(0, |ended, pool| Ok(ended + pool.end_fence(ticket)?))
     }
 
     /// Starts a new epoch in every tier: see [`BlockPool::bump_epoch`].

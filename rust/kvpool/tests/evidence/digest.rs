@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, ExtraKeys, HashChain, HashCursor, HasherConfig, ManagerConfig,
-    PoolConfig,
+    BlockHasher, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor, HasherConfig,
+    ManagerConfig, PoolConfig,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 
@@ -113,7 +113,7 @@ fn a_manager_has_one() {
     let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
     manager.admit("a", prompt).unwrap();
     digests.push(manager.state_digest().unwrap());
-    manager.append(&["a".into()], &[6], true).unwrap();
+    manager.append(&["a".into()], &[6], Computed::AllButLast).unwrap();
     digests.push(manager.state_digest().unwrap());
     let swap = manager.begin_swap_out(&["a".into()]).unwrap();
     digests.push(manager.state_digest().unwrap());

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kvpool::retention::{Retention, RetentionConfig, TenantId};
 use kvpool::{
-    BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, Fault, HashCursor, HasherConfig,
-    ManagerConfig, ManagerError, PoolConfig, PoolError, RequestHints, RequestRef, SequenceError, Sequences,
-    TierError, Tiers,
+    AdmitOptions, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, Computed, ExtraKeys, Fault,
+    HashCursor, HasherConfig, ManagerConfig, ManagerError, PoolConfig, PoolError, RequestRef, SequenceError,
+    Sequences, TierError, Tiers,
 };
 use kvpool_observe::{
     ManagerScrubber, ManagerWatch, ManagerWatchConfig, PoolWatch, Scrubber, TierWatch, WatchConfig,
@@ -146,15 +146,15 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("cursor", |manager, _| manager.cursor("a").map(drop)),
     ("admit", |manager, cursor| Ok(manager.admit("new", cursor.clone()).map(drop)?)),
     ("admit_with", |manager, cursor| {
-        Ok(manager.admit_with("new", cursor.clone(), &RequestHints::default()).map(drop)?)
+        Ok(manager.admit_with("new", cursor.clone(), &AdmitOptions::default()).map(drop)?)
     }),
-    ("append", |manager, _| manager.append(&ids(&["a"]), &[7], false).map(drop)),
-    ("append, none", |manager, _| manager.append(&[], &[], false).map(drop)),
+    ("append", |manager, _| manager.append(&ids(&["a"]), &[7], Computed::Nothing).map(drop)),
+    ("append, none", |manager, _| manager.append(&[], &[], Computed::Nothing).map(drop)),
     ("append_tokens", |manager, _| manager.append_tokens("a", &[7], 0).map(drop)),
     ("commit", |manager, _| manager.commit("a", 5).map(drop)),
     ("commit_batch", |manager, _| manager.commit_batch(&ids(&["a"]), &[5]).map(drop)),
     ("fork", |manager, _| manager.fork("a", "child")),
-    ("truncate", |manager, _| manager.truncate("a", 6)),
+    ("truncate", |manager, _| manager.truncate("a", 6, None)),
     ("trim_window", |manager, _| manager.trim_window("a", 99).map(drop)),
     ("take_plan", |manager, _| manager.take_plan().map(drop)),
     ("fit_swap_out", |manager, _| manager.fit_swap_out(&ids(&["a"])).map(drop)),
@@ -183,7 +183,7 @@ const MANAGER_CALLS: &[ManagerCall] = &[
         Ok(manager.plan_admit(&mut manager.plan_step(), "new", cursor.clone()).map(drop)?)
     }),
     ("plan_resume", |manager, _| manager.plan_resume(&mut manager.plan_step(), "waiting").map(drop)),
-    ("plan_append", |manager, _| manager.plan_append(&mut manager.plan_step(), "a", &[7]).map(drop)),
+    ("plan_append", |manager, _| manager.plan_append(&mut manager.plan_step(), "a", &[7], 0).map(drop)),
     ("plan_preempt", |manager, _| manager.plan_preempt(&mut manager.plan_step(), "a", None).map(drop)),
     ("plan_release", |manager, _| manager.plan_release(&mut manager.plan_step(), "a", None).map(drop)),
     ("commit_step", |manager, _| {

@@ -1,8 +1,8 @@
 //! The scrubber of a manager: block tables, leaks, and the budget of a step.
 
 use kvpool::{
-    BlockId, BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError,
-    RequestRef,
+    BlockId, BlockPool, CacheManager, Computed, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig,
+    PoolError, RequestRef,
 };
 use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig, Scrubber};
 
@@ -34,7 +34,7 @@ fn tables_are_checked_a_few_entries_at_a_time() {
         assert!(report.passes >= passes);
         passes = report.passes;
         // Requests come and go meanwhile.
-        manager.append(&[RequestRef::Int(0)], &[7], false).unwrap();
+        manager.append(&[RequestRef::Int(0)], &[7], Computed::Nothing).unwrap();
         if requests == 4 {
             manager.preempt(1, None).unwrap();
             manager.trim_window(2, 2).unwrap();
@@ -57,7 +57,7 @@ fn a_leak_is_found_within_one_pass() {
     assert!(manager.check_invariants().is_err());
     let refused = scrubber.scrub(&mut manager, 32);
     assert!(is_poisoned(&refused) && refused.unwrap_err().to_string().contains("M1"));
-    assert!(is_poisoned(&manager.append(&[RequestRef::Int(0)], &[1], false)));
+    assert!(is_poisoned(&manager.append(&[RequestRef::Int(0)], &[1], Computed::Nothing)));
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
 use kvpool::{
-    BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys, HashAlgorithm, HashChain,
-    HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex, RequestHints, RequestRef,
-    RetentionRange, Verify,
+    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys,
+    HashAlgorithm, HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex,
+    RequestRef, RetentionRange, Verify,
 };
 use kvpool_observe::{PoolWatch, WatchConfig};
 
@@ -125,9 +125,9 @@ fn a_time_to_live_that_overflows_fails_no_commit() {
         ttl: Some(Ttl::Absolute(1.7e308)),
         then: Then::Demote,
     };
-    let hints = RequestHints {
+    let hints = AdmitOptions {
         ranges: vec![RetentionRange { start: 0, end: None, retention }],
-        ..RequestHints::default()
+        ..AdmitOptions::default()
     };
     for (id, first) in [(1, 0), (2, 100)] {
         let tokens: Vec<u32> = (first..first + 8).collect();
@@ -159,7 +159,7 @@ fn a_commit_counts_each_block_once() {
     assert_eq!(manager.commit(1, 8), Ok(2));
     assert_eq!(manager.commit_batch(&[RequestRef::Int(2), RequestRef::Int(3)], &[8, 9]), Ok(0));
     // Nor what it registers again after it took tokens back.
-    manager.truncate(3, 6).unwrap();
+    manager.truncate(3, 6, None).unwrap();
     manager.append_tokens(3, &[70, 80], 0).unwrap();
     assert_eq!(manager.commit(3, 8), Ok(1));
     assert_eq!(manager.pool().stats().registered, 3);

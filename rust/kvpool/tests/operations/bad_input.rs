@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use kvpool::hash::{HashChain, HashError};
 use kvpool::{
-    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, Candidate, DuplicatePolicy,
-    Evictor, ExtraKeys, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig, InvariantViolation,
-    LruEvictor, MAX_BLOCKS, ManagerConfig, ManagerError, NULL_BLOCK, PoolConfig, PoolError, PrefixIndex,
-    RequestRef, Verify,
+    BlockAllocator, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, Candidate, Computed, Covered,
+    DuplicatePolicy, Evictor, ExtraKeys, FreeBlockList, HashAlgorithm, HashCursor, HasherConfig,
+    InvariantViolation, Loaded, LruEvictor, MAX_BLOCKS, ManagerConfig, ManagerError, NULL_BLOCK, Part,
+    PoolConfig, PoolError, PrefixIndex, RequestRef, Rows, Ticket, Until, Verify,
 };
 use kvpool_observe::{PoolWatch, WatchConfig};
 
@@ -412,7 +412,7 @@ fn requests_that_are_unknown_or_known_already() {
     denied(&mut manager, unknown, |m| m.resume(9));
     denied(&mut manager, unknown, |m| m.commit(9, 0));
     denied(&mut manager, unknown, |m| m.append_tokens(9, &[1], 0));
-    denied(&mut manager, unknown, |m| m.append(&[1.into(), 9.into()], &[1, 1], true));
+    denied(&mut manager, unknown, |m| m.append(&[1.into(), 9.into()], &[1, 1], Computed::AllButLast));
     denied(&mut manager, unknown, |m| m.commit_batch(&[1.into(), 9.into()], &[5, 5]));
     denied(&mut manager, unknown, |m| m.request(9));
     denied(&mut manager, unknown, |m| m.block_table(9).map(<[_]>::to_vec));
@@ -431,9 +431,8 @@ fn requests_in_the_wrong_state() {
     let mut manager = manager();
     let preempted = "request \"two\" is preempted: cannot";
     let message = |operation: &str| format!("{preempted} {operation}");
-    denied(&mut manager, &message("append to it"), |m| m.append_tokens("two", &[1], 0));
-    denied(&mut manager, &message("append to it"), |m| m.append(&[1.into(), "two".into()], &[1, 1], true));
-    denied(&mut manager, &message("append to it"), |m| m.plan_append(&mut m.plan_step(), "two", &[1]));
+    denied(&mut manager, &message("extend it"), |m| m.extend("two", 1));
+    denied(&mut manager, &message("end its load"), |m| m.external_done("two", Loaded::All));
     denied(&mut manager, &message("commit tokens of it"), |m| m.commit("two", 1));
     denied(&mut manager, &message("commit tokens of it"), |m| {
         m.commit_batch(&[1.into(), "two".into()], &[6, 1])
@@ -503,13 +502,13 @@ fn a_request_that_does_not_fit() {
     }
     let message = "out of blocks: 4 needed, 3 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0; 15], 0));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15]));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0; 15], 0));
     assert_eq!(manager.append_tokens(1, &[0; 14], 0).unwrap().len(), 3);
     // Request 1 fills the pool alone: whatever is released or preempted, it cannot grow.
     let message = "out of blocks: 1 needed, 0 available, 1 missing; it can never fit this pool";
     denied(&mut manager, message, |m| m.append_tokens(1, &[0], 0));
-    denied(&mut manager, message, |m| m.append(&[1.into()], &[0], true));
-    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0]));
+    denied(&mut manager, message, |m| m.append(&[1.into()], &[0], Computed::AllButLast));
+    denied(&mut manager, message, |m| m.plan_append(&mut m.plan_step(), 1, &[0], 0));
     manager.release(1, Some(3)).unwrap();
     let message =
         "out of blocks: 1 needed, 0 available, 1 missing; 5 more are fenced until their step completes";
@@ -524,18 +523,67 @@ fn a_batch_of_which_each_fits_alone_may_fit_later() {
     for (id, tokens) in [(1, 12), (2, 8)] {
         manager.admit(id, manager.prepare(&vec![id as u32; tokens], ExtraKeys::default()).unwrap()).unwrap();
     }
-    let result = manager.append(&[1.into(), 2.into()], &[0, 0], false);
+    let result = manager.append(&[1.into(), 2.into()], &[0, 0], Computed::Nothing);
     let Err(ManagerError::OutOfBlocks(refusal)) = result else { panic!("{result:?}") };
     assert_eq!((refusal.needed, refusal.missing, refusal.can_ever_fit), (2, 2, true));
+}
+
+#[test]
+fn rows_that_do_not_fit_each_other() {
+    let mut manager = manager();
+    let requests = [1.into()];
+    let rows = |tokens, offsets| Rows { requests: &requests, tokens, offsets, ..Rows::default() };
+    for (offsets, position, offset, least, most) in
+        [(&[1_usize, 2][..], 0, 1, 0, 0), (&[0, 3], 1, 3, 2, 2), (&[0, 1], 1, 1, 2, 2)]
+    {
+        let message = format!("offset {offset} at position {position}: must be from {least} to {most}");
+        denied(&mut manager, &message, |m| m.append_ragged(&rows(&[7, 7], offsets)));
+        denied(&mut manager, &message, |m| m.plan_append_ragged(&mut m.plan_step(), &rows(&[7, 7], offsets)));
+    }
+    let two = "1 requests but 2 stretches of tokens, by offsets: one each is needed";
+    denied(&mut manager, two, |m| m.append_ragged(&rows(&[], &[0, 0, 0])));
+    denied(&mut manager, "1 requests but 2 tokens: one each is needed", |m| {
+        m.append_ragged(&rows(&[7, 7], &[]))
+    });
+    let short = Rows { computed: Computed::Counts(&[]), ..rows(&[7], &[]) };
+    denied(&mut manager, "1 requests but 0 counts: one each is needed", |m| m.append_ragged(&short));
+    let short = Rows { covered: Covered::Each(&[7, 8]), ..rows(&[7], &[]) };
+    denied(&mut manager, "1 requests but 2 covered counts: one each is needed", |m| m.append_ragged(&short));
+    let said = Rows { computed: Computed::AllButLast, ..rows(&[7], &[]) };
+    denied(&mut manager, "computed is AllButLast: must be Nothing", |m| {
+        m.plan_append_ragged(&mut m.plan_step(), &said)
+    });
+    let lengths = "1 requests but 0 lengths: one each is needed";
+    denied(&mut manager, lengths, |m| m.truncate_batch(&requests, &[], Until::Now));
+    let ticket = "ticket 9 is not open: it has ended already, or is of another pool (0 are open)";
+    let until = || Until::Ticket(Ticket::new(9));
+    denied(&mut manager, ticket, |m| m.truncate_batch(&requests, &[1], until()));
+    denied(&mut manager, ticket, |m| m.truncate(1, 1, until()));
+    denied(&mut manager, ticket, |m| m.release(1, until()));
+    denied(&mut manager, ticket, |m| m.preempt(1, until()));
+    denied(&mut manager, ticket, |m| m.end_fence(Ticket::new(9)));
+    let external = Part { external_tokens: 9, ..Part::WHOLE };
+    denied(&mut manager, "request \"two\": 9 external tokens, must be from 0 to 2", |m| {
+        m.resume_with("two", external)
+    });
 }
 
 #[test]
 fn computed_counts_that_cannot_be() {
     let mut manager = manager();
     for asked in [7, usize::MAX, 3, 0] {
-        let message = format!("request 1 has 6 tokens, 4 of them computed: cannot set computed to {asked}");
+        let message =
+            format!("request 1 has 6 tokens, blocks for 6, 4 computed: cannot set computed to {asked}");
         denied(&mut manager, &message, |m| m.commit(1, asked));
         denied(&mut manager, &message, |m| m.commit_batch(&[1.into()], &[asked]));
+        let (requests, counts) = ([1.into()], [asked]);
+        let rows = Rows {
+            requests: &requests,
+            offsets: &[0, 0],
+            computed: Computed::Counts(&counts),
+            ..Rows::default()
+        };
+        denied(&mut manager, &message, |m| m.append_ragged(&rows));
     }
     assert_eq!(manager.commit(1, 4).unwrap(), 0); // said again: fine
 }
@@ -544,15 +592,19 @@ fn computed_counts_that_cannot_be() {
 fn batches_that_do_not_match_or_repeat() {
     let mut manager = manager();
     let two = [RequestRef::Int(1), RequestRef::Int(1)];
-    denied(&mut manager, "2 requests but 1 tokens: one each is needed", |m| m.append(&two, &[5], true));
-    denied(&mut manager, "0 requests but 1 tokens: one each is needed", |m| m.append(&[], &[5], true));
+    denied(&mut manager, "2 requests but 1 tokens: one each is needed", |m| {
+        m.append(&two, &[5], Computed::AllButLast)
+    });
+    denied(&mut manager, "0 requests but 1 tokens: one each is needed", |m| {
+        m.append(&[], &[5], Computed::AllButLast)
+    });
     denied(&mut manager, "2 requests but 3 counts: one each is needed", |m| m.commit_batch(&two, &[5, 5, 5]));
     let twice = "request 1 is named twice in one call";
-    denied(&mut manager, twice, |m| m.append(&two, &[5, 5], true));
+    denied(&mut manager, twice, |m| m.append(&two, &[5, 5], Computed::AllButLast));
     denied(&mut manager, twice, |m| m.commit_batch(&two, &[5, 6]));
-    assert!(manager.append(&[], &[], true).unwrap().is_empty());
+    assert!(manager.append(&[], &[], Computed::AllButLast).unwrap().is_empty());
     let mut plan = manager.plan_step();
-    manager.plan_append(&mut plan, 1, &[5]).unwrap();
+    manager.plan_append(&mut plan, 1, &[5], 0).unwrap();
     let twice = "request 1 is named twice in one step";
     denied(&mut manager, twice, |m| m.plan_release(&mut plan, 1, None));
     denied(&mut manager, twice, |m| m.plan_preempt(&mut plan, 1, None));

@@ -11,8 +11,8 @@ use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{
-    BlockHash, BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError, PoolError,
-    RequestHints, RequestRef, RetentionRange,
+    AdmitOptions, BlockHash, BlockId, CacheManager, ExtraKeys, HashCursor, ManagerConfig, ManagerError,
+    PoolError, RequestRef, RetentionRange,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn prompt(manager: &CacheManager, tokens: &[u32]) -> HashCursor {
 
 /// Admits and computes a request.
 #[expect(clippy::needless_pass_by_value, reason = "hints are made where they are used")]
-fn run(manager: &mut CacheManager, id: i64, tokens: &[u32], hints: RequestHints) {
+fn run(manager: &mut CacheManager, id: i64, tokens: &[u32], hints: AdmitOptions) {
     let cursor = prompt(manager, tokens);
     manager.admit_with(id, cursor, &hints).unwrap();
     manager.commit(id, tokens.len()).unwrap();
@@ -50,8 +50,8 @@ fn ranges(start: usize, end: Option<usize>, retention: Retention) -> Vec<Retenti
     vec![RetentionRange { start, end, retention }]
 }
 
-fn hinted(start: usize, end: Option<usize>, retention: Retention) -> RequestHints {
-    RequestHints { ranges: ranges(start, end, retention), ..RequestHints::default() }
+fn hinted(start: usize, end: Option<usize>, retention: Retention) -> AdmitOptions {
+    AdmitOptions { ranges: ranges(start, end, retention), ..AdmitOptions::default() }
 }
 
 fn priority(number: u8) -> Retention {
@@ -135,10 +135,10 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
             manager.take_plan().unwrap();
             manager.complete_swap(swap).unwrap();
         };
-        run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], RequestHints::default());
+        run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
         swap(&mut manager, true);
         // Others take its blocks; these have other parents.
-        run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], RequestHints::default());
+        run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], AdmitOptions::default());
         manager.release(2, None).unwrap();
         swap(&mut manager, false);
         let tables = manager.block_table(1).unwrap().to_vec();
@@ -154,9 +154,9 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
 #[test]
 fn a_scan_is_evicted_first_and_leaves_what_it_hits_alone() {
     let mut manager = manager(6, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.release(1, None).unwrap();
-    let no_cache = RequestHints { no_cache: true, ..RequestHints::default() };
+    let no_cache = AdmitOptions { no_cache: true, ..AdmitOptions::default() };
     run(&mut manager, 2, &[1, 2, 3, 4, 5, 6, 7, 8], no_cache);
     let scanned = manager.block_table(2).unwrap()[2..].to_vec();
     assert_eq!(stats(&manager).demoted, 2);
@@ -173,7 +173,7 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
     let mut manager = manager(9, 0);
     let system = [1, 2, 3, 4];
     for (id, own) in [(1, [10, 11, 12, 13]), (2, [20, 21, 22, 23])] {
-        run(&mut manager, id, &[&system[..], &own].concat(), RequestHints::default());
+        run(&mut manager, id, &[&system[..], &own].concat(), AdmitOptions::default());
     }
     let (first, second) =
         (manager.block_table(1).unwrap().to_vec(), manager.block_table(2).unwrap().to_vec());
@@ -192,8 +192,8 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
 #[test]
 fn the_end_of_a_session_spares_what_others_hold() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4, 5], RequestHints::default());
-    run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
+    run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     let report = manager.release_with(2, None, true).unwrap();
     assert_eq!(report, HintReport { accepted: 1, clipped: 0, ignored: 2 });
     assert_eq!(stats(&manager).demoted, 1);
@@ -202,8 +202,8 @@ fn the_end_of_a_session_spares_what_others_hold() {
 #[test]
 fn an_end_of_life_of_shared_blocks_comes_true_when_the_others_are_gone() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
-    run(&mut manager, 2, &[1, 2, 3, 4, 5], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
+    run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions::default());
     assert_eq!(manager.end_of_life(1, 2).unwrap().ignored, 1);
     manager.release(2, None).unwrap();
     assert_eq!(stats(&manager).demoted, 0);
@@ -214,8 +214,8 @@ fn an_end_of_life_of_shared_blocks_comes_true_when_the_others_are_gone() {
 #[test]
 fn a_fence_is_nobody_who_holds() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4, 5], RequestHints::default());
-    run(&mut manager, 2, &[1, 2, 3, 4, 5], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
+    run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions::default());
     manager.release(1, Some(7)).unwrap();
     assert_eq!(manager.release_with(2, Some(8), true).unwrap(), accepted(2));
     manager.complete_step(8).unwrap();
@@ -225,9 +225,9 @@ fn a_fence_is_nobody_who_holds() {
 #[test]
 fn content_whose_request_is_gone_ends_by_its_chain() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     manager.release(1, None).unwrap();
-    run(&mut manager, 2, &[1, 2, 9], RequestHints::default());
+    run(&mut manager, 2, &[1, 2, 9], AdmitOptions::default());
     // Two blocks are not cached; the first is in use.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     let report = manager.end_of_life_of(&cursor, 0).unwrap();
@@ -256,8 +256,12 @@ fn all_copies_of_a_content_end() {
 fn hints_survive_preemption_and_swaps() {
     for swap in [false, true] {
         let mut manager = manager(6, 6);
-        let hints =
-            RequestHints { tenant: Some(ALICE), no_cache: true, ranges: ranges(0, Some(2), priority(90)) };
+        let hints = AdmitOptions {
+            tenant: Some(ALICE),
+            no_cache: true,
+            ranges: ranges(0, Some(2), priority(90)),
+            ..AdmitOptions::default()
+        };
         run(&mut manager, 1, &[1, 2, 3, 4], hints);
         if swap {
             let out = manager.begin_swap_out(&[1.into()]).unwrap();
@@ -288,7 +292,7 @@ fn hints_survive_preemption_and_swaps() {
 #[test]
 fn a_fork_has_its_parents_hints_and_its_own_from_there() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2], RequestHints { no_cache: true, ..RequestHints::default() });
+    run(&mut manager, 1, &[1, 2], AdmitOptions { no_cache: true, ..AdmitOptions::default() });
     manager.fork(1, 2).unwrap();
     manager.retain(2, &ranges(2, None, priority(70))).unwrap();
     for id in [1, 2] {
@@ -301,7 +305,7 @@ fn a_fork_has_its_parents_hints_and_its_own_from_there() {
 #[test]
 fn what_was_there_before_a_fork_is_not_the_forks() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.fork(1, 2).unwrap();
     manager.set_tenant(2, ALICE).unwrap();
     assert_eq!(manager.tenant_blocks(ALICE).unwrap(), 0);
@@ -313,9 +317,9 @@ fn what_was_there_before_a_fork_is_not_the_forks() {
 #[test]
 fn what_was_hit_once_and_is_computed_again_is_the_requests_own() {
     let mut manager = manager(4, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     manager.release(1, None).unwrap();
-    run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], RequestHints { no_cache: true, ..RequestHints::default() });
+    run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], AdmitOptions { no_cache: true, ..AdmitOptions::default() });
     assert_eq!(stats(&manager).demoted, 1, "two blocks were hit");
     manager.preempt(2, None).unwrap();
     let cursor = prompt(&manager, &(20..28).collect::<Vec<_>>());
@@ -329,12 +333,12 @@ fn what_was_hit_once_and_is_computed_again_is_the_requests_own() {
 #[test]
 fn a_hint_about_a_swapped_request_waits_for_its_return() {
     let mut manager = manager(4, 4);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     let out = manager.begin_swap_out(&[1.into()]).unwrap();
     manager.take_plan().unwrap();
     manager.complete_swap(out).unwrap();
     // Its blocks of the host have the numbers of somebody else's on the device.
-    run(&mut manager, 2, &(20..28).collect::<Vec<_>>(), RequestHints::default());
+    run(&mut manager, 2, &(20..28).collect::<Vec<_>>(), AdmitOptions::default());
     assert_eq!(manager.retain(1, &ranges(0, None, priority(90))).unwrap(), HintReport::default());
     assert_eq!(stats(&manager).above_normal, 0);
     manager.release(2, None).unwrap();
@@ -347,10 +351,10 @@ fn a_hint_about_a_swapped_request_waits_for_its_return() {
 #[test]
 fn what_is_written_over_a_hit_is_the_requests_own() {
     let mut manager = manager(9, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4, 5], RequestHints::default());
-    run(&mut manager, 2, &[1, 2, 3, 4, 5], RequestHints { no_cache: true, ..RequestHints::default() });
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
+    run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions { no_cache: true, ..AdmitOptions::default() });
     assert_eq!(stats(&manager).demoted, 0, "both blocks were hit");
-    manager.truncate(2, 2).unwrap();
+    manager.truncate(2, 2, None).unwrap();
     manager.append_tokens(2, &[8, 9], 0).unwrap();
     manager.commit(2, 4).unwrap();
     assert_eq!(stats(&manager).demoted, 1);
@@ -396,7 +400,7 @@ fn a_request_keeps_its_retention_however_long_it_runs() {
 #[test]
 fn a_planned_admission_takes_its_hints_with_it() {
     let mut manager = manager(8, 0);
-    run(&mut manager, 1, &[1, 2, 3], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3], AdmitOptions::default());
     let mut step = manager.plan_step();
     let cursor = prompt(&manager, &[1, 2, 3, 4]);
     manager.plan_admit_with(&mut step, 2, cursor, &hinted(0, None, priority(90))).unwrap();
@@ -416,7 +420,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     let no_retention =
         |error: &ManagerError| matches!(error, ManagerError::Pool(PoolError::NoRetention { .. }));
     assert!(no_retention(&refused.error));
-    bare.admit_with(1, *refused.cursor, &RequestHints::default()).unwrap();
+    bare.admit_with(1, *refused.cursor, &AdmitOptions::default()).unwrap();
     for error in [
         bare.retain(1, &[]).unwrap_err(),
         bare.set_tenant(1, ALICE).unwrap_err(),
@@ -430,7 +434,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert!(bare.contains(1) && bare.retention_stats().is_none());
 
     let mut manager = manager(8, 0);
-    run(&mut manager, 1, &[1, 2, 3, 4], RequestHints::default());
+    run(&mut manager, 1, &[1, 2, 3, 4], AdmitOptions::default());
     let timed = Retention { ttl: Some(Ttl::Idle(1.0)), ..priority(90) };
     let unknown = manager.retain(9, &[]).unwrap_err();
     assert!(matches!(unknown, ManagerError::UnknownRequest { .. }));
@@ -444,7 +448,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     ] {
         let both = [&ranges(0, None, priority(90))[..], &wrong].concat();
         assert_eq!(manager.retain(1, &both).unwrap_err().to_string(), field);
-        let hints = RequestHints { ranges: both, ..RequestHints::default() };
+        let hints = AdmitOptions { ranges: both, ..AdmitOptions::default() };
         let cursor = prompt(&manager, &[7]);
         assert_eq!(manager.admit_with(2, cursor, &hints).unwrap_err().to_string(), field);
     }
@@ -462,7 +466,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Admit { id: i64, tokens: Vec<u32>, hints: RequestHints },
+    Admit { id: i64, tokens: Vec<u32>, hints: AdmitOptions },
     Append { id: i64, tokens: Vec<u32> },
     Commit { id: i64, share: f64 },
     Retain { id: i64, ranges: Vec<RetentionRange> },
@@ -504,8 +508,9 @@ fn some_ranges() -> impl Strategy<Value = Vec<RetentionRange>> {
 fn operation() -> impl Strategy<Value = Operation> {
     let id = || 0i64..4;
     let tokens = || prop::collection::vec(0u32..2, 1..10);
-    let hints = (prop::option::of(Just(ALICE)), any::<bool>(), some_ranges())
-        .prop_map(|(tenant, no_cache, ranges)| RequestHints { tenant, no_cache, ranges });
+    let hints = (prop::option::of(Just(ALICE)), any::<bool>(), some_ranges()).prop_map(
+        |(tenant, no_cache, ranges)| AdmitOptions { tenant, no_cache, ranges, ..AdmitOptions::default() },
+    );
     prop_oneof![
         8 => (id(), tokens(), hints).prop_map(|(id, tokens, hints)| Operation::Admit { id, tokens, hints }),
         4 => (id(), tokens()).prop_map(|(id, tokens)| Operation::Append { id, tokens }),
@@ -772,7 +777,7 @@ impl Pair {
             Operation::Truncate { id, share } => {
                 let tokens = self.manager.request(id).map_or(0, |request| request.tokens);
                 let kept = ((tokens as f64 * share) as usize).max(1);
-                if self.manager.truncate(id, kept).is_ok() {
+                if self.manager.truncate(id, kept, None).is_ok() {
                     let known = self.model.requests.get_mut(&id).unwrap();
                     known.tokens.truncate(kept);
                     known.published = known.published.min(kept / B);

@@ -41,9 +41,10 @@ use std::sync::{Arc, OnceLock};
 use kvpool::hash::{HashChain, MultimodalItem};
 use kvpool::{
     Adapter, Admission, BlockHash, BlockHasher, BlockId, BlockPool, BlockState, CacheManager, Candidate,
-    ChainLink, DuplicatePolicy, EvictionPolicy, Evictor, ExtraKeys, HashAlgorithm, HashCursor, HasherConfig,
-    InvariantViolation, LruEvictor, ManagerConfig, ManagerError, PoolConfig, PoolError, PrefixIndex, Refusal,
-    RequestRef, RequestState, SequenceError, SequenceId, Sequences, SwapId, TierError, Tiers, Verify,
+    ChainLink, Computed, DuplicatePolicy, EvictionPolicy, Evictor, ExtraKeys, HashAlgorithm, HashCursor,
+    HasherConfig, InvariantViolation, LruEvictor, ManagerConfig, ManagerError, PoolConfig, PoolError,
+    PrefixIndex, Refusal, RequestRef, RequestState, SequenceError, SequenceId, Sequences, SwapId, TierError,
+    Tiers, Verify,
 };
 use kvpool_observe::{BlockEvent, ManagerWatch, ManagerWatchConfig, PoolWatch, TierWatch, WatchConfig};
 use proptest::prelude::*;

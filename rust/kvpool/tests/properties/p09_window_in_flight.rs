@@ -160,7 +160,7 @@ impl Overlapped {
             if kept < tokens.len() {
                 known.tokens.truncate(kept);
                 known.launched = kept;
-                self.manager.truncate(request, kept).unwrap();
+                self.manager.truncate(request, kept, None).unwrap();
             }
             self.manager.commit(request, kept).unwrap();
         }

@@ -145,8 +145,9 @@ enum Trip {
     Back,
 }
 
-/// The same along a swap: the request and its fork end while they are on their way out, there, on their way in, or back. A swap
-/// under way is completed or taken back first, as its copies demand; its messages come late and twice.
+/// The same along a swap: the request and its fork end while they are on their way out, there, on their way in, or back. While a
+/// swap is under way their blocks stay held, for its copies may still be made: they go when it is completed or taken back. Its
+/// messages come late and twice.
 #[test]
 fn property_10_an_abort_anywhere_in_a_swap_gives_everything_back() {
     for trip in [Trip::OutBegun, Trip::OutTaken, Trip::Out, Trip::InBegun, Trip::InTaken, Trip::Back] {
@@ -205,9 +206,15 @@ fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
     manager.check_invariants().unwrap();
     if let Some(swap) = under_way {
         // Not while its copies may still be made.
-        for id in [2, 3] {
+        let before = held(&manager);
+        for (id, releasing) in [(2, 1), (3, 2)] {
+            manager.release(id, fence).unwrap();
             let refused = manager.release(id, fence);
             assert!(matches!(refused, Err(ManagerError::WrongState { .. })), "{what}: {refused:?}");
+            let after = held(&manager);
+            assert_eq!((after.0, after.1), (before.0, before.1), "{what}: blocks went");
+            assert_eq!((manager.stats().releasing, manager.stats().moving), (releasing, 2 - releasing));
+            manager.check_invariants().unwrap();
         }
         if take_back {
             manager.abort_swap(swap).unwrap();
@@ -216,9 +223,10 @@ fn abort_on_the_way(trip: Trip, take_back: bool, fence: Option<u64>) {
             manager.complete_swap(swap).unwrap();
         }
         over.push(swap);
+    } else {
+        manager.release(2, fence).unwrap();
+        manager.release(3, fence).unwrap();
     }
-    manager.release(2, fence).unwrap();
-    manager.release(3, fence).unwrap();
     // Late and duplicated messages of all of it.
     let before = observe_manager(&manager);
     for &swap in &over {

@@ -209,12 +209,12 @@ fn property_11_what_changed_and_changed_back_is_a_change() {
             engine.resume(0).unwrap();
         }),
         ("rolled back and appended", |engine| {
-            engine.manager.truncate(0, 2).unwrap();
+            engine.manager.truncate(0, 2, None).unwrap();
             engine.manager.append_tokens(0, &[3], 0).unwrap();
         }),
         ("appended and rolled back", |engine| {
             engine.manager.append_tokens(0, &[4, 5], 0).unwrap();
-            engine.manager.truncate(0, 3).unwrap();
+            engine.manager.truncate(0, 3, None).unwrap();
         }),
         ("swapped out and in", |engine| {
             for out in [true, false] {
@@ -249,11 +249,11 @@ fn property_11_every_call_that_moves_a_block_ends_earlier_plans() {
     type Act = fn(&mut CacheManager);
     let acts: [(&str, Act); 14] = [
         ("admit", |manager| drop(manager.admit(9, manager.prepare(&[8], ExtraKeys::default()).unwrap()))),
-        ("append", |manager| drop(manager.append(&[0.into()], &[4], false).unwrap())),
+        ("append", |manager| drop(manager.append(&[0.into()], &[4], Computed::Nothing).unwrap())),
         ("append_tokens", |manager| drop(manager.append_tokens(0, &[4], 0).unwrap())),
         ("commit", |manager| assert_eq!(manager.commit(0, 5).unwrap(), 1)),
         ("commit_batch", |manager| assert_eq!(manager.commit_batch(&[0.into()], &[5]).unwrap(), 1)),
-        ("truncate", |manager| manager.truncate(0, 4).unwrap()),
+        ("truncate", |manager| manager.truncate(0, 4, None).unwrap()),
         ("trim_window", |manager| assert_eq!(manager.trim_window(0, 1).unwrap(), 1)),
         ("fork", |manager| manager.fork(0, 9).unwrap()),
         ("preempt", |manager| manager.preempt(0, Some(3)).unwrap()),

@@ -1,0 +1,127 @@
+//! What comes from elsewhere, and what has to wait for it: external tokens, and releases of requests that move or load.
+//!
+//! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens. [`CacheManager::admit_with`] allocates blocks for
+//! what of it is not cached here, and the request is [`RequestState::Loading`]: nothing of these blocks can be matched, and nothing is
+//! computed in them, until [`CacheManager::external_done`] says what has arrived. What failed is computed again, and what is behind
+//! it: computed tokens have no holes.
+//!
+//! Blocks that a swap or a connector still writes to are never released: a release waits for the end (dynamo #15079: blocks that
+//! were handed on while a transfer still wrote to them held another request's KV).
+
+use std::ops::Range;
+
+use super::CacheManager;
+use super::error::{ManagerError, Result};
+use super::hints::{Hints, RetentionRange};
+use super::request::{External, Leaving, Request, RequestRef, RequestState};
+use crate::fence::Until;
+use crate::retention::HintReport;
+
+/// Which external tokens have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loaded<'a> {
+    /// All.
+    All,
+    /// The KV of the prompt's first so many tokens is there.
+    First(usize),
+    /// All but these ranges of tokens; what of them was not external does not count.
+    AllBut(&'a [Range<usize>]),
+}
+
+impl Loaded<'_> {
+    /// The token behind the last that can be used, of those from `computed` to `end`.
+    fn until(&self, computed: usize, end: usize) -> usize {
+        match self {
+            Loaded::All => end,
+            Loaded::First(tokens) => *tokens,
+            Loaded::AllBut(ranges) => {
+                let failed = ranges.iter().map(|range| range.start.max(computed)..range.end.min(end));
+                failed.filter(|range| !range.is_empty()).map(|range| range.start).min().unwrap_or(end)
+            }
+        }
+    }
+}
+
+impl CacheManager {
+    /// Says what a connector has loaded of a request's external tokens: their KV is written, full blocks are registered, and the
+    /// request runs. The engine computes the rest, what failed included. Returns how many blocks were registered. Of a request
+    /// that was released meanwhile it ends the release. O(blocks).
+    ///
+    /// ```
+    /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};
+    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// let prompt: Vec<u32> = (0..19).collect();
+    /// let part = Part { external_tokens: 16, ..Part::WHOLE };
+    /// let options = AdmitOptions { part, ..AdmitOptions::default() };
+    /// let admission = manager.admit_with("a", manager.prepare(&prompt, ExtraKeys::default())?, &options)?;
+    /// assert_eq!((admission.external_tokens, admission.block_ids.len()), (16, 5));
+    /// manager.external_done("a", Loaded::AllBut(&[8..12]))?;       // the third block failed
+    /// assert_eq!(manager.request("a")?.computed_tokens, 8);        // the engine goes on from there
+    /// # Ok::<(), kvpool::ManagerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`] for one that loads nothing,
+    /// [`ManagerError::BadExternalCount`] for more tokens than were to be loaded, or fewer than were cached.
+    pub fn external_done<'a>(&mut self, id: impl Into<RequestRef<'a>>, loaded: Loaded<'_>) -> Result<usize> {
+        const OPERATION: &str = "end its load";
+        let slot = self.slot_in(id.into(), &[RequestState::Loading, RequestState::Releasing], OPERATION)?;
+        let request = self.at(slot)?;
+        let Some(External { end, resumed }) = request.external else {
+            let (id, state) = (request.id.clone(), request.state);
+            return Err(ManagerError::WrongState { id, state, operation: OPERATION });
+        };
+        let computed = request.sequence.computed_tokens;
+        let loaded = loaded.until(computed, end);
+        if !(computed..=end).contains(&loaded) {
+            let id = request.id.clone();
+            return Err(ManagerError::BadExternalCount { id, asked: loaded, least: computed, most: end });
+        }
+        self.at_mut(slot)?.external = None;
+        if self.at(slot)?.leaving.is_some() {
+            self.leave(slot)?;
+            return Ok(0);
+        }
+        let brought = (loaded - computed) as u64;
+        if resumed {
+            self.stats.resumed_external_tokens += brought;
+        } else {
+            self.stats.external_tokens += brought;
+            self.stats.computed_tokens -= brought;
+        }
+        self.set_state(slot, RequestState::Running)?;
+        self.commit_slot(slot, loaded)
+    }
+
+    /// Releases a request; or notes how it is to be released, while something is on its way into its blocks.
+    pub(super) fn release_as(&mut self, id: RequestRef<'_>, leaving: Leaving) -> Result<HintReport> {
+        let slot = self.releasable(id, leaving.until)?;
+        let request = self.at_mut(slot)?;
+        request.leaving = Some(leaving);
+        if matches!(request.state, RequestState::Moving | RequestState::Loading) {
+            self.set_state(slot, RequestState::Releasing)?;
+            return Ok(HintReport::default());
+        }
+        self.leave(slot)
+    }
+
+    /// Releases a request as was noted. A ticket may have ended meanwhile.
+    pub(super) fn leave(&mut self, slot: usize) -> Result<HintReport> {
+        let Request { leaving, ref sequence, .. } = *self.at(slot)?;
+        let Leaving { until, end_of_life } = leaving.unwrap_or_default();
+        let mut report = HintReport::default();
+        if end_of_life {
+            let end = Hints::of(&[RetentionRange::end_of_life(0)], self.tiers.device().retention_time());
+            if sequence.tier == 0 && !sequence.blocks.is_empty() {
+                report = self.apply_said(slot, &end)?;
+            } else if sequence.cursor.epoch() == self.tiers.device().epoch() {
+                let cursor = &self.requests[slot].as_ref().ok_or_else(super::lost_slot)?.sequence.cursor;
+                report = end.apply_to_chain(self.tiers.device_mut(), cursor)?;
+                self.stats.hints.add(report);
+            }
+        }
+        let until = if self.tiers.device().holds_back(until) { until } else { Until::Now };
+        self.release_slot(slot, until)?;
+        Ok(report)
+    }
+}
