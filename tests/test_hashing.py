@@ -288,6 +288,58 @@ def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
     assert [one == other for one, other in zip(plain, item, strict=True)] == [True, False, False]
 
 
+@st.composite
+def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
+    """Tokens of each turn, and the items that come with it: they begin at or behind the end of those before."""
+    tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
+    ends = [0, *itertools.accumulate(map(len, tokens))]
+    item = st.tuples(st.text("ab", max_size=2), st.integers(0, 20), st.integers(0, 6))
+    items = [draw(st.lists(item, max_size=3)) for _ in tokens]
+    return tokens, [[(name, at + end, long) for name, at, long in some] for some, end in zip(items, ends, strict=False)]
+
+
+@pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
+@given(conversation=turns())
+def test_a_conversation_hashed_in_turns_is_hashed_at_once(
+    algorithm: str, conversation: tuple[list[list[int]], list[list[tuple[str, int, int]]]]
+) -> None:
+    tokens, items = conversation
+    seed = None if algorithm == "blake3" else "x"
+    hasher = kvpool.BlockHasher(algorithm, 4, verify="fingerprint", seed=seed)
+    cursor = hasher.cursor(tokens[0], kvpool.ExtraKeys(multimodal=items[0]))
+    completed = sum(cursor.append(one, multimodal=iter(some)) for one, some in zip(tokens[1:], items[1:], strict=True))
+    extra = kvpool.ExtraKeys(multimodal=[item for some in items for item in some])
+    once = hasher.cursor([token for one in tokens for token in one], extra)
+    assert completed == len(cursor.chain()) - len(tokens[0]) // 4
+    assert cursor.digests() == once.digests()
+    assert cursor.chain().fingerprints() == once.chain().fingerprints()
+    end = len(cursor)
+    cursor.truncate(0)
+    cursor.append([7] * 40)
+    ahead = [item for some in items for item in some if item[1] >= end]
+    assert cursor.digests() == hasher.hash_tokens([7] * 40, kvpool.ExtraKeys(multimodal=ahead))
+
+
+def test_items_of_a_turn_that_begin_too_early() -> None:
+    cursor = kvpool.BlockHasher(block_size=4).cursor(range(6))
+    before = cursor.digests()
+    for items, message in (
+        ([("image", 5, 1)], "multimodal item 0 begins at token 5, must begin at or behind token 6"),
+        ([("image", 6, 1), ("image", 0, 8)], "multimodal item 1 begins at token 0"),
+        ([("image", 6, 2**63)], "multimodal item 0 ends at"),
+    ):
+        with pytest.raises(kvpool.errors.HashingError, match=message):
+            cursor.append([6, 7], multimodal=items)
+        assert (len(cursor), cursor.digests(), cursor.hashed_blocks) == (6, before, 1)
+    assert cursor.append([6, 7], multimodal=[("image", 6, 1)]) == 1
+    assert cursor.digests()[1] != kvpool.BlockHasher(block_size=4).hash_tokens(range(8))[1]
+    fork = cursor.copy()
+    cursor.truncate(7)  # the item stays
+    fork.truncate(6)  # it goes
+    assert cursor.append([7]) == fork.append([6, 7]) == 1
+    assert cursor.digests() != fork.digests() == kvpool.BlockHasher(block_size=4).hash_tokens(range(8))
+
+
 # --- Processes, chains ----------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -186,17 +186,27 @@ class HashCursor:
     (6, 1)
     """
 
-    def append(self, tokens: Tokens) -> int:
-        """Appends tokens and returns how many blocks they completed.
+    def append(self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None) -> int:
+        """Appends tokens, those of a turn with its items, and returns how many blocks they completed.
 
-        O(tokens); hashes completed blocks only.
+        O(tokens); hashes completed blocks only. A cursor built in turns is the one built at once.
+
+        Args:
+            tokens: The tokens of the turn.
+            multimodal: Items that the turn brings, as those of ``ExtraKeys``: positions are counted from the start of
+                the sequence. None begins before the end of the tokens so far.
 
         Raises:
+            HashingError: An item begins before the end of the tokens so far, or cannot be represented.
+            InvalidArgumentError: A negative position or number.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first tokens; a block that becomes partial loses its hash.
+
+        A multimodal item goes with its first token: to have it again, append it again with its tokens. One that begins
+        before the cut stays whole, and so does one that was given ahead of its tokens, of which none was there.
 
         O(tokens dropped). Hashes nothing.
 
