@@ -417,13 +417,25 @@ def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) ->
         refused(call, errors.TokenTypeError, TypeError, "request id", type(name).__name__, on=manager)
 
 
-@pytest.mark.parametrize("name", [2**63, -(2**63) - 1, 10**30])
-def test_request_ids_of_more_than_64_bits(manager: kvpool.CacheManager, name: int) -> None:
+@pytest.mark.parametrize("name", [2**64, -(2**63) - 1, 10**30, -(10**30)])
+def test_request_ids_out_of_range(manager: kvpool.CacheManager, name: int) -> None:
+    limits = "from -9223372036854775808 to 18446744073709551615"
     for call in (lambda: manager.admit(name, [1]), lambda: manager.release(name), lambda: manager.append([name], [1])):
-        refused(call, errors.InvalidArgumentError, ValueError, name, "64 bits", on=manager)
-    for largest in (2**63 - 1, -(2**63)):
-        manager.admit(largest, [1])
-        assert largest in manager
+        refused(call, errors.InvalidArgumentError, ValueError, name, limits, on=manager)
+
+
+def test_every_number_of_64_bits_is_a_request_of_its_own() -> None:
+    names = [0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 2**64 - 1]
+    manager = kvpool.CacheManager(16, 4, explain=True)
+    for tokens, name in enumerate(names, 1):
+        manager.admit(name, range(tokens))
+        refused(lambda name=name: manager.admit(name, [1]), errors.DuplicateRequestError, ValueError, name)
+    assert [manager.request(name).tokens for name in names] == list(range(1, len(names) + 1))
+    manager.append(names, [5] * len(names))
+    assert [manager.explain(name).request_id for name in names] == names
+    for name in names:
+        manager.release(name)
+        assert name not in manager
 
 
 @pytest.mark.parametrize("names", ["ab", b"ab", None, 5], ids=str)

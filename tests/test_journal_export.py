@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 IDS: list[int | str] = [
     0,
     -(2**63),
+    2**64 - 1,
     "0",
     "\x00",
     "\x001",

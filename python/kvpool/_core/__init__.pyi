@@ -8,7 +8,7 @@ Conventions of every class here:
 - **Block ids** are ints, given in the same forms. Block 0 is the null block: never handed out, never
   accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
   caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
-- **Request ids** are a str, or an int of 64 bits. ``1`` and ``"1"`` are two requests.
+- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two requests.
 - **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
 - **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing.
 - **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.

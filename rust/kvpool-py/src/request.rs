@@ -17,13 +17,14 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
         return text(name, "a request id").map(RequestRef::Str);
     }
     if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
-        let number: Result<i64, _> = id.extract();
-        return number.map(RequestRef::Int).map_err(|_| {
-            raise(
-                py,
-                "InvalidArgumentError",
-                format!("request id {} does not fit 64 bits: use a str", shown(id)),
-            )
+        if let Ok(number) = id.extract::<i64>() {
+            return Ok(RequestRef::Int(number));
+        }
+        return id.extract::<u64>().map(RequestRef::from).map_err(|_| {
+            let limits = format!("{} to {}", i64::MIN, u64::MAX);
+            let message =
+                format!("request id {} is out of range: must be from {limits}, or a str", shown(id));
+            raise(py, "InvalidArgumentError", message)
         });
     }
     let found = id.get_type().name()?;
