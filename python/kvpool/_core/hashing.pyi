@@ -147,7 +147,7 @@ class ExtraKeys:
 
     Raises:
         InvalidArgumentError: ``adapter_path`` without ``adapter``; a negative position or number.
-        TokenTypeError: A key is neither a str nor bytes.
+        ArgumentTypeError: A key is neither a str nor bytes.
 
     >>> kvpool.ExtraKeys(salt="s") == kvpool.ExtraKeys(salt=b"s")
     True
@@ -199,6 +199,7 @@ class HashCursor:
         Raises:
             HashingError: An item begins before the end of the tokens so far, or cannot be represented.
             InvalidArgumentError: A negative position or number.
+            ArgumentTypeError: The items are no sequence of tuples.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """

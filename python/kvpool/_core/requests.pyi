@@ -65,7 +65,8 @@ class Step:
             StaleEpochError: The prompt was prepared before the last epoch bump.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: The id is neither a str nor an int.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def resume(self, request_id: RequestId) -> int:
@@ -79,7 +80,7 @@ class Step:
             RequestStateError: The request is running.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def append(self, request_id: RequestId, token_ids: Tokens) -> int:
         """Plans to append tokens to a running request and returns how many blocks that adds.
@@ -93,7 +94,8 @@ class Step:
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to preempt a running request and returns how many blocks that makes available.
@@ -105,7 +107,7 @@ class Step:
             RequestStateError: The request is preempted already.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to release a request and returns how many blocks that makes available.
@@ -116,7 +118,7 @@ class Step:
             UnknownRequestError: No request has this id.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     @property
     def available_blocks(self) -> int:

@@ -161,7 +161,7 @@ class Sequences:
         Raises:
             StaleSequenceError: The handle's sequence was freed.
             InvalidArgumentError: ``out`` is too short.
-            TokenTypeError: ``out`` is of a type that is not taken.
+            ArgumentTypeError: ``out`` is of a type that is not taken.
         """
     @overload
     def block_ids(self, sequence: int, *, out: _Array) -> int: ...

@@ -28,7 +28,7 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
         });
     }
     let found = id.get_type().name()?;
-    Err(raise(py, "TokenTypeError", format!("a request id is a str or an int, not a {found}")))
+    Err(raise(py, "ArgumentTypeError", format!("a request id is a str or an int, not a {found}")))
 }
 
 /// A request id of the manager's own.
@@ -53,7 +53,7 @@ impl<'py> RequestIds<'py> {
             let message = format!(
                 "request_ids is {found}: must be a list of str and int, or a one-dimensional buffer of int64"
             );
-            raise(object.py(), "TokenTypeError", message)
+            raise(object.py(), "ArgumentTypeError", message)
         };
         if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
             return Err(wrong(&format!("a {}", object.get_type().name()?)));
