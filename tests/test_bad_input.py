@@ -287,11 +287,12 @@ def test_only_tokens_raise_the_error_of_tokens(manager: kvpool.CacheManager, poo
     sequences = kvpool.Sequences([8], kvpool.BlockHasher(block_size=4))
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: manager.append([None], [1]), "request id"),  # type: ignore[list-item]
-        (lambda: manager.admit("new", [1], out=[0]), "out is"),  # type: ignore[call-overload]
+        (lambda: manager.admit("new", [1], out=[0]), "out is"),  # type: ignore[arg-type]
         (lambda: manager.commit_batch(["run"], ["9"]), "count at position 0 is a str"),  # type: ignore[list-item]
         (lambda: manager.commit_batch(["run"], 9), "counts are"),  # type: ignore[arg-type]
         (lambda: pool.acquire(["2"]), "block id"),  # type: ignore[list-item]
-        (lambda: kvpool.TransferPlan([5]), "block of a tier"),  # type: ignore[list-item]
+        (lambda: kvpool.TransferPlan([5]), "item 0 of transfers"),  # type: ignore[list-item]
+        (lambda: kvpool.TransferPlan([(5, (1, 1))]), "5 is no block of a tier"),  # type: ignore[list-item]
         (lambda: kvpool.TransferPlan(5), "must be a sequence"),  # type: ignore[arg-type]
         (lambda: kvpool.hashing.HashChain.from_digests("sha256", 4, ["a"]), "must be bytes"),  # type: ignore[list-item]
         (lambda: kvpool.Sequences("ab", kvpool.BlockHasher()), "num_blocks"),  # type: ignore[arg-type]
@@ -455,7 +456,8 @@ def test_every_number_of_64_bits_is_a_request_of_its_own() -> None:
     manager = kvpool.CacheManager(16, 4, explain=True)
     for tokens, name in enumerate(names, 1):
         manager.admit(name, range(tokens))
-        refused(lambda name=name: manager.admit(name, [1]), errors.DuplicateRequestError, ValueError, name)
+        twice = functools.partial(manager.admit, name, [1])
+        refused(twice, errors.DuplicateRequestError, ValueError, name)
     assert [manager.request(name).tokens for name in names] == list(range(1, len(names) + 1))
     manager.append(names, [5] * len(names))
     assert [manager.explain(name).request_id for name in names] == names
@@ -1053,8 +1055,8 @@ def test_errors_do_not_quote_a_long_id_whole(manager: kvpool.CacheManager) -> No
     check(lambda: manager.commit(LONG_ID, 5))
     check(lambda: manager.resume(LONG_ID))
     check(lambda: manager.append([LONG_ID, LONG_ID], [1, 2]))
-    check(lambda: kvpool.BlockHasher(LONG_ID))
-    check(lambda: kvpool.BlockPool(8, eviction=LONG_ID))
+    check(lambda: kvpool.BlockHasher(LONG_ID))  # type: ignore[arg-type]
+    check(lambda: kvpool.BlockPool(8, eviction=LONG_ID))  # type: ignore[arg-type]
     check(lambda: kvpool.transfer.TransferEngine(LONG_ID))
     # Up to 64 characters an id is quoted as it is.
     with pytest.raises(errors.UnknownRequestError, match='"' + "y" * 64 + '"'):

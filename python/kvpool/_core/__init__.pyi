@@ -17,7 +17,7 @@ Conventions of every class here:
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, type_check_only
+from typing import Any, Literal, Protocol, TypeAlias, type_check_only
 
 from typing_extensions import Buffer
 
@@ -89,6 +89,64 @@ Tokens: TypeAlias = _Ints
 BlockIds: TypeAlias = _Ints
 
 RequestId: TypeAlias = str | int
+
+# Names that are known when kvpool is built; tests/test_names.py compares them with the binary's.
+
+HashAlgorithm: TypeAlias = Literal[
+    "sha256", "blake3", "xxh3", "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor"
+]
+VerifyMode: TypeAlias = Literal["none", "fingerprint", "tokens"]
+Duplicates: TypeAlias = Literal["keep", "drop-on-release"]
+EvictionPolicy: TypeAlias = Literal[
+    "lru",
+    "last-accessed",
+    "fifo",
+    "lfu",
+    "lfu-da",
+    "sieve",
+    "s3-fifo",
+    "arc",
+    "2q",
+    "lrfu",
+    "gdsf",
+    "adaptive",
+]
+ExpiredAs: TypeAlias = Literal["normal", "demote"]
+TraceFormat: TypeAlias = Literal[
+    "mooncake", "mooncake-sessions", "bailian", "kv-cache-tester", "block-rows", "kv-events"
+]
+ReplayMode: TypeAlias = Literal["lookup", "engine"]
+SizingBlocks: TypeAlias = Literal["all", "full"]
+SizingForm: TypeAlias = Literal["pool", "stream"]
+ExportLanguage: TypeAlias = Literal["rust", "python"]
+
+BlockState: TypeAlias = Literal["null", "free", "cached-free", "active", "fenced"]
+RequestState: TypeAlias = Literal["running", "preempted", "swapped", "moving"]
+Fit: TypeAlias = Literal["ok", "later", "never"]
+MissReason: TypeAlias = Literal[
+    "never-seen",
+    "not-remembered",
+    "diverged",
+    "evicted",
+    "expired",
+    "end-of-life",
+    "tenant-ceiling",
+    "dropped-by-id",
+    "reset",
+    "other-epoch",
+    "other-salt",
+    "other-adapter",
+    "other-keys",
+    "being-computed",
+    "not-computed",
+    "collision",
+    "unreachable",
+    "behind",
+    "last-token",
+    "too-short",
+]
+JournalSubject: TypeAlias = Literal["pool", "manager", "vllm-pool"]
+DifferenceKind: TypeAlias = Literal["answer", "digest", "invariant", "other"]
 
 __version__: str
 debug_build: bool

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, final
 
-from kvpool._core import Tokens
+from kvpool._core import HashAlgorithm, Tokens, VerifyMode
 
 __all__ = [
     "BlockHasher",
@@ -15,7 +15,7 @@ __all__ = [
     "verify_modes",
 ]
 
-def hash_algorithms() -> list[str]:
+def hash_algorithms() -> list[HashAlgorithm]:
     """Names of the hash algorithms.
 
     A name stands for a hash function and an encoding, and never changes its meaning. ``xxh3`` and vLLM's
@@ -25,7 +25,7 @@ def hash_algorithms() -> list[str]:
     ['sha256', 'blake3', 'xxh3']
     """
 
-def verify_modes() -> list[str]:
+def verify_modes() -> list[VerifyMode]:
     """Names of the ways to verify hits, weakest first.
 
     ``none`` trusts the digest, ``fingerprint`` compares an independent 128-bit fingerprint of the whole
@@ -65,21 +65,21 @@ class BlockHasher:
 
     def __new__(
         cls,
-        algorithm: str = "sha256",
+        algorithm: HashAlgorithm = "sha256",
         block_size: int = 16,
         *,
-        verify: str = "none",
+        verify: VerifyMode = "none",
         key: bytes | None = None,
         seed: str | None = None,
     ) -> Self: ...
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> HashAlgorithm:
         """Name of the hash algorithm."""
     @property
     def block_size(self) -> int:
         """Tokens per block."""
     @property
-    def verify(self) -> str:
+    def verify(self) -> VerifyMode:
         """Name of the way in which hits are verified."""
     def cursor(self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0) -> HashCursor:
         """Returns a cursor: the hash chain of a sequence that may grow.
@@ -272,7 +272,9 @@ class HashChain:
     """
 
     @staticmethod
-    def from_digests(algorithm: str, block_size: int, digests: Sequence[bytes], *, epoch: int = 0) -> HashChain:
+    def from_digests(
+        algorithm: HashAlgorithm, block_size: int, digests: Sequence[bytes], *, epoch: int = 0
+    ) -> HashChain:
         """Makes a chain of digests that were computed elsewhere.
 
         It has neither tokens nor fingerprints: a pool that verifies hits refuses it. O(blocks).
@@ -288,7 +290,7 @@ class HashChain:
             HashingError: A digest has another length, or the block size is out of range.
         """
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> HashAlgorithm:
         """Name of the hash algorithm."""
     @property
     def block_size(self) -> int:
@@ -323,7 +325,7 @@ class ChainLink:
 
     @staticmethod
     def from_digest(
-        algorithm: str,
+        algorithm: HashAlgorithm,
         digest: bytes,
         tokens: Tokens,
         *,

@@ -4,7 +4,18 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import Literal, Self, final, overload
 
-from kvpool._core import BlockIds, RequestId, Tokens, _Array, _Ints
+from kvpool._core import (
+    BlockIds,
+    Duplicates,
+    EvictionPolicy,
+    Fit,
+    HashAlgorithm,
+    RequestId,
+    Tokens,
+    VerifyMode,
+    _Array,
+    _Ints,
+)
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.explain import ExplainConfig, Explanation
 from kvpool._core.hashing import ExtraKeys, HashCursor
@@ -83,12 +94,12 @@ class CacheManager:
         num_blocks: int,
         block_size: int = 16,
         *,
-        algorithm: str = "sha256",
-        verify: str = "none",
+        algorithm: HashAlgorithm = "sha256",
+        verify: VerifyMode = "none",
         key: bytes | None = None,
         seed: str | None = None,
-        duplicates: str = "keep",
-        eviction: str | _Policy = "lru",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         explain: ExplainConfig | bool | None = None,
@@ -286,7 +297,7 @@ class CacheManager:
             DuplicateRequestError: A request is named twice.
             ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
-    def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+    def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap out would find its blocks: ok, later or never.
 
         Changes nothing. O(blocks).
@@ -298,7 +309,7 @@ class CacheManager:
             DuplicateRequestError: A request is named twice.
             ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
-    def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+    def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
 
         Respects the watermark while other requests run. Changes nothing. O(blocks).

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Self, final
 
-from kvpool._core import BlockIds
+from kvpool._core import BlockIds, VerifyMode
 from kvpool._core.hashing import HashChain
 
 __all__ = [
@@ -196,7 +196,7 @@ class PrefixIndex:
     3
     """
 
-    def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: str = "none") -> Self: ...
+    def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: VerifyMode = "none") -> Self: ...
     def insert(self, block_id: int, chain: HashChain, position: int) -> bool:
         """Registers a block as one block of a chain, not yet computed; False means a hash collision.
 

@@ -3,7 +3,7 @@
 from os import PathLike
 from typing import ClassVar, Literal, Self, TypeAlias, TypedDict, final, overload, type_check_only
 
-from kvpool._core import BlockIds, _Array
+from kvpool._core import BlockIds, BlockState, Duplicates, EvictionPolicy, VerifyMode, _Array
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.hashing import ChainLink, HashChain
 from kvpool._core.journal import Journal, JournalStats
@@ -91,9 +91,9 @@ class BlockPool:
         num_blocks: int,
         block_size: int = 16,
         *,
-        verify: str = "none",
-        duplicates: str = "keep",
-        eviction: str | _Policy = "lru",
+        verify: VerifyMode = "none",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
@@ -444,7 +444,7 @@ class BlockPool:
         Raises:
             PolicyError: The policy is used no more; the cause says why.
         """
-    def state(self, block_id: int) -> Literal["null", "free", "cached-free", "active", "fenced"]:
+    def state(self, block_id: int) -> BlockState:
         """Returns where a block is in its life: null, free, cached-free, active or fenced.
 
         O(1).

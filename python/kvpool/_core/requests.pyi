@@ -1,8 +1,8 @@
 """What a manager answers: steps, admissions, requests, figures."""
 
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Self, final
 
-from kvpool._core import RequestId, Tokens
+from kvpool._core import RequestId, RequestState, Tokens
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges
@@ -178,7 +178,7 @@ class RequestInfo:
     """What the manager knows of a request."""
 
     @property
-    def state(self) -> Literal["running", "preempted", "swapped", "moving"]:
+    def state(self) -> RequestState:
         """Whether it holds blocks, and where: running, preempted, swapped or moving."""
     @property
     def tokens(self) -> int:
