@@ -84,7 +84,10 @@ class MissSpan:
         """The first token's position in the prompt, and the position after the last."""
     @property
     def reason(self) -> MissReason:
-        """The name of the reason: see docs/explain.md."""
+        """The name of the reason.
+
+        What each means: docs/explain.md.
+        """
     @property
     def token(self) -> int | None:
         """The first token that differs from what was seen before, or None."""
