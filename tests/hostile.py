@@ -169,6 +169,10 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "retain": (lambda w, s: w.manager.retain("a", s), (0, None, RETENTION)),
     "admit, retention": (lambda w, s: w.manager.admit("new", [1], retention=s), (0, None, RETENTION)),
     "ExtraKeys": (lambda _, s: kvpool.ExtraKeys(multimodal=s), ("image", 0, 4)),
+    "HashCursor.append, multimodal": (
+        lambda w, s: w.hasher.cursor().append([1], multimodal=s),
+        ("image", 0, 4),
+    ),
     "AdvisorConfig": (lambda _, s: kvpool.AdvisorConfig(policies=s), "lru"),
     "worth": (lambda w, s: w.curve.worth(8, s), 1.0),
     # Moved bytes.

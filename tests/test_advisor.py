@@ -21,12 +21,13 @@ from kvpool.sizing import References
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from kvpool._core import EvictionPolicy
     from kvpool._core.advisor import AdvicePoint
     from kvpool._core.hashing import HashChain
 
 #: All that a ghost cache can be kept of.
 POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
-DEFAULT_POLICIES = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive"]
+DEFAULT_POLICIES: list[EvictionPolicy] = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive"]
 #: Sizes of a curve, in eighths of the pool's.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
@@ -312,7 +313,7 @@ def test_what_is_no_setting_is_a_type_error() -> None:
         with pytest.raises(TypeError, match=r"advisor is a .*: must be an AdvisorConfig, a bool, or None"):
             BlockPool(8, advisor=wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="policies is a str: must be a sequence of names"):
-        AdvisorConfig(policies="lru")
+        AdvisorConfig(policies="lru")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         AdvisorConfig(policies=[1])  # type: ignore[list-item]
     with pytest.raises(InvalidArgumentError, match="tenant is -1"):

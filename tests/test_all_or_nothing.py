@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 import kvpool
 from kvpool import errors
 
+if TYPE_CHECKING:
+    from kvpool._core import HashAlgorithm, VerifyMode
 
-def chain(algorithm: str, verify: str = "none") -> kvpool.hashing.HashChain:
+
+def chain(algorithm: HashAlgorithm, verify: VerifyMode = "none") -> kvpool.hashing.HashChain:
     return kvpool.BlockHasher(algorithm, 2, verify=verify).cursor([1, 2, 3, 4]).chain()
 
 

@@ -281,6 +281,33 @@ def test_no_tokens_at_all(manager: kvpool.CacheManager) -> None:
         refused(call, errors.TokenTypeError, TypeError, "NoneType", on=manager)
 
 
+def test_only_tokens_raise_the_error_of_tokens(manager: kvpool.CacheManager, pool: kvpool.BlockPool) -> None:
+    """Beside tokens in the same call, and where nothing but a sequence is asked for."""
+    cursor = kvpool.BlockHasher(block_size=4).cursor([1])
+    sequences = kvpool.Sequences([8], kvpool.BlockHasher(block_size=4))
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: manager.append([None], [1]), "request id"),  # type: ignore[list-item]
+        (lambda: manager.admit("new", [1], out=[0]), "out is"),  # type: ignore[arg-type]
+        (lambda: manager.commit_batch(["run"], ["9"]), "count at position 0 is a str"),  # type: ignore[list-item]
+        (lambda: manager.commit_batch(["run"], 9), "counts are"),  # type: ignore[arg-type]
+        (lambda: pool.acquire(["2"]), "block id"),  # type: ignore[list-item]
+        (lambda: kvpool.TransferPlan([5]), "item 0 of transfers"),  # type: ignore[list-item]
+        (lambda: kvpool.TransferPlan([(5, (1, 1))]), "5 is no block of a tier"),  # type: ignore[list-item]
+        (lambda: kvpool.TransferPlan(5), "must be a sequence"),  # type: ignore[arg-type]
+        (lambda: kvpool.hashing.HashChain.from_digests("sha256", 4, ["a"]), "must be bytes"),  # type: ignore[list-item]
+        (lambda: kvpool.Sequences("ab", kvpool.BlockHasher()), "num_blocks"),  # type: ignore[arg-type]
+        (lambda: sequences.fit_swap(["a"], 0), "sequences"),  # type: ignore[list-item]
+        (lambda: manager.retain("run", [(0, 1)]), "retention"),  # type: ignore[list-item]
+        (lambda: cursor.append([1], multimodal=[(b"a", 1)]), "item 0 of multimodal"),  # type: ignore[list-item]
+        (lambda: cursor.append([1], multimodal=[(5, 1, 1)]), "identifier"),  # type: ignore[list-item]
+        (lambda: cursor.append([1], multimodal="items"), "multimodal is a str"),  # type: ignore[arg-type]
+    ]
+    for call, word in wrong:
+        refused(call, errors.ArgumentTypeError, TypeError, word, on=manager)
+    refused(lambda: cursor.append("x", multimodal=[(5, 1, 1)]), errors.TokenTypeError, TypeError, "tokens are")  # type: ignore[arg-type, list-item]
+    assert len(cursor) == 1
+
+
 @pytest.mark.parametrize("dtype", [">i4", ">u4", ">i8"])
 @pytest.mark.parametrize("values", [[1, 2, 3, 4], [2**24, 0, 1, 2**31 - 1]])
 def test_big_endian_tokens_are_refused_or_read_right(dtype: str, values: list[int]) -> None:
@@ -296,7 +323,7 @@ def test_big_endian_tokens_are_refused_or_read_right(dtype: str, values: list[in
 def test_big_endian_block_ids_are_refused_or_read_right(pool: kvpool.BlockPool, dtype: str) -> None:
     try:
         pool.acquire(np.array([2, 2], dtype=dtype))
-    except errors.TokenTypeError:
+    except errors.ArgumentTypeError:
         return
     assert pool.ref_count(2) == 4
 
@@ -352,9 +379,9 @@ WRONG_OUT: list[Any] = [
 @pytest.mark.parametrize("out", WRONG_OUT, ids=lambda out: f"{type(out).__name__} {out!r}"[:30])
 def test_out_of_a_wrong_type(pool: kvpool.BlockPool, manager: kvpool.CacheManager, out: Any) -> None:
     before = bytes(out) if isinstance(out, bytearray | np.ndarray) else None
-    refused(lambda: pool.allocate(2, out=out), errors.TokenTypeError, TypeError, "out", "int32", on=pool)
-    refused(lambda: manager.admit("new", [1], out=out), errors.TokenTypeError, TypeError, "out", on=manager)
-    refused(lambda: manager.block_ids("run", out=out), errors.TokenTypeError, TypeError, "out", on=manager)
+    refused(lambda: pool.allocate(2, out=out), errors.ArgumentTypeError, TypeError, "out", "int32", on=pool)
+    refused(lambda: manager.admit("new", [1], out=out), errors.ArgumentTypeError, TypeError, "out", on=manager)
+    refused(lambda: manager.block_ids("run", out=out), errors.ArgumentTypeError, TypeError, "out", on=manager)
     assert before is None or bytes(out) == before
 
 
@@ -379,14 +406,14 @@ def test_big_endian_out_is_refused_or_written_right(pool: kvpool.BlockPool, mana
     out = np.zeros(4, dtype=">i4")
     try:
         pool.allocate(2, out=out)
-    except errors.TokenTypeError:
+    except errors.ArgumentTypeError:
         pass
     else:
         assert out.tolist() == [5, 6, 0, 0]
     out = np.zeros(4, dtype=">i4")
     try:
         manager.block_ids("run", out=out)
-    except errors.TokenTypeError:
+    except errors.ArgumentTypeError:
         pass
     else:
         assert out.tolist() == [1, 2, 3, 0]
@@ -414,38 +441,51 @@ def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) ->
         lambda: step.release(name),
     ]
     for call in calls:
-        refused(call, errors.TokenTypeError, TypeError, "request id", type(name).__name__, on=manager)
+        refused(call, errors.ArgumentTypeError, TypeError, "request id", type(name).__name__, on=manager)
 
 
-@pytest.mark.parametrize("name", [2**63, -(2**63) - 1, 10**30])
-def test_request_ids_of_more_than_64_bits(manager: kvpool.CacheManager, name: int) -> None:
+@pytest.mark.parametrize("name", [2**64, -(2**63) - 1, 10**30, -(10**30)])
+def test_request_ids_out_of_range(manager: kvpool.CacheManager, name: int) -> None:
+    limits = "from -9223372036854775808 to 18446744073709551615"
     for call in (lambda: manager.admit(name, [1]), lambda: manager.release(name), lambda: manager.append([name], [1])):
-        refused(call, errors.InvalidArgumentError, ValueError, name, "64 bits", on=manager)
-    for largest in (2**63 - 1, -(2**63)):
-        manager.admit(largest, [1])
-        assert largest in manager
+        refused(call, errors.InvalidArgumentError, ValueError, name, limits, on=manager)
+
+
+def test_every_number_of_64_bits_is_a_request_of_its_own() -> None:
+    names = [0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 2**64 - 1]
+    manager = kvpool.CacheManager(16, 4, explain=True)
+    for tokens, name in enumerate(names, 1):
+        manager.admit(name, range(tokens))
+        twice = functools.partial(manager.admit, name, [1])
+        refused(twice, errors.DuplicateRequestError, ValueError, name)
+    assert [manager.request(name).tokens for name in names] == list(range(1, len(names) + 1))
+    manager.append(names, [5] * len(names))
+    assert [manager.explain(name).request_id for name in names] == names
+    for name in names:
+        manager.release(name)
+        assert name not in manager
 
 
 @pytest.mark.parametrize("names", ["ab", b"ab", None, 5], ids=str)
 def test_batches_of_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, names: Any) -> None:
     manager.admit(97, [1])
     manager.admit(98, [1])
-    refused(lambda: manager.append(names, [1, 2]), errors.TokenTypeError, TypeError, on=manager)
-    refused(lambda: manager.commit_batch(names, [1, 1]), errors.TokenTypeError, TypeError, on=manager)
+    refused(lambda: manager.append(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.commit_batch(names, [1, 1]), errors.ArgumentTypeError, TypeError, on=manager)
 
 
 def test_batches_of_request_ids_have_one_dimension(manager: kvpool.CacheManager) -> None:
     manager.admit(1, [1])
     manager.admit(2, [1])
     names = np.array([[1, 2]], dtype=np.int64)
-    refused(lambda: manager.append(names, [5, 6]), errors.TokenTypeError, TypeError, on=manager)
+    refused(lambda: manager.append(names, [5, 6]), errors.ArgumentTypeError, TypeError, on=manager)
 
 
 def test_big_endian_request_ids_are_refused_or_read_right(manager: kvpool.CacheManager) -> None:
     manager.admit(1, [1])
     try:
         manager.append(np.array([1], dtype=">i8"), [5])
-    except errors.TokenTypeError:
+    except errors.ArgumentTypeError:
         return
     assert manager.request(1).tokens == 2
 
@@ -576,19 +616,19 @@ def test_extra_keys_given_twice(manager: kvpool.CacheManager) -> None:
 @pytest.mark.parametrize(
     ("keys", "error", "words"),
     [
-        ({"salt": 5}, errors.TokenTypeError, ["salt", "int"]),
-        ({"tenant": 1.5}, errors.TokenTypeError, ["tenant", "float"]),
-        ({"user": ["a"]}, errors.TokenTypeError, ["user", "list"]),
-        ({"adapter": True}, errors.TokenTypeError, ["adapter", "bool"]),
+        ({"salt": 5}, errors.ArgumentTypeError, ["salt", "int"]),
+        ({"tenant": 1.5}, errors.ArgumentTypeError, ["tenant", "float"]),
+        ({"user": ["a"]}, errors.ArgumentTypeError, ["user", "list"]),
+        ({"adapter": True}, errors.ArgumentTypeError, ["adapter", "bool"]),
         ({"adapter_path": "/a"}, errors.InvalidArgumentError, ["adapter_path"]),
         ({"multimodal": [("a", -1, 1)]}, errors.InvalidArgumentError, ["offset", "-1"]),
         ({"multimodal": [("a", 1, -2)]}, errors.InvalidArgumentError, ["length", "-2"]),
-        ({"multimodal": [(3, 1, 2)]}, errors.TokenTypeError, ["identifier", "int"]),
+        ({"multimodal": [(3, 1, 2)]}, errors.ArgumentTypeError, ["identifier", "int"]),
     ],
     ids=str,
 )
 def test_extra_keys(keys: dict[str, Any], error: type[kvpool.KvpoolError], words: list[str]) -> None:
-    builtin = TypeError if error is errors.TokenTypeError else ValueError
+    builtin = TypeError if error is errors.ArgumentTypeError else ValueError
     refused(lambda: kvpool.ExtraKeys(**keys), error, builtin, *words)
 
 
@@ -644,7 +684,7 @@ def test_the_null_block(pool: kvpool.BlockPool) -> None:
 )
 def test_block_ids_of_a_wrong_type(pool: kvpool.BlockPool, ids: Any, word: str) -> None:
     for call in id_calls(pool, ids):
-        refused(call, errors.TokenTypeError, TypeError, word, "block id", on=pool)
+        refused(call, errors.ArgumentTypeError, TypeError, word, "block id", on=pool)
 
 
 @pytest.mark.parametrize("ids", [[1, 1], [2, 2, 2], [2, 1, 2, 2], [3], [4], [5], [1, 5], [5, 1]], ids=str)
@@ -994,7 +1034,7 @@ def test_an_out_without_dimensions(pool: kvpool.BlockPool, manager: kvpool.Cache
         ]
         for call, on in calls:
             once = functools.partial(call, out)
-            refused(once, errors.TokenTypeError, TypeError, "out is", "one-dimensional", on=on)
+            refused(once, errors.ArgumentTypeError, TypeError, "out is", "one-dimensional", on=on)
 
 
 LONG_ID = "x" * 10_000_000
@@ -1015,8 +1055,8 @@ def test_errors_do_not_quote_a_long_id_whole(manager: kvpool.CacheManager) -> No
     check(lambda: manager.commit(LONG_ID, 5))
     check(lambda: manager.resume(LONG_ID))
     check(lambda: manager.append([LONG_ID, LONG_ID], [1, 2]))
-    check(lambda: kvpool.BlockHasher(LONG_ID))
-    check(lambda: kvpool.BlockPool(8, eviction=LONG_ID))
+    check(lambda: kvpool.BlockHasher(LONG_ID))  # type: ignore[arg-type]
+    check(lambda: kvpool.BlockPool(8, eviction=LONG_ID))  # type: ignore[arg-type]
     check(lambda: kvpool.transfer.TransferEngine(LONG_ID))
     # Up to 64 characters an id is quoted as it is.
     with pytest.raises(errors.UnknownRequestError, match='"' + "y" * 64 + '"'):

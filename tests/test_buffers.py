@@ -260,7 +260,7 @@ def test_an_unaligned_out_is_refused_or_written_right() -> None:
     out = np.frombuffer(bytearray(b"\xff" * 17), dtype=np.int32, offset=1)
     try:
         pool.allocate(2, out=out)
-    except kvpool.errors.TokenTypeError:
+    except kvpool.errors.ArgumentTypeError:
         assert pool.num_available == 15
     else:
         assert out.tolist() == [1, 2, -1, -1]

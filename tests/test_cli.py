@@ -26,6 +26,8 @@ from tests.command import ENVIRONMENT, json_of, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvpool._core import HashAlgorithm
+
 pytestmark = pytest.mark.usefixtures("plain_output")
 
 SMALL = ["replay", "--limit", "40", "--capacity-blocks", "2000"]
@@ -400,7 +402,7 @@ def test_models_say_how_sliding_windows_are_counted(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
-def test_hash(capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
+def test_hash(capsys: pytest.CaptureFixture[str], algorithm: HashAlgorithm) -> None:
     extra = kvpool.ExtraKeys(salt="pepper")
     hasher = kvpool.BlockHasher(algorithm, 4, seed="1")
     digests = [digest.hex() for digest in hasher.hash_tokens(list(range(10)), extra)]

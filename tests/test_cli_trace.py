@@ -20,6 +20,8 @@ from tests.command import ENVIRONMENT, json_of, run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvpool._core import TraceFormat
+
 pytestmark = pytest.mark.usefixtures("plain_output")
 
 SESSIONS = """\
@@ -87,7 +89,7 @@ def test_every_format_is_covered_here() -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_reading(tmp_path: Path, name: str) -> None:
+def test_reading(tmp_path: Path, name: TraceFormat) -> None:
     text, requests, block_tokens, references = GOOD[name]
     trace = kvpool.traces.Trace.parse(text.encode())
     assert (trace.format, len(trace), trace.block_tokens) == (name, requests, block_tokens)
@@ -307,7 +309,7 @@ def test_files_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("to", ["mooncake", "mooncake-sessions", "bailian"])
-def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, to: str) -> None:
+def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, to: TraceFormat) -> None:
     path, out = written(tmp_path, name), tmp_path / "out.jsonl.gz"
     assert main(["trace", "convert", str(path), str(out), "--to", to]) == 0
     captured = capsys.readouterr()
@@ -438,7 +440,7 @@ def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("to", ["mooncake", "mooncake-sessions", "bailian"])
-def test_a_trace_is_written_in_pieces(to: str) -> None:
+def test_a_trace_is_written_in_pieces(to: TraceFormat) -> None:
     trace = kvpool.traces.Trace.generate(3000, seed=6)
 
     class File:

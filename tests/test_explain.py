@@ -203,8 +203,8 @@ def test_examples_of_the_docs_run_and_print_what_they_say() -> None:
 
 
 def test_the_docs_name_every_reason() -> None:
-    stub = Path(kvpool.__file__).with_name("_core").joinpath("explain.pyi").read_text(encoding="utf-8")
-    documented = re.search(r"One of ``never-seen``.*?\n\n|One of ``never-seen``.*?\"\"\"", stub, flags=re.DOTALL)
-    assert documented is not None
-    for reason in re.findall(r"``([a-z-]+)``", documented.group()):
+    stub = Path(kvpool.__file__).with_name("_core").joinpath("__init__.pyi").read_text(encoding="utf-8")
+    names = re.search(r"MissReason: TypeAlias = Literal\[(.*?)\]", stub, flags=re.DOTALL)
+    assert names is not None
+    for reason in re.findall(r'"([a-z-]+)"', names.group(1)):
         assert re.search(rf"^\|.*`{reason}`", DOCS, flags=re.MULTILINE), reason

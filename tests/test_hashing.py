@@ -24,6 +24,8 @@ import kvpool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvpool._core import HashAlgorithm, VerifyMode
+
 VECTORS = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 DOCUMENT: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 CASES = [(case, algorithm) for case in DOCUMENT["chains"] for algorithm in case["digests"]]
@@ -53,7 +55,7 @@ def vector_extra(extra: dict[str, Any]) -> kvpool.ExtraKeys:
     )
 
 
-def vector_hasher(case: dict[str, Any], algorithm: str, verify: str = "none") -> kvpool.BlockHasher:
+def vector_hasher(case: dict[str, Any], algorithm: HashAlgorithm, verify: VerifyMode = "none") -> kvpool.BlockHasher:
     key = bytes.fromhex(case["key"]) if "key" in case else None
     return kvpool.BlockHasher(algorithm, case["block_size"], verify=verify, key=key, seed=case.get("seed"))
 
@@ -67,7 +69,7 @@ def test_the_file_has_every_algorithm() -> None:
 
 
 @pytest.mark.parametrize(("case", "algorithm"), CASES, ids=lambda one: one if isinstance(one, str) else one["name"])
-def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: str) -> None:
+def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlgorithm) -> None:
     tokens, extra = vector_tokens(case["tokens"]), vector_extra(case["extra"])
     epoch = case["extra"].get("epoch", 0)
     hasher = vector_hasher(case, algorithm)
@@ -84,7 +86,8 @@ def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: str) ->
 @pytest.mark.parametrize("case", DOCUMENT["chains"], ids=lambda case: case["name"])
 def test_fingerprints_are_the_published_ones(case: dict[str, Any]) -> None:
     epoch = case["extra"].get("epoch", 0)
-    for algorithm, verify in itertools.product(case["digests"], ["fingerprint", "tokens"]):
+    verifying: list[VerifyMode] = ["fingerprint", "tokens"]
+    for algorithm, verify in itertools.product(case["digests"], verifying):
         cursor = vector_hasher(case, algorithm, verify).cursor(
             vector_tokens(case["tokens"]), vector_extra(case["extra"]), epoch=epoch
         )
@@ -96,7 +99,7 @@ def test_fingerprints_are_the_published_ones(case: dict[str, Any]) -> None:
 # --- vLLM's encodings, made here as vLLM makes them ---------------------------------------------------
 
 
-def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
+def vllm_hash(algorithm: HashAlgorithm) -> Callable[[Any], bytes]:
     def serialize(value: Any) -> bytes:
         if algorithm.endswith("cbor"):
             return cbor2.dumps(value, canonical=True)
@@ -107,7 +110,9 @@ def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
     return lambda value: xxhash.xxh3_128_digest(serialize(value))
 
 
-def vllm_chain(algorithm: str, seed: str, tokens: list[int], block_size: int, first: Any, later: Any) -> list[bytes]:
+def vllm_chain(
+    algorithm: HashAlgorithm, seed: str, tokens: list[int], block_size: int, first: Any, later: Any
+) -> list[bytes]:
     hash_of, parent, digests = vllm_hash(algorithm), vllm_hash(algorithm)(seed), []
     for start in range(0, len(tokens) // block_size * block_size, block_size):
         parent = hash_of((parent, tuple(tokens[start : start + block_size]), later if start else first))
@@ -127,7 +132,7 @@ EDGES = st.sampled_from([0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31,
     adapter=st.none() | st.text(max_size=8),
 )
 def test_vllm_digests_are_those_of_pickle_and_cbor(
-    algorithm: str, tokens: list[int], block_size: int, seed: str, salt: str | None, adapter: str | None
+    algorithm: HashAlgorithm, tokens: list[int], block_size: int, seed: str, salt: str | None, adapter: str | None
 ) -> None:
     # A string that was decoded is an object of its own: pickle memoizes by identity.
     lora = [] if adapter is None else [("lora", (adapter + ".").encode().decode()[:-1], None)]
@@ -138,7 +143,7 @@ def test_vllm_digests_are_those_of_pickle_and_cbor(
 
 
 @pytest.mark.parametrize("algorithm", VLLM[:2])
-def test_vllm_without_a_seed_starts_from_its_published_root(algorithm: str) -> None:
+def test_vllm_without_a_seed_starts_from_its_published_root(algorithm: HashAlgorithm) -> None:
     expected = vllm_chain(algorithm, "vllm-none-hash", list(range(8)), 4, None, None)
     assert kvpool.BlockHasher(algorithm, 4).hash_tokens(range(8)) == expected
     assert vllm_hash(algorithm)("vllm-none-hash").hex() == DOCUMENT["none_hash"][algorithm]
@@ -146,7 +151,7 @@ def test_vllm_without_a_seed_starts_from_its_published_root(algorithm: str) -> N
 
 @pytest.mark.parametrize("algorithm", VLLM)
 @pytest.mark.parametrize("field", ["tenant", "user"])
-def test_vllm_refuses_what_it_cannot_represent(algorithm: str, field: str) -> None:
+def test_vllm_refuses_what_it_cannot_represent(algorithm: HashAlgorithm, field: str) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed="0")
     with pytest.raises(kvpool.errors.HashingError, match=field):
         hasher.hash_tokens(range(4), extra_of({field: "x"}))
@@ -156,7 +161,7 @@ def test_vllm_refuses_what_it_cannot_represent(algorithm: str, field: str) -> No
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
-def test_a_token_that_completes_no_block_is_not_hashed(algorithm: str) -> None:
+def test_a_token_that_completes_no_block_is_not_hashed(algorithm: HashAlgorithm) -> None:
     cursor = kvpool.BlockHasher(algorithm, 4, seed=None if algorithm == "blake3" else "0").cursor([1, 2])
     for token in range(3, 41):
         done = cursor.append([token])
@@ -229,7 +234,7 @@ def extra_of(values: dict[str, str]) -> kvpool.ExtraKeys:
 
 
 @pytest.mark.parametrize("algorithm", NATIVE)
-def test_equal_strings_in_different_fields_give_different_digests(algorithm: str) -> None:
+def test_equal_strings_in_different_fields_give_different_digests(algorithm: HashAlgorithm) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4)
     digests = {tuple(hasher.hash_tokens(range(8)))}
     count = 1
@@ -245,7 +250,7 @@ def test_equal_strings_in_different_fields_give_different_digests(algorithm: str
 
 
 @pytest.mark.parametrize("algorithm", VLLM)
-def test_vllm_tells_its_fields_apart(algorithm: str) -> None:
+def test_vllm_tells_its_fields_apart(algorithm: HashAlgorithm) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed="0")
     extras = [
         None,
@@ -288,6 +293,58 @@ def test_items_reach_the_blocks_that_they_overlap_and_those_behind() -> None:
     assert [one == other for one, other in zip(plain, item, strict=True)] == [True, False, False]
 
 
+@st.composite
+def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
+    """Tokens of each turn, and the items that come with it: they begin at or behind the end of those before."""
+    tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
+    ends = [0, *itertools.accumulate(map(len, tokens))]
+    item = st.tuples(st.text("ab", max_size=2), st.integers(0, 20), st.integers(0, 6))
+    items = [draw(st.lists(item, max_size=3)) for _ in tokens]
+    return tokens, [[(name, at + end, long) for name, at, long in some] for some, end in zip(items, ends, strict=False)]
+
+
+@pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
+@given(conversation=turns())
+def test_a_conversation_hashed_in_turns_is_hashed_at_once(
+    algorithm: HashAlgorithm, conversation: tuple[list[list[int]], list[list[tuple[str, int, int]]]]
+) -> None:
+    tokens, items = conversation
+    seed = None if algorithm == "blake3" else "x"
+    hasher = kvpool.BlockHasher(algorithm, 4, verify="fingerprint", seed=seed)
+    cursor = hasher.cursor(tokens[0], kvpool.ExtraKeys(multimodal=items[0]))
+    completed = sum(cursor.append(one, multimodal=iter(some)) for one, some in zip(tokens[1:], items[1:], strict=True))
+    extra = kvpool.ExtraKeys(multimodal=[item for some in items for item in some])
+    once = hasher.cursor([token for one in tokens for token in one], extra)
+    assert completed == len(cursor.chain()) - len(tokens[0]) // 4
+    assert cursor.digests() == once.digests()
+    assert cursor.chain().fingerprints() == once.chain().fingerprints()
+    end = len(cursor)
+    cursor.truncate(0)
+    cursor.append([7] * 40)
+    ahead = [item for some in items for item in some if item[1] >= end]
+    assert cursor.digests() == hasher.hash_tokens([7] * 40, kvpool.ExtraKeys(multimodal=ahead))
+
+
+def test_items_of_a_turn_that_begin_too_early() -> None:
+    cursor = kvpool.BlockHasher(block_size=4).cursor(range(6))
+    before = cursor.digests()
+    for items, message in (
+        ([("image", 5, 1)], "multimodal item 0 begins at token 5, must begin at or behind token 6"),
+        ([("image", 6, 1), ("image", 0, 8)], "multimodal item 1 begins at token 0"),
+        ([("image", 6, 2**63)], "multimodal item 0 ends at"),
+    ):
+        with pytest.raises(kvpool.errors.HashingError, match=message):
+            cursor.append([6, 7], multimodal=items)
+        assert (len(cursor), cursor.digests(), cursor.hashed_blocks) == (6, before, 1)
+    assert cursor.append([6, 7], multimodal=[("image", 6, 1)]) == 1
+    assert cursor.digests()[1] != kvpool.BlockHasher(block_size=4).hash_tokens(range(8))[1]
+    fork = cursor.copy()
+    cursor.truncate(7)  # the item stays
+    fork.truncate(6)  # it goes
+    assert cursor.append([7]) == fork.append([6, 7]) == 1
+    assert cursor.digests() != fork.digests() == kvpool.BlockHasher(block_size=4).hash_tokens(range(8))
+
+
 # --- Processes, chains ----------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -312,7 +369,7 @@ def test_digests_are_equal_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
-def test_a_chain_of_digests_is_the_chain(algorithm: str) -> None:
+def test_a_chain_of_digests_is_the_chain(algorithm: HashAlgorithm) -> None:
     hasher = kvpool.BlockHasher(algorithm, 4, seed=None if algorithm == "blake3" else "0")
     chain = hasher.cursor(range(13), epoch=5).chain()
     made = kvpool.hashing.HashChain.from_digests(algorithm, 4, chain.digests(), epoch=5)
@@ -360,7 +417,7 @@ def test_a_pool_that_verifies_refuses_chains_without_fingerprints() -> None:
 
 
 @pytest.mark.parametrize("algorithm", NATIVE)
-def test_links_from_digests(algorithm: str) -> None:
+def test_links_from_digests(algorithm: HashAlgorithm) -> None:
     hasher = kvpool.BlockHasher(algorithm, 2)
     extra = kvpool.ExtraKeys(salt="s", multimodal=[("image", 3, 2)])
     parent, links = None, []

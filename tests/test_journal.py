@@ -27,6 +27,8 @@ from kvpool.testing import observe_manager, observe_pool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvpool._core import EvictionPolicy, ReplayMode, VerifyMode
+
 MAGIC = b"KVPJRN01"
 HEAD = 12  # length and checksum of a frame
 
@@ -164,7 +166,7 @@ def test_a_pool_replays_bit_by_bit(calls: list[Call], every: int) -> None:
 
 
 @pytest.mark.parametrize("policy", kvpool.policies.eviction_policies())
-def test_every_policy_replays(policy: str) -> None:
+def test_every_policy_replays(policy: EvictionPolicy) -> None:
     shuffled = random.Random(policy)
     manager = kvpool.CacheManager(40, 4, eviction=policy, journal=ring(8))
     for number in range(300):
@@ -178,7 +180,7 @@ def test_every_policy_replays(policy: str) -> None:
 
 
 @pytest.mark.parametrize("verify", kvpool.hashing.verify_modes())
-def test_settings_come_back_from_the_header(verify: str) -> None:
+def test_settings_come_back_from_the_header(verify: VerifyMode) -> None:
     retention = kvpool.RetentionConfig(pin_budget=3, tenants=[kvpool.TenantLimits(1, floor=2, ceiling=9)])
     manager = kvpool.CacheManager(
         20, 4, verify=verify, watermark=0.1, host_blocks=8, retention=retention, advisor=True, journal=ring(1)
@@ -637,7 +639,7 @@ def test_the_example_of_the_docs_runs() -> None:
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
-def test_the_replay_of_a_trace_records(tmp_path: Path, mode: str) -> None:
+def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None:
     trace = kvpool.traces.Trace.generate(60, seed=3)
     path = tmp_path / "run.kvj"
     without = kvpool.traces.Replay(trace, mode=mode, capacity_blocks=2000)

@@ -20,12 +20,15 @@ from kvpool._core.vllm import VllmPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kvpool._core import HashAlgorithm, VerifyMode
+
     Run = Callable[[str, random.Random], object]
 
 #: Ids that a literal has to escape, and that tell each other apart by what follows an escape.
 IDS: list[int | str] = [
     0,
     -(2**63),
+    2**64 - 1,
     "0",
     "\x00",
     "\x001",
@@ -131,8 +134,10 @@ class Manager:
     """A manager, and calls of it."""
 
     def __init__(self, r: random.Random) -> None:
-        algorithm = r.choice(["sha256", "blake3", "vllm-sha256", "xxh3"])
-        verify = r.choice(["fingerprint", "tokens"] if algorithm == "xxh3" else ["none", "fingerprint", "tokens"])
+        algorithms: list[HashAlgorithm] = ["sha256", "blake3", "vllm-sha256", "xxh3"]
+        algorithm = r.choice(algorithms)
+        modes: list[VerifyMode] = ["none", "fingerprint", "tokens"]
+        verify = r.choice(modes[1:] if algorithm == "xxh3" else modes)
         limits = kvpool.TenantLimits(1, floor=1, ceiling=4)
         self.pool = kvpool.CacheManager(
             r.choice([12, 30]),
@@ -245,7 +250,9 @@ class Pool:
     """A pool, and calls of it."""
 
     def __init__(self, r: random.Random) -> None:
-        self.algorithm, self.verify = r.choice([("sha256", "none"), ("vllm-sha256", "fingerprint"), ("xxh3", "tokens")])
+        kinds: list[tuple[HashAlgorithm, VerifyMode]]
+        kinds = [("sha256", "none"), ("vllm-sha256", "fingerprint"), ("xxh3", "tokens")]
+        self.algorithm, self.verify = r.choice(kinds)
         self.pool = kvpool.BlockPool(
             r.choice([12, 30]),
             r.choice([1, 2, 3]),
@@ -580,4 +587,4 @@ def test_export_of_a_language_that_is_none() -> None:
     image = long(10)
     assert "fn " in kvpool.journal.export_journal(image, "rust")
     with pytest.raises(kvpool.errors.InvalidArgumentError, match='language is "cobol": must be one of rust, python'):
-        kvpool.journal.export_journal(image, "cobol")
+        kvpool.journal.export_journal(image, "cobol")  # type: ignore[call-overload]

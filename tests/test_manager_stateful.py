@@ -24,6 +24,8 @@ from kvpool.testing import Content, ReferenceManager, ReferencePool, ReferenceRe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvpool._core import Duplicates, HashAlgorithm, VerifyMode
+
 BLOCK_SIZE = 2
 LARGEST = 16
 #: A number and its text are two requests.
@@ -195,9 +197,9 @@ class ManagerMachine(RuleBasedStateMachine):
         self,
         num_blocks: int,
         watermark: float,
-        verify: str,
-        duplicates: str,
-        algorithm: str,
+        verify: VerifyMode,
+        duplicates: Duplicates,
+        algorithm: HashAlgorithm,
         host_blocks: int,
         advisor: bool,
     ) -> None:

@@ -20,6 +20,8 @@ from kvpool.testing import Content, ReferencePool, observe_pool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvpool._core import Duplicates, EvictionPolicy, VerifyMode
+
 BLOCK_SIZE = 2
 LARGEST = 14
 SALTS = st.sampled_from(["", "", "", "s"])
@@ -50,7 +52,13 @@ class PoolMachine(RuleBasedStateMachine):
         advisor=st.booleans(),
     )
     def start(
-        self, num_blocks: int, verify: str, duplicates: str, eviction: str, retention: bool, advisor: bool
+        self,
+        num_blocks: int,
+        verify: VerifyMode,
+        duplicates: Duplicates,
+        eviction: EvictionPolicy,
+        retention: bool,
+        advisor: bool,
     ) -> None:
         retention = retention and eviction != "last-accessed"
         #: Whether the model knows the order of eviction.

@@ -15,6 +15,8 @@ import kvpool
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvpool._core import ReplayMode
+
 
 def line(ids: list[int], tokens: int | None = None, *, at: float = 0, output: int = 1, block: int = 4) -> str:
     length = len(ids) * block if tokens is None else tokens
@@ -420,7 +422,7 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
-def test_an_advance_can_be_interrupted(mode: str) -> None:
+def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
     """A signal's handler runs while the replay is under way; what was replayed stays, and it goes on from there."""
     made = kvpool.traces.Trace.generate(2000, block_tokens=16)
     whole = kvpool.traces.Replay(made, mode=mode, block_size=16)

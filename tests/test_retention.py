@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import strategies as st
@@ -17,6 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import kvpool
 from kvpool import CacheManager, HintReport, Retention, RetentionConfig, TenantLimits
+
+if TYPE_CHECKING:
+    from kvpool._core import EvictionPolicy
 
 DEMOTED, NORMAL, HIGHEST, PINNED = -1, 35, 100, 101
 HASHER = kvpool.BlockHasher(block_size=1)
@@ -213,7 +216,7 @@ class HintsMachine(RuleBasedStateMachine):
     """
 
     @initialize(usable=st.integers(4, 10), eviction=st.sampled_from(kvpool.policies.eviction_policies()))
-    def start(self, usable: int, eviction: str) -> None:
+    def start(self, usable: int, eviction: EvictionPolicy) -> None:
         tenants = [TenantLimits(1, floor=1, ceiling=3), TenantLimits(2, floor=1)]
         retention = RetentionConfig(pin_budget=2, tenants=tenants)
         if eviction == "last-accessed":

@@ -18,6 +18,8 @@ from kvpool.sizing import DEFAULT_POLICIES, POLICIES, References, Size, check_si
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvpool._core import EvictionPolicy, SizingBlocks, SizingForm
+
 B = 4
 
 
@@ -40,7 +42,7 @@ def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
     return kvpool.traces.Trace.parse("\n".join(lines).encode(), block_tokens=B)
 
 
-def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: str) -> int:
+def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> int:
     """Hits of LRU, least recently used first in a list."""
     cached: list[int] = []
     hits = 0
@@ -59,7 +61,7 @@ def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: str) -> int:
 
 @given(workloads(), st.integers(1, 14), st.sampled_from(["pool", "stream"]))
 @settings(max_examples=300, deadline=None)
-def test_lru_is_the_model_in_both_forms(prompts: list[tuple[int, ...]], capacity: int, form: str) -> None:
+def test_lru_is_the_model_in_both_forms(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> None:
     references = References(trace_of(prompts))
     assert references.run("lru", capacity, form=form).block_hits == lru_of(prompts, capacity, form)
 
@@ -142,7 +144,9 @@ def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal
 
 @given(workloads(), st.sampled_from(["all", "full"]), st.sampled_from([None, 100]))
 @settings(max_examples=100, deadline=None)
-def test_a_sample_of_everything_is_exact(prompts: list[tuple[int, ...]], blocks: str, most: int | None) -> None:
+def test_a_sample_of_everything_is_exact(
+    prompts: list[tuple[int, ...]], blocks: SizingBlocks, most: int | None
+) -> None:
     trace = trace_of(prompts)
     sampled, exact = sampled_lru(trace, max_blocks=most, blocks=blocks), References(trace, blocks=blocks).lru()
     assert (sampled.sample_rate, exact.sample_rate) == (1.0, 1.0)
@@ -383,7 +387,7 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *arguments: Any, **named: Any) -> None:
             self._inner = references(*arguments, **named)
 
-        def run(self, policy: str, blocks: int, *, form: str) -> Any:
+        def run(self, policy: EvictionPolicy, blocks: int, *, form: SizingForm) -> Any:
             ran.append((policy, blocks))
             return self._inner.run(policy, blocks, form=form)
 

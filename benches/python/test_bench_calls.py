@@ -15,6 +15,8 @@ import kvpool
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
+    from kvpool._core import HashAlgorithm
+
 BATCH = 256
 PROMPT = 32_768
 
@@ -39,7 +41,7 @@ def test_decode_append_256(benchmark: BenchmarkFixture, ids: str, commit: bool) 
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3", "vllm-sha256"])
-def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: str) -> None:
+def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
     """Hash, look up, allocate, register: tokens never seen, in an empty pool whose memory has been touched before."""
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
     for number in range(31):
@@ -64,7 +66,7 @@ def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
-def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: str) -> None:
+def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
     """The same prompt again: hash, look up, acquire, and give it back."""
     manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
     tokens = np.arange(PROMPT, dtype=np.int32)
@@ -109,7 +111,7 @@ def test_stats(benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(manager.stats, rounds=5000, warmup_rounds=100)
 
 
-def sampled(algorithm: str = "sha256") -> kvpool.CacheManager:
+def sampled(algorithm: HashAlgorithm = "sha256") -> kvpool.CacheManager:
     """A manager with one computed prompt whose tail is partial, so that every sample copies it."""
     manager = kvpool.CacheManager(num_blocks=1 << 14, algorithm=algorithm)
     manager.admit(0, np.arange(PROMPT - 8, dtype=np.int32))

@@ -19,7 +19,11 @@ class TokenError(KvpoolError, ValueError):
 
 
 class TokenTypeError(KvpoolError, TypeError):
-    """Tokens, counts, block ids or another sequence of a type or dtype that kvpool does not take."""
+    """Tokens of a type or dtype that kvpool does not take."""
+
+
+class ArgumentTypeError(KvpoolError, TypeError):
+    """Ids, counts, extra keys, an ``out`` buffer or another sequence of a type or dtype that kvpool does not take."""
 
 
 class TooLargeError(KvpoolError, MemoryError):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import kvpool
 from tests.properties.support import B, cache, chain_of, interleavings, recount
+
+if TYPE_CHECKING:
+    from kvpool._core import EvictionPolicy
 
 
 def test_property_05_a_matched_block_is_never_handed_out() -> None:
@@ -73,7 +78,7 @@ def test_property_05_an_admission_does_not_evict_its_own_hit() -> None:
 
 
 @pytest.mark.parametrize("eviction", kvpool.policies.eviction_policies())
-def test_property_05_what_an_admission_found_is_held_before_the_rest_is_allocated(eviction: str) -> None:
+def test_property_05_what_an_admission_found_is_held_before_the_rest_is_allocated(eviction: EvictionPolicy) -> None:
     """vllm#10507: the hit is the oldest of the cache, and the next victim of the allocation behind it."""
     manager = kvpool.CacheManager(6, B, eviction=eviction)
     for name, prompt in (("a", [1, 1, 2, 2]), ("c", [7, 7, 8, 8])):

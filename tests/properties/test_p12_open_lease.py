@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
 import kvpool
 from tests.properties.support import B, cache, chain_of, fill
+
+if TYPE_CHECKING:
+    from kvpool._core import EvictionPolicy
 
 LEASES = ["held", "fence", "source of a copy", "source of a swap", "destination of a swap"]
 PROMPT = [1, 2, 3, 4]
@@ -15,7 +19,7 @@ PROMPT = [1, 2, 3, 4]
 
 @pytest.mark.parametrize("lease", LEASES)
 @pytest.mark.parametrize("eviction", kvpool.policies.eviction_policies())
-def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: str, lease: str) -> None:
+def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: EvictionPolicy, lease: str) -> None:
     """trtllm#12542, sglang#31427: a block was evicted while it was copied, or could not be hit meanwhile."""
     tiers = kvpool.TieredPool([9, 9], B, eviction=eviction)
     device, host = tiers.pools
@@ -60,7 +64,7 @@ def test_property_12_a_leased_block_is_nobodys_victim_and_can_be_hit(eviction: s
 
 
 @pytest.mark.parametrize("eviction", [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"])
-def test_property_12_a_request_that_runs_keeps_its_blocks_whatever_its_hints(eviction: str) -> None:
+def test_property_12_a_request_that_runs_keeps_its_blocks_whatever_its_hints(eviction: EvictionPolicy) -> None:
     """trtllm#12542: a hint that a prompt will not be used again does not end its use now."""
     manager = kvpool.CacheManager(9, B, eviction=eviction, retention=True)
     manager.admit("a", PROMPT)

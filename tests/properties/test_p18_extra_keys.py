@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 import kvpool
 from tests.properties.support import B
 
+if TYPE_CHECKING:
+    from kvpool._core import HashAlgorithm
+
 
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3", "xxh3"])
-def test_property_18_equal_strings_in_different_fields_never_share(algorithm: str) -> None:
+def test_property_18_equal_strings_in_different_fields_never_share(algorithm: HashAlgorithm) -> None:
     """vllm#44701, vllm#30931, vllm#3264: a salt equal to an adapter's name gave the other tenant's blocks."""
     extras: list[kvpool.ExtraKeys | None] = [
         None,

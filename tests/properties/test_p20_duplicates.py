@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
 import kvpool
 from tests.properties.support import B, chain_of, fill
 
+if TYPE_CHECKING:
+    from kvpool._core import Duplicates
+
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("how", ["drop_cached", "allocate"])
 @pytest.mark.parametrize("duplicates", ["keep", "drop-on-release"])
-def test_property_20_duplicates_leave_in_any_order(order: tuple[int, ...], how: str, duplicates: str) -> None:
+def test_property_20_duplicates_leave_in_any_order(order: tuple[int, ...], how: str, duplicates: Duplicates) -> None:
     """kvcached#401, nano#219: evicting one duplicate made the others unreachable, or left a dangling entry."""
     pool = kvpool.BlockPool(5, B, duplicates=duplicates)
     copies = [fill(pool, [1, 1])[0] for _ in range(3)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
 from tests.properties.support import B, chain_of, fill, recount
+
+if TYPE_CHECKING:
+    from kvpool._core import EvictionPolicy
 
 
 @given(script=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=25), n=st.integers(0, 9))
@@ -42,7 +47,7 @@ WITH_HINTS = [name for name in kvpool.policies.eviction_policies() if name != "l
 @pytest.mark.parametrize("budget", [0, 1, 4, 8])
 @pytest.mark.parametrize("floor", [0, 2])
 def test_property_23_hints_forbid_no_allocation_and_stay_within_their_budget(
-    eviction: str, budget: int, floor: int
+    eviction: EvictionPolicy, budget: int, floor: int
 ) -> None:
     """vllm#55461, mooncake#2286: pinned blocks were counted as evictable and never evicted."""
     limits = [kvpool.TenantLimits(5, floor=min(floor, 8 - budget))]
@@ -67,7 +72,7 @@ def test_property_23_hints_forbid_no_allocation_and_stay_within_their_budget(
 
 @pytest.mark.parametrize("eviction", WITH_HINTS)
 @pytest.mark.parametrize("idle", [False, True])
-def test_property_23_what_has_expired_has_no_effect(eviction: str, idle: bool) -> None:
+def test_property_23_what_has_expired_has_no_effect(eviction: EvictionPolicy, idle: bool) -> None:
     """mooncake#3028: retention that had run out still counted, and its budget was gone."""
     made = []
     for ttl in (10.0, None):

@@ -8,15 +8,16 @@ Conventions of every class here:
 - **Block ids** are ints, given in the same forms. Block 0 is the null block: never handed out, never
   accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
   caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
-- **Request ids** are a str, or an int of 64 bits. ``1`` and ``"1"`` are two requests.
+- **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two requests.
 - **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
-- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing.
+- **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. What has a type that is not
+  taken, and is no tokens, raises ``ArgumentTypeError``.
 - **Threads**: objects may be shared. Each call is atomic; long ones let go of the interpreter.
 - **Costs** are per call unless it says otherwise, and never depend on the size of the pool unless it says so.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, type_check_only
+from typing import Any, Literal, Protocol, TypeAlias, type_check_only
 
 from typing_extensions import Buffer
 
@@ -88,6 +89,64 @@ Tokens: TypeAlias = _Ints
 BlockIds: TypeAlias = _Ints
 
 RequestId: TypeAlias = str | int
+
+# Names that are known when kvpool is built; tests/test_names.py compares them with the binary's.
+
+HashAlgorithm: TypeAlias = Literal[
+    "sha256", "blake3", "xxh3", "vllm-sha256", "vllm-sha256-cbor", "vllm-xxhash", "vllm-xxhash-cbor"
+]
+VerifyMode: TypeAlias = Literal["none", "fingerprint", "tokens"]
+Duplicates: TypeAlias = Literal["keep", "drop-on-release"]
+EvictionPolicy: TypeAlias = Literal[
+    "lru",
+    "last-accessed",
+    "fifo",
+    "lfu",
+    "lfu-da",
+    "sieve",
+    "s3-fifo",
+    "arc",
+    "2q",
+    "lrfu",
+    "gdsf",
+    "adaptive",
+]
+ExpiredAs: TypeAlias = Literal["normal", "demote"]
+TraceFormat: TypeAlias = Literal[
+    "mooncake", "mooncake-sessions", "bailian", "kv-cache-tester", "block-rows", "kv-events"
+]
+ReplayMode: TypeAlias = Literal["lookup", "engine"]
+SizingBlocks: TypeAlias = Literal["all", "full"]
+SizingForm: TypeAlias = Literal["pool", "stream"]
+ExportLanguage: TypeAlias = Literal["rust", "python"]
+
+BlockState: TypeAlias = Literal["null", "free", "cached-free", "active", "fenced"]
+RequestState: TypeAlias = Literal["running", "preempted", "swapped", "moving"]
+Fit: TypeAlias = Literal["ok", "later", "never"]
+MissReason: TypeAlias = Literal[
+    "never-seen",
+    "not-remembered",
+    "diverged",
+    "evicted",
+    "expired",
+    "end-of-life",
+    "tenant-ceiling",
+    "dropped-by-id",
+    "reset",
+    "other-epoch",
+    "other-salt",
+    "other-adapter",
+    "other-keys",
+    "being-computed",
+    "not-computed",
+    "collision",
+    "unreachable",
+    "behind",
+    "last-token",
+    "too-short",
+]
+JournalSubject: TypeAlias = Literal["pool", "manager", "vllm-pool"]
+DifferenceKind: TypeAlias = Literal["answer", "digest", "invariant", "other"]
 
 __version__: str
 debug_build: bool

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar, Self, TypedDict, final, type_check_only
 
+from kvpool._core import EvictionPolicy
+
 __all__ = [
     "AdvisorConfig",
 ]
@@ -21,7 +23,7 @@ class PolicyAdvice(TypedDict):
     ``references`` are those of the window since its ghost cache was empty: after a resize it is filled anew.
     """
 
-    name: str
+    name: EvictionPolicy
     block_hit_rate: float
     references: int
 
@@ -93,7 +95,7 @@ class AdvisorConfig:
         *,
         max_sampled_blocks: int = 16384,
         sample_every: int = 1,
-        policies: Iterable[str] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive"),
+        policies: Iterable[EvictionPolicy] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive"),
         max_tenants: int = 8,
         window: int | None = None,
         seed: int = 0,
@@ -105,7 +107,7 @@ class AdvisorConfig:
     def sample_every(self) -> int:
         """Samples at most one block in so many."""
     @property
-    def policies(self) -> list[str]:
+    def policies(self) -> list[EvictionPolicy]:
         """Names of the policies that a ghost cache of the pool's size is kept of."""
     @property
     def max_tenants(self) -> int:

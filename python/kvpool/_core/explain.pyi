@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self, final
 
-from kvpool._core import RequestId
+from kvpool._core import MissReason, RequestId
 
 __all__ = [
     "ExplainConfig",
@@ -83,13 +83,10 @@ class MissSpan:
     def tokens(self) -> tuple[int, int]:
         """The first token's position in the prompt, and the position after the last."""
     @property
-    def reason(self) -> str:
+    def reason(self) -> MissReason:
         """The name of the reason.
 
-        One of ``never-seen``, ``not-remembered``, ``diverged``, ``evicted``, ``expired``, ``end-of-life``,
-        ``tenant-ceiling``, ``dropped-by-id``, ``reset``, ``other-epoch``, ``other-salt``, ``other-adapter``,
-        ``other-keys``, ``being-computed``, ``not-computed``, ``collision``, ``unreachable``, ``behind``,
-        ``last-token`` and ``too-short``.
+        What each means: docs/explain.md.
         """
     @property
     def token(self) -> int | None:

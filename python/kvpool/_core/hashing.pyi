@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, final
 
-from kvpool._core import Tokens
+from kvpool._core import HashAlgorithm, Tokens, VerifyMode
 
 __all__ = [
     "BlockHasher",
@@ -15,7 +15,7 @@ __all__ = [
     "verify_modes",
 ]
 
-def hash_algorithms() -> list[str]:
+def hash_algorithms() -> list[HashAlgorithm]:
     """Names of the hash algorithms.
 
     A name stands for a hash function and an encoding, and never changes its meaning. ``xxh3`` and vLLM's
@@ -25,7 +25,7 @@ def hash_algorithms() -> list[str]:
     ['sha256', 'blake3', 'xxh3']
     """
 
-def verify_modes() -> list[str]:
+def verify_modes() -> list[VerifyMode]:
     """Names of the ways to verify hits, weakest first.
 
     ``none`` trusts the digest, ``fingerprint`` compares an independent 128-bit fingerprint of the whole
@@ -65,21 +65,21 @@ class BlockHasher:
 
     def __new__(
         cls,
-        algorithm: str = "sha256",
+        algorithm: HashAlgorithm = "sha256",
         block_size: int = 16,
         *,
-        verify: str = "none",
+        verify: VerifyMode = "none",
         key: bytes | None = None,
         seed: str | None = None,
     ) -> Self: ...
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> HashAlgorithm:
         """Name of the hash algorithm."""
     @property
     def block_size(self) -> int:
         """Tokens per block."""
     @property
-    def verify(self) -> str:
+    def verify(self) -> VerifyMode:
         """Name of the way in which hits are verified."""
     def cursor(self, tokens: Tokens | None = None, extra: ExtraKeys | None = None, *, epoch: int = 0) -> HashCursor:
         """Returns a cursor: the hash chain of a sequence that may grow.
@@ -147,7 +147,7 @@ class ExtraKeys:
 
     Raises:
         InvalidArgumentError: ``adapter_path`` without ``adapter``; a negative position or number.
-        TokenTypeError: A key is neither a str nor bytes.
+        ArgumentTypeError: A key is neither a str nor bytes.
 
     >>> kvpool.ExtraKeys(salt="s") == kvpool.ExtraKeys(salt=b"s")
     True
@@ -186,17 +186,28 @@ class HashCursor:
     (6, 1)
     """
 
-    def append(self, tokens: Tokens) -> int:
-        """Appends tokens and returns how many blocks they completed.
+    def append(self, tokens: Tokens, *, multimodal: Iterable[tuple[str | bytes, int, int]] | None = None) -> int:
+        """Appends tokens, those of a turn with its items, and returns how many blocks they completed.
 
-        O(tokens); hashes completed blocks only.
+        O(tokens); hashes completed blocks only. A cursor built in turns is the one built at once.
+
+        Args:
+            tokens: The tokens of the turn.
+            multimodal: Items that the turn brings, as those of ``ExtraKeys``: positions are counted from the start of
+                the sequence. None begins before the end of the tokens so far.
 
         Raises:
+            HashingError: An item begins before the end of the tokens so far, or cannot be represented.
+            InvalidArgumentError: A negative position or number.
+            ArgumentTypeError: The items are no sequence of tuples.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first tokens; a block that becomes partial loses its hash.
+
+        A multimodal item goes with its first token: to have it again, append it again with its tokens. One that begins
+        before the cut stays whole, and so does one that was given ahead of its tokens, of which none was there.
 
         O(tokens dropped). Hashes nothing.
 
@@ -261,7 +272,9 @@ class HashChain:
     """
 
     @staticmethod
-    def from_digests(algorithm: str, block_size: int, digests: Sequence[bytes], *, epoch: int = 0) -> HashChain:
+    def from_digests(
+        algorithm: HashAlgorithm, block_size: int, digests: Sequence[bytes], *, epoch: int = 0
+    ) -> HashChain:
         """Makes a chain of digests that were computed elsewhere.
 
         It has neither tokens nor fingerprints: a pool that verifies hits refuses it. O(blocks).
@@ -277,7 +290,7 @@ class HashChain:
             HashingError: A digest has another length, or the block size is out of range.
         """
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> HashAlgorithm:
         """Name of the hash algorithm."""
     @property
     def block_size(self) -> int:
@@ -312,7 +325,7 @@ class ChainLink:
 
     @staticmethod
     def from_digest(
-        algorithm: str,
+        algorithm: HashAlgorithm,
         digest: bytes,
         tokens: Tokens,
         *,

@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, final, overload
 
+from kvpool._core import DifferenceKind, ExportLanguage, JournalSubject
+
 __all__ = [
     "Journal",
     "JournalDifference",
@@ -92,7 +94,7 @@ class JournalInfo:
     """What is in a journal, without running it."""
 
     @property
-    def subject(self) -> str:
+    def subject(self) -> JournalSubject:
         """What was recorded: pool, manager or vllm-pool."""
     @property
     def version(self) -> str:
@@ -158,7 +160,7 @@ class JournalDifference:
     """Where a replay and its journal differ first."""
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> DifferenceKind:
         """What differs: answer, digest or invariant."""
     @property
     def operation(self) -> int:
@@ -294,7 +296,7 @@ def shrink_journal(
 
 @overload
 def export_journal(
-    journal: bytes | str | PathLike[str], language: str, *, limit: int = 10_000, write: None = None
+    journal: bytes | str | PathLike[str], language: ExportLanguage, *, limit: int = 10_000, write: None = None
 ) -> str:
     """Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
 
@@ -323,5 +325,9 @@ def export_journal(
 
 @overload
 def export_journal(
-    journal: bytes | str | PathLike[str], language: str, *, limit: int = 10_000, write: Callable[[str], object]
+    journal: bytes | str | PathLike[str],
+    language: ExportLanguage,
+    *,
+    limit: int = 10_000,
+    write: Callable[[str], object],
 ) -> None: ...

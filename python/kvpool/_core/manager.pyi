@@ -4,7 +4,18 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import Literal, Self, final, overload
 
-from kvpool._core import BlockIds, RequestId, Tokens, _Array, _Ints
+from kvpool._core import (
+    BlockIds,
+    Duplicates,
+    EvictionPolicy,
+    Fit,
+    HashAlgorithm,
+    RequestId,
+    Tokens,
+    VerifyMode,
+    _Array,
+    _Ints,
+)
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.explain import ExplainConfig, Explanation
 from kvpool._core.hashing import ExtraKeys, HashCursor
@@ -83,12 +94,12 @@ class CacheManager:
         num_blocks: int,
         block_size: int = 16,
         *,
-        algorithm: str = "sha256",
-        verify: str = "none",
+        algorithm: HashAlgorithm = "sha256",
+        verify: VerifyMode = "none",
         key: bytes | None = None,
         seed: str | None = None,
-        duplicates: str = "keep",
-        eviction: str | _Policy = "lru",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         explain: ExplainConfig | bool | None = None,
@@ -161,7 +172,8 @@ class CacheManager:
             NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens, request id or ``out`` are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: Request id or ``out`` is of a type or dtype that is not taken.
             HashingError: The algorithm cannot represent these extra keys.
 
         >>> import array
@@ -197,7 +209,8 @@ class CacheManager:
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The lists differ in length.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or ids are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
@@ -215,7 +228,8 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Makes a second request over the blocks of a running one: parallel sampling, beam search.
@@ -226,7 +240,7 @@ class CacheManager:
             UnknownRequestError: No request has the parent's id.
             DuplicateRequestError: A request has the child's id.
             RequestStateError: The parent is not running.
-            TokenTypeError: An id is neither a str nor an int.
+            ArgumentTypeError: An id is neither a str nor an int.
         """
     def truncate(self, request_id: RequestId, num_tokens: int) -> None:
         """Keeps the first tokens of a running request.
@@ -238,7 +252,7 @@ class CacheManager:
             InvalidArgumentError: More than its tokens, or fewer than the window has left.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def trim_window(self, request_id: RequestId, window: int) -> int:
         """Releases the blocks of a running request that fell out of a window and returns how many.
@@ -249,7 +263,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
@@ -268,7 +282,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
-            TokenTypeError: Ids are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def begin_swap_in(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to bring swapped requests back and returns the swap's number.
@@ -281,9 +295,9 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not swapped out.
             DuplicateRequestError: A request is named twice.
-            TokenTypeError: Ids are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
-    def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+    def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap out would find its blocks: ok, later or never.
 
         Changes nothing. O(blocks).
@@ -293,9 +307,9 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
-            TokenTypeError: Ids are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
-    def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Literal["ok", "later", "never"]:
+    def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
 
         Respects the watermark while other requests run. Changes nothing. O(blocks).
@@ -305,7 +319,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not swapped out.
             DuplicateRequestError: A request is named twice.
-            TokenTypeError: Ids are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done and returns old block -> new block.
@@ -343,7 +357,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted.
             InvalidArgumentError: More tokens than the request has, or fewer than were computed before.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def commit_batch(self, request_ids: Iterable[RequestId], computed_tokens: _Ints) -> int:
         """Commits a whole batch, all or nothing, and returns how many blocks that registered.
@@ -360,7 +374,7 @@ class CacheManager:
             RequestStateError: A request is preempted.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The lists differ in length, or a count is out of range.
-            TokenTypeError: Counts or ids are of a type or dtype that is not taken.
+            ArgumentTypeError: Counts or ids are of a type or dtype that is not taken.
         """
     @overload
     def release(
@@ -384,7 +398,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A swap moves it.
             NoRetentionError: With ``end_of_life``, and the manager has no retention.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
@@ -418,7 +432,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             InvalidArgumentError: A range ends before it begins; there is a time to live and was no ``advance_time``.
             NoRetentionError: The manager has no retention.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
@@ -445,7 +459,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             NoRetentionError: The manager has no retention.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def retain_prefix(self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None) -> HintReport:
         """Says how long ranges of cached content are worth keeping, whoever computed it.
@@ -526,7 +540,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id, or it was released too long ago.
             InvalidArgumentError: The manager was made without ``explain``.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, explain=True)
         >>> _ = manager.admit("a", range(12)), manager.commit("a", 12)
@@ -558,7 +572,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted already, or being swapped.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def resume(self, request_id: RequestId) -> Admission:
         """Admits a preempted request again, with all its tokens.
@@ -569,7 +583,7 @@ class CacheManager:
             OutOfBlocksError: Too few blocks are available.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is running.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def complete_step(self, step: int) -> int:
         """Ends the fences of a step and of all earlier steps, and returns how many references they held.
@@ -609,7 +623,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             InvalidArgumentError: ``out`` is too short.
-            TokenTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id neither a str
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id neither a str
                 nor an int.
         """
     @overload
@@ -621,7 +635,7 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -649,7 +663,7 @@ class CacheManager:
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def resize(self, num_blocks: int) -> None:
         """Grows the pool; the new blocks are handed out last.

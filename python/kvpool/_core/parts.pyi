@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Self, final
 
-from kvpool._core import BlockIds
+from kvpool._core import BlockIds, VerifyMode
 from kvpool._core.hashing import HashChain
 
 __all__ = [
@@ -57,7 +57,7 @@ class BlockAllocator:
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def release(self, block_ids: BlockIds) -> None:
         """Drops one reference per id; blocks without further references become free.
@@ -67,7 +67,7 @@ class BlockAllocator:
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def ref_count(self, block_id: int) -> int:
         """Returns the references of a block.
@@ -145,7 +145,7 @@ class FreeBlockList:
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, named twice, or a block that is free already.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def remove(self, block_id: int) -> None:
         """Takes a block from wherever it is on the list.
@@ -196,7 +196,7 @@ class PrefixIndex:
     3
     """
 
-    def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: str = "none") -> Self: ...
+    def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: VerifyMode = "none") -> Self: ...
     def insert(self, block_id: int, chain: HashChain, position: int) -> bool:
         """Registers a block as one block of a chain, not yet computed; False means a hash collision.
 

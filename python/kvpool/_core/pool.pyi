@@ -3,7 +3,7 @@
 from os import PathLike
 from typing import ClassVar, Literal, Self, TypeAlias, TypedDict, final, overload, type_check_only
 
-from kvpool._core import BlockIds, _Array
+from kvpool._core import BlockIds, BlockState, Duplicates, EvictionPolicy, VerifyMode, _Array
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.hashing import ChainLink, HashChain
 from kvpool._core.journal import Journal, JournalStats
@@ -91,9 +91,9 @@ class BlockPool:
         num_blocks: int,
         block_size: int = 16,
         *,
-        verify: str = "none",
-        duplicates: str = "keep",
-        eviction: str | _Policy = "lru",
+        verify: VerifyMode = "none",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy | _Policy = "lru",
         retention: RetentionConfig | bool | None = None,
         advisor: AdvisorConfig | bool | None = None,
         event_capacity: int = 0,
@@ -125,7 +125,7 @@ class BlockPool:
         Raises:
             OutOfBlocksError: Fewer are free or cached-free.
             InvalidArgumentError: ``out`` is too short.
-            TokenTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer.
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer.
 
         >>> import array
         >>> pool = kvpool.BlockPool(num_blocks=100)
@@ -142,7 +142,7 @@ class BlockPool:
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or a block that nobody holds.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def release(self, block_ids: BlockIds, *, until: int | None = None) -> None:
         """Drops one reference per id.
@@ -158,7 +158,7 @@ class BlockPool:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
             InvalidArgumentError: The ticket is not open.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def fence(self) -> int:
         """Opens a fence and returns its ticket.
@@ -195,7 +195,7 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def release_after(self, block_ids: BlockIds, step: int) -> None:
         """Releases blocks that a running step may still touch: they are fenced until it completes.
@@ -209,7 +209,7 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, the null block, or named more often than it has references (a
                 double free).
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def complete_step(self, step: int) -> int:
         """Ends the fences of a step and of all earlier steps, and returns how many references they held.
@@ -235,7 +235,7 @@ class BlockPool:
             InvalidArgumentError: The chain is too short, or of another block size, algorithm or verification
                 than what is registered, or a position is 2^28 or more.
             StaleEpochError: The chain belongs to another epoch.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def mark_computed(self, block_ids: BlockIds) -> None:
         """Says that the KV of registered blocks is written: lookups may return them.
@@ -244,7 +244,7 @@ class BlockPool:
 
         Raises:
             InvalidBlockError: An id is unknown, the null block, or not registered.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def match_and_acquire(
         self, chain: HashChain, max_blocks: int | None = None, *, tenant: int | None = None
@@ -281,7 +281,7 @@ class BlockPool:
 
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def reset(self) -> int:
         """Forgets all cached content of every tier and returns how many blocks were registered.
@@ -385,7 +385,7 @@ class BlockPool:
             InvalidBlockError: An id is unknown, or the null block.
             InvalidArgumentError: There is a time to live and was no ``advance_time``.
             NoRetentionError: The pool has no retention.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, retention=True)
         >>> blocks = pool.allocate(2)
@@ -408,7 +408,7 @@ class BlockPool:
             InvalidBlockError: An id is unknown, or the null block.
             InvalidArgumentError: The tenant is not a number of 32 bits.
             NoRetentionError: The pool has no retention.
-            TokenTypeError: The ids are of a type or dtype that is not taken.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
@@ -444,7 +444,7 @@ class BlockPool:
         Raises:
             PolicyError: The policy is used no more; the cause says why.
         """
-    def state(self, block_id: int) -> Literal["null", "free", "cached-free", "active", "fenced"]:
+    def state(self, block_id: int) -> BlockState:
         """Returns where a block is in its life: null, free, cached-free, active or fenced.
 
         O(1).

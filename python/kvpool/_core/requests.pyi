@@ -1,8 +1,8 @@
 """What a manager answers: steps, admissions, requests, figures."""
 
-from typing import ClassVar, Literal, Self, final
+from typing import ClassVar, Self, final
 
-from kvpool._core import RequestId, Tokens
+from kvpool._core import RequestId, RequestState, Tokens
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges
@@ -65,7 +65,8 @@ class Step:
             StaleEpochError: The prompt was prepared before the last epoch bump.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: The id is neither a str nor an int.
             HashingError: The algorithm cannot represent these extra keys.
         """
     def resume(self, request_id: RequestId) -> int:
@@ -79,7 +80,7 @@ class Step:
             RequestStateError: The request is running.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def append(self, request_id: RequestId, token_ids: Tokens) -> int:
         """Plans to append tokens to a running request and returns how many blocks that adds.
@@ -93,7 +94,8 @@ class Step:
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
-            TokenTypeError: Tokens or id are of a type or dtype that is not taken.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to preempt a running request and returns how many blocks that makes available.
@@ -105,7 +107,7 @@ class Step:
             RequestStateError: The request is preempted already.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
         """Plans to release a request and returns how many blocks that makes available.
@@ -116,7 +118,7 @@ class Step:
             UnknownRequestError: No request has this id.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
-            TokenTypeError: The id is neither a str nor an int.
+            ArgumentTypeError: The id is neither a str nor an int.
         """
     @property
     def available_blocks(self) -> int:
@@ -176,7 +178,7 @@ class RequestInfo:
     """What the manager knows of a request."""
 
     @property
-    def state(self) -> Literal["running", "preempted", "swapped", "moving"]:
+    def state(self) -> RequestState:
         """Whether it holds blocks, and where: running, preempted, swapped or moving."""
     @property
     def tokens(self) -> int:

@@ -1,7 +1,9 @@
 """What callers know of the future: priorities, times to live, pins, tenants' limits."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self, TypeAlias, final
+from typing import ClassVar, Self, TypeAlias, final
+
+from kvpool._core import ExpiredAs
 
 __all__ = [
     "HintReport",
@@ -46,7 +48,7 @@ class Retention:
         *,
         ttl: float | None = None,
         idle: bool = False,
-        then: Literal["normal", "demote"] = "normal",
+        then: ExpiredAs = "normal",
         pinned: bool = False,
         demoted: bool = False,
     ) -> Self: ...
@@ -60,7 +62,7 @@ class Retention:
     def idle(self) -> bool:
         """Whether the seconds count from the last use, not from the hint."""
     @property
-    def then(self) -> Literal["normal", "demote"]:
+    def then(self) -> ExpiredAs:
         """What comes after the ttl: normal or demote."""
     @property
     def pinned(self) -> bool:

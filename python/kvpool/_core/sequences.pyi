@@ -1,9 +1,9 @@
 """Block tables with a mutable tail, by handle."""
 
 from collections.abc import Sequence
-from typing import Literal, Self, TypedDict, final, overload, type_check_only
+from typing import Self, TypedDict, final, overload, type_check_only
 
-from kvpool._core import Tokens, _Array
+from kvpool._core import Duplicates, EvictionPolicy, Fit, Tokens, _Array
 from kvpool._core.hashing import BlockHasher, ExtraKeys, HashCursor
 from kvpool._core.pool import BlockEvent, PoolStats
 from kvpool._core.tiers import TransferPlan
@@ -59,8 +59,8 @@ class Sequences:
         num_blocks: Sequence[int],
         hasher: BlockHasher,
         *,
-        duplicates: str = "keep",
-        eviction: str = "lru",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy = "lru",
         event_capacity: int = 0,
     ) -> Self: ...
     def admit(self, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None, *, tier: int = 0) -> int:
@@ -76,7 +76,7 @@ class Sequences:
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """
-    def fit(self, num_tokens: int, *, tier: int = 0, reserve: int = 0) -> Literal["ok", "later", "never"]:
+    def fit(self, num_tokens: int, *, tier: int = 0, reserve: int = 0) -> Fit:
         """Says whether so many tokens could be admitted: ok, later or never.
 
         Assumes that nothing is cached, and leaves ``reserve`` blocks. O(1).
@@ -161,7 +161,7 @@ class Sequences:
         Raises:
             StaleSequenceError: The handle's sequence was freed.
             InvalidArgumentError: ``out`` is too short.
-            TokenTypeError: ``out`` is of a type that is not taken.
+            ArgumentTypeError: ``out`` is of a type that is not taken.
         """
     @overload
     def block_ids(self, sequence: int, *, out: _Array) -> int: ...
@@ -189,7 +189,7 @@ class Sequences:
             SwapError: A sequence is being swapped already.
             InvalidArgumentError: A sequence is named twice, they are in several tiers, or there is no such tier.
         """
-    def fit_swap(self, sequences: Sequence[int], to: int, *, reserve: int = 0) -> Literal["ok", "later", "never"]:
+    def fit_swap(self, sequences: Sequence[int], to: int, *, reserve: int = 0) -> Fit:
         """Says whether a swap would find its blocks: ok, later or never.
 
         Leaves ``reserve`` blocks in the tier. Changes nothing. O(blocks).

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Self, TypedDict, final, type_check_only
 
+from kvpool._core import EvictionPolicy, SizingBlocks, SizingForm
 from kvpool._core.traces import Trace
 
 __all__ = [
@@ -59,7 +60,7 @@ class References:
     True
     """
 
-    def __new__(cls, trace: Trace, *, blocks: str = "all") -> Self: ...
+    def __new__(cls, trace: Trace, *, blocks: SizingBlocks = "all") -> Self: ...
     @property
     def requests(self) -> int:
         """Requests of the trace."""
@@ -80,7 +81,7 @@ class References:
 
         Mattson et al., 1970. O(runs log requests).
         """
-    def run(self, policy: str, capacity_blocks: int, *, form: str = "pool") -> PolicyRun:
+    def run(self, policy: EvictionPolicy, capacity_blocks: int, *, form: SizingForm = "pool") -> PolicyRun:
         """Runs one policy at one capacity.
 
         20 to 150 ns per reference; other threads go on.
@@ -116,7 +117,7 @@ class References:
         """
 
 def sampled_lru(
-    trace: Trace, *, rate: float = 1.0, max_blocks: int | None = None, seed: int = 0, blocks: str = "all"
+    trace: Trace, *, rate: float = 1.0, max_blocks: int | None = None, seed: int = 0, blocks: SizingBlocks = "all"
 ) -> HitCurve:
     """Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
 

@@ -1,9 +1,9 @@
 """One pool per tier, swaps between them, and plans of what is copied."""
 
 from collections.abc import Sequence
-from typing import Literal, Self, TypeAlias, final
+from typing import Self, TypeAlias, final
 
-from kvpool._core import BlockIds
+from kvpool._core import BlockIds, Duplicates, EvictionPolicy, Fit, VerifyMode
 from kvpool._core.pool import BlockPool
 
 __all__ = [
@@ -54,9 +54,9 @@ class TieredPool:
         num_blocks: Sequence[int],
         block_size: int = 16,
         *,
-        verify: str = "none",
-        duplicates: str = "keep",
-        eviction: str = "lru",
+        verify: VerifyMode = "none",
+        duplicates: Duplicates = "keep",
+        eviction: EvictionPolicy = "lru",
         event_capacity: int = 0,
     ) -> Self: ...
     @property
@@ -101,7 +101,7 @@ class TieredPool:
             InvalidBlockError: An id is unknown, or named more often than it has holders.
             InvalidArgumentError: There is no such tier, or both are one.
         """
-    def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Literal["ok", "later", "never"]:
+    def fit_swap(self, block_ids: BlockIds, *, src: int, dst: int, reserve: int = 0) -> Fit:
         """Says whether a swap would find its blocks: ok, later or never.
 
         Leaves ``reserve`` blocks in the destination. Changes nothing. O(blocks).

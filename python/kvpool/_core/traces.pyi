@@ -1,10 +1,11 @@
 """Request traces: formats, generation, replay."""
 
 from os import PathLike
-from typing import Self, TypedDict, final, type_check_only
+from typing import Literal, Self, TypedDict, final, type_check_only
 
 from _typeshed import SupportsWrite
 
+from kvpool._core import EvictionPolicy, HashAlgorithm, ReplayMode, TraceFormat, VerifyMode
 from kvpool._core.journal import Journal, JournalStats
 
 __all__ = [
@@ -14,7 +15,7 @@ __all__ = [
     "trace_formats",
 ]
 
-def trace_formats() -> list[str]:
+def trace_formats() -> list[TraceFormat]:
     """Names of the trace formats.
 
     >>> kvpool.traces.trace_formats()
@@ -66,7 +67,7 @@ class Trace:
     def read(
         path: str | PathLike[str],
         *,
-        format: str = "auto",  # noqa: A002
+        format: TraceFormat | Literal["auto"] = "auto",  # noqa: A002
         block_tokens: int | None = None,
         limit: int | None = None,
         check_prefixes: bool = True,
@@ -100,7 +101,7 @@ class Trace:
     def parse(
         data: bytes,
         *,
-        format: str = "auto",  # noqa: A002
+        format: TraceFormat | Literal["auto"] = "auto",  # noqa: A002
         block_tokens: int | None = None,
         limit: int | None = None,
         check_prefixes: bool = True,
@@ -143,7 +144,7 @@ class Trace:
         Raises:
             InvalidArgumentError: An argument is out of range; the message says which.
         """
-    def to_jsonl(self, format: str = "mooncake") -> bytes:  # noqa: A002
+    def to_jsonl(self, format: TraceFormat = "mooncake") -> bytes:  # noqa: A002
         """Returns the trace as JSON lines of a format.
 
         Parsing it again, with the same ``block_tokens``, gives the same requests. O(block references).
@@ -154,7 +155,7 @@ class Trace:
         Raises:
             InvalidArgumentError: The format is unknown, or only read.
         """
-    def write_jsonl(self, file: SupportsWrite[bytes], format: str = "mooncake") -> None:  # noqa: A002
+    def write_jsonl(self, file: SupportsWrite[bytes], format: TraceFormat = "mooncake") -> None:  # noqa: A002
         """Writes the trace as JSON lines of a format, piece by piece.
 
         The bytes are those of ``to_jsonl``, and never all in memory: pieces of 64 KiB. O(block references);
@@ -209,7 +210,7 @@ class Trace:
         (100, True)
         """
     @property
-    def format(self) -> str | None:
+    def format(self) -> TraceFormat | None:
         """The format that it was read from; None if it was made up."""
     @property
     def block_tokens(self) -> int:
@@ -256,7 +257,7 @@ class TraceReader:
         cls,
         path: str | PathLike[str],
         *,
-        format: str = "auto",  # noqa: A002
+        format: TraceFormat | Literal["auto"] = "auto",  # noqa: A002
         block_tokens: int | None = None,
         limit: int | None = None,
         check_prefixes: bool = True,
@@ -341,13 +342,13 @@ class Replay:
         cls,
         trace: Trace,
         *,
-        mode: str = "lookup",
+        mode: ReplayMode = "lookup",
         block_size: int = 16,
         capacity_blocks: int = 100_000,
-        algorithm: str = "sha256",
-        verify: str = "none",
+        algorithm: HashAlgorithm = "sha256",
+        verify: VerifyMode = "none",
         seed: str | None = None,
-        eviction: str = "lru",
+        eviction: EvictionPolicy = "lru",
         explain: bool = False,
         watermark: float = 0.0,
         max_running: int = 256,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import kvpool
+    from kvpool._core import TraceFormat
 
 __all__ = ["check_output", "refuse_input", "write_trace"]
 
@@ -61,7 +62,7 @@ def _file(path: Path, standard: int) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
-def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: str = "mooncake") -> None:
+def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: TraceFormat = "mooncake") -> None:
     """Write a trace to a file, gzip if it is called so, or to stdout: in pieces, however long it is."""
     if str(output) == "-":
         trace.write_jsonl(sys.stdout.buffer, trace_format)

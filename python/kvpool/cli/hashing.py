@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 import kvpool
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.errors import KvpoolError
+
+if TYPE_CHECKING:
+    from kvpool._core import HashAlgorithm
 
 __all__ = ["HASH_EXAMPLES", "hash_command"]
 
@@ -48,7 +51,7 @@ def hash_command(
     words = tokens or _words_of_stdin()
     ids = [_token(position, word) for position, word in enumerate(_split(words))]
     try:
-        hasher = kvpool.BlockHasher(algorithm, block_size, seed=seed)
+        hasher = kvpool.BlockHasher(cast("HashAlgorithm", algorithm), block_size, seed=seed)
         digests = [digest.hex() for digest in hasher.hash_tokens(ids, kvpool.ExtraKeys(salt=salt))]
     except KvpoolError as error:
         raise bad_usage(error) from error

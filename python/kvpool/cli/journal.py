@@ -28,6 +28,8 @@ from kvpool.errors import JournalError, JournalFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kvpool._core import ExportLanguage
+
 __all__ = ["journal_app"]
 
 _APP_EXAMPLES: Final = """Examples:
@@ -299,7 +301,7 @@ def export_command(
     if rust == python:
         raise UsageError("give one of --rust and --python")
     _check_new(output)
-    language = "rust" if rust else "python"
+    language: ExportLanguage = "rust" if rust else "python"
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(_readable(file))
         writers: list[Callable[[str], object]] = []

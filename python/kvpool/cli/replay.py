@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +22,9 @@ from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.report import Outcome, print_report
 from kvpool.cli.running import advance, load
 from kvpool.errors import HashingError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from kvpool._core import EvictionPolicy, HashAlgorithm, VerifyMode
 
 __all__ = ["REPLAY_EXAMPLES", "replay_command"]
 
@@ -115,10 +118,10 @@ def replay_command(
             mode=mode,
             block_size=block_size,
             capacity_blocks=capacity.blocks,
-            algorithm=algorithm,
-            verify=verify,
+            algorithm=cast("HashAlgorithm", algorithm),
+            verify=cast("VerifyMode", verify),
             seed=seed,
-            eviction=eviction,
+            eviction=cast("EvictionPolicy", eviction),
             threads=threads,
             journal=None if journal is None else kvpool.journal.Journal(journal),
             **given,

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import typer
 from rich.console import Console
@@ -27,6 +27,8 @@ from kvpool.errors import InvalidArgumentError, TraceError, TraceFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from kvpool._core import TraceFormat
 
 __all__ = ["advance", "load"]
 
@@ -68,7 +70,7 @@ def load(
         with _interruptible() if waits else contextlib.nullcontext():
             reader = kvpool.traces.TraceReader(
                 path,
-                format=trace_format,
+                format=cast("TraceFormat", trace_format),
                 block_tokens=block_tokens,
                 limit=limit,
                 check_prefixes=check_prefixes,

@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 from rich.console import Console
@@ -27,6 +27,7 @@ from kvpool.sizing import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, P
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kvpool._core import EvictionPolicy
     from kvpool.sizing.report import SizingReport
 
 __all__ = ["SIZE_EXAMPLES", "size_command"]
@@ -174,7 +175,8 @@ def size_command(
     if png is not None:
         need_matplotlib()
     accuracies = _accuracies(hints)
-    names = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
+    given = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
+    names = cast("list[EvictionPolicy]", given)
     try:
         # Before a trace is read, which may take long.
         asked = check_sizing(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import kvpool
+    from kvpool._core import EvictionPolicy
 
 __all__ = [
     "Block",
@@ -116,7 +117,7 @@ class _OlderNames(PoolAllocator, BlockAllocator):
     """The older names of what an allocator does."""
 
     #: Insertion order of what is given up, without access times.
-    _eviction: ClassVar[str] = "lru"
+    _eviction: ClassVar[EvictionPolicy] = "lru"
 
     def allocate_immutable(
         self,

@@ -24,6 +24,7 @@ from kvpool.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from kvpool._core import EvictionPolicy, SizingForm
     from kvpool._core.sizing import HitCurve, PolicyRun
     from kvpool._core.traces import Trace, TraceSummary
     from kvpool.models import KvShape
@@ -57,7 +58,16 @@ PAPERS: Final = {
 
 #: Policies that have an order of their own: all but the one whose order the caller states.
 POLICIES: Final = tuple(name for name in kvpool.policies.eviction_policies() if name in PAPERS)
-DEFAULT_POLICIES: Final = ("fifo", "lru", "lfu", "lfu-da", "sieve", "s3-fifo", "arc", "adaptive")
+DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = (
+    "fifo",
+    "lru",
+    "lfu",
+    "lfu-da",
+    "sieve",
+    "s3-fifo",
+    "arc",
+    "adaptive",
+)
 #: Per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")
 #: How often an end-of-life hint is given, 0 to 1.
@@ -142,7 +152,7 @@ def _number(text: str) -> float:
 def size(
     trace: Trace,
     *,
-    policies: Sequence[str] = DEFAULT_POLICIES,
+    policies: Sequence[EvictionPolicy] = DEFAULT_POLICIES,
     capacities: Sequence[Size | str] = DEFAULT_CAPACITIES,
     form: Literal["pool", "stream"] = "pool",
     blocks: Literal["all", "full"] = "all",
@@ -259,7 +269,7 @@ def size(
 
 def check_sizing(
     *,
-    policies: Sequence[str] = DEFAULT_POLICIES,
+    policies: Sequence[EvictionPolicy] = DEFAULT_POLICIES,
     capacities: Sequence[Size | str] = DEFAULT_CAPACITIES,
     hints: Sequence[float] = DEFAULT_HINTS,
     shape: KvShape | None = None,
@@ -304,9 +314,9 @@ class _Parts:
 def _simulated(
     references: References,
     sizes: Sequence[schema.Capacity],
-    policies: Sequence[str],
+    policies: Sequence[EvictionPolicy],
     hints: Sequence[float],
-    form: str,
+    form: SizingForm,
     jobs: int,
     progress: Callable[[int, int], None] | None,
     window_s: float,
@@ -383,7 +393,7 @@ def _capacities(
     return [sizes[blocks] for blocks in sorted(sizes)]
 
 
-def _spread(policies: Sequence[str], capacities: Sequence[int]) -> list[tuple[str, int]]:
+def _spread(policies: Sequence[EvictionPolicy], capacities: Sequence[int]) -> list[tuple[EvictionPolicy, int]]:
     """Give the cells in the order in which they are run, so that those done are like those to come.
 
     One cell may take twenty times what another does, by its policy above all, and less by its capacity. So every policy
@@ -401,14 +411,14 @@ def _spread(policies: Sequence[str], capacities: Sequence[int]) -> list[tuple[st
 
 def _run_cells(
     references: References,
-    cells: Sequence[tuple[str, int]],
-    form: str,
+    cells: Sequence[tuple[EvictionPolicy, int]],
+    form: SizingForm,
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[PolicyRun, float]]:
     """Run the cells of the grid on threads, in order; Ctrl-C drops those that have not begun."""
 
-    def run(cell: tuple[str, int]) -> tuple[PolicyRun, float]:
+    def run(cell: tuple[EvictionPolicy, int]) -> tuple[PolicyRun, float]:
         began = time.perf_counter()
         return references.run(*cell, form=form), time.perf_counter() - began
 
@@ -490,8 +500,8 @@ def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
 def _over_time(
     references: References,
     sizes: Sequence[schema.Capacity],
-    runs: dict[tuple[str, int], tuple[PolicyRun, float]],
-    policies: Sequence[str],
+    runs: dict[tuple[EvictionPolicy, int], tuple[PolicyRun, float]],
+    policies: Sequence[EvictionPolicy],
     window_s: float,
 ) -> schema.OverTime | None:
     share = references.unique_blocks * _OVER_TIME_PERCENT / 100

@@ -4,14 +4,18 @@
 //! push until a block is complete; only then is anything hashed, and never twice. Invariant: at any time the
 //! chain equals the chain of the same tokens hashed at once.
 //!
-//! `append` cannot fail: the extra keys are checked when the cursor is made, and any tokens can be hashed.
+//! A turn of a conversation may bring multimodal items with its tokens ([`HashCursor::append_with`]). An item begins
+//! behind the tokens that are there, so no digest ever changes.
+//!
+//! `append` cannot fail: the extra keys are checked when the cursor gets them, and any tokens can be hashed.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::extra::ItemIndex;
 use super::hasher::ChainState;
-use super::{BlockHasher, ExtraKeys, HashChain, HashError};
+use super::{BlockHasher, ExtraKeys, HashChain, HashError, MultimodalItem};
 
 /// Hashes one sequence as it grows.
 ///
@@ -86,6 +90,53 @@ impl HashCursor {
         self.append_blocks(tokens, missing)
     }
 
+    /// Appends the tokens of a turn that brings multimodal items, and returns how many blocks they completed. Positions
+    /// are of the whole sequence, as in [`ExtraKeys::multimodal`]: the cursor is then what it would be had it got all
+    /// tokens and items at once. An item may lie ahead of the tokens that come with it.
+    ///
+    /// Cost: that of [`HashCursor::append`]; with items, `O(n log n)` for all `n` that there are then.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, MultimodalItem};
+    /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() })?);
+    /// let image = MultimodalItem { identifier: (*b"digest of the image").into(), offset: 7, length: 2 };
+    ///
+    /// let mut turns = HashCursor::new(Arc::clone(&hasher), ExtraKeys::default())?;
+    /// turns.append(&[1, 2, 3, 4, 5, 6]);
+    /// turns.append_with(&[7, 0, 0, 8], &[image.clone()])?;
+    ///
+    /// let extra = ExtraKeys { multimodal: vec![image], ..ExtraKeys::default() };
+    /// let mut once = HashCursor::new(hasher, extra)?;
+    /// once.append(&[1, 2, 3, 4, 5, 6, 7, 0, 0, 8]);
+    /// assert_eq!(turns.chain(), once.chain());
+    /// # Ok::<(), kvpool_hash::HashError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HashError::ItemAppended`] for an item that begins before the end of the tokens so far;
+    /// [`HashError::ItemRange`], [`HashError::TooManyItems`] and [`HashError::ExtraNotUtf8`] as
+    /// [`BlockHasher::check_extra`]. The cursor is then unchanged.
+    pub fn append_with(&mut self, tokens: &[u32], multimodal: &[MultimodalItem]) -> Result<usize, HashError> {
+        if !multimodal.is_empty() {
+            self.add_items(multimodal)?;
+        }
+        Ok(self.append(tokens))
+    }
+
+    /// Takes items that begin at or behind the end of the tokens.
+    #[cold]
+    fn add_items(&mut self, items: &[MultimodalItem]) -> Result<(), HashError> {
+        self.hasher.check_items(items, self.extra.multimodal.len())?;
+        let len = self.num_tokens();
+        if let Some(index) = items.iter().position(|item| item.offset < len as u64) {
+            return Err(HashError::ItemAppended { index, offset: items[index].offset, len });
+        }
+        self.extra.multimodal.extend_from_slice(items);
+        self.items = ItemIndex::new(&self.extra.multimodal);
+        Ok(())
+    }
+
     /// The rest of [`HashCursor::append`], for tokens that complete a block: the first `missing` do.
     fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
         let block_size = self.hasher.block_size();
@@ -118,12 +169,20 @@ impl HashCursor {
 
     /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash; nothing is hashed.
     ///
+    /// A multimodal item goes with its first token: to have it again, append it again with its tokens. One that begins
+    /// before the cut stays whole, and so does one that was given ahead of its tokens, of which none was there.
+    ///
+    /// Cost: O(tokens dropped); where items go, `O(n log n)` for the `n` that there are.
+    ///
     /// # Errors
     /// [`HashError::TruncateBeyondEnd`] if there are fewer; the cursor is then unchanged.
     pub fn truncate(&mut self, num_tokens: usize) -> Result<(), HashError> {
         let len = self.num_tokens();
         if num_tokens > len {
             return Err(HashError::TruncateBeyondEnd { requested: num_tokens, len });
+        }
+        if self.items.reaches(&self.extra.multimodal, num_tokens as u64) {
+            self.drop_items(num_tokens as u64..len as u64);
         }
         let hashed = self.chain.tokens().len();
         if num_tokens >= hashed {
@@ -137,6 +196,13 @@ impl HashCursor {
         self.chain.truncate(blocks);
         self.state = self.chain.last_state().unwrap_or(self.root);
         Ok(())
+    }
+
+    /// Drops the items whose first token is one of these.
+    #[cold]
+    fn drop_items(&mut self, gone: Range<u64>) {
+        self.extra.multimodal.retain(|item| !gone.contains(&item.offset));
+        self.items = ItemIndex::new(&self.extra.multimodal);
     }
 
     /// Moves the sequence to another epoch: everything is hashed again, unless the epoch is the same or is
@@ -196,7 +262,7 @@ impl HashCursor {
         &self.chain
     }
 
-    /// The extra keys of the sequence.
+    /// The extra keys of the sequence, the items of all its turns among them.
     #[inline]
     #[must_use]
     pub fn extra(&self) -> &ExtraKeys {

@@ -121,10 +121,23 @@ pub enum HashError {
         /// Bytes before the first bad one.
         valid_up_to: usize,
     },
+    /// A multimodal item of a later turn begins among the tokens that are there: the digests of their blocks say that it
+    /// is not.
+    #[error(
+        "multimodal item {index} begins at token {offset}, must begin at or behind token {len}: those before are appended"
+    )]
+    ItemAppended {
+        /// Position in the list that was passed.
+        index: usize,
+        /// Its first token position.
+        offset: u64,
+        /// Tokens there are.
+        len: usize,
+    },
     /// A multimodal item lies past the last position a signed relative offset can name.
     #[error("multimodal item {index} ends at {offset} + {length}, must end at or before token {max}")]
     ItemRange {
-        /// Position in [`ExtraKeys::multimodal`](super::ExtraKeys::multimodal).
+        /// Position in the list that was passed.
         index: usize,
         /// Its first token position.
         offset: u64,
@@ -136,7 +149,7 @@ pub enum HashError {
     /// More multimodal items than the 32-bit count of the encoding.
     #[error("{count} multimodal items, at most {max}")]
     TooManyItems {
-        /// Items passed.
+        /// Items passed, and those that were there.
         count: usize,
         /// The largest accepted count.
         max: usize,

@@ -5,7 +5,7 @@
 //! its gateway, never by the user of the service.
 //!
 //! Request-level keys enter the root digest and reach every block through the chain. Multimodal items enter
-//! the blocks that they overlap. [`ItemIndex`] finds those in `O(log items)` per block; it is empty, and
+//! the blocks that they overlap, and come with the prompt or with the tokens of a later turn. [`ItemIndex`] finds those in `O(log items)` per block; it is empty, and
 //! costs a compare, for text.
 
 use std::fmt;
@@ -60,7 +60,8 @@ pub struct Adapter {
 pub struct MultimodalItem {
     /// Content id, such as the digest of the image.
     pub identifier: Box<[u8]>,
-    /// Position in the prompt of the item's first placeholder token.
+    /// Position of the item's first placeholder token, counted from the start of the sequence, in whichever turn it
+    /// comes.
     pub offset: u64,
     /// Placeholder tokens; an item of none overlaps no block and changes nothing.
     pub length: u64,
@@ -80,29 +81,26 @@ impl fmt::Debug for ExtraKeys {
     }
 }
 
-impl ExtraKeys {
-    /// Checks what every encoding needs: item ends that fit, and a countable number of items.
-    pub(crate) fn check_items(&self) -> Result<(), HashError> {
-        let max = u32::MAX as usize;
-        if self.multimodal.len() > max {
-            return Err(HashError::TooManyItems { count: self.multimodal.len(), max });
+impl MultimodalItem {
+    /// Checks what every encoding needs: item ends that fit, and a countable number of items, those `before` them
+    /// included.
+    pub(crate) fn check(items: &[Self], before: usize) -> Result<(), HashError> {
+        let (count, max) = (before.saturating_add(items.len()), u32::MAX as usize);
+        if count > max {
+            return Err(HashError::TooManyItems { count, max });
         }
-        let bad =
-            |item: &MultimodalItem| item.offset.checked_add(item.length).is_none_or(|end| end > MAX_ITEM_END);
-        match self.multimodal.iter().position(bad) {
+        let bad = |item: &&Self| item.offset.checked_add(item.length).is_none_or(|end| end > MAX_ITEM_END);
+        match items.iter().enumerate().find(|(_, item)| bad(item)) {
             None => Ok(()),
-            Some(index) => {
-                let MultimodalItem { offset, length, .. } = self.multimodal[index];
+            Some((index, &Self { offset, length, .. })) => {
                 Err(HashError::ItemRange { index, offset, length, max: MAX_ITEM_END })
             }
         }
     }
-}
 
-impl MultimodalItem {
     /// The item's start relative to the block's start; negative when the item began in an earlier block.
     ///
-    /// Both positions are below 2^63: items by [`ExtraKeys::check_items`], blocks because their tokens are in
+    /// Both positions are below 2^63: items by [`MultimodalItem::check`], blocks because their tokens are in
     /// memory.
     pub(crate) fn relative_offset(&self, block_start: u64) -> i64 {
         self.offset.wrapping_sub(block_start).cast_signed()
@@ -152,6 +150,11 @@ impl ItemIndex {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+
+    /// Whether an item begins at token `start` or behind. `items` has to be what [`ItemIndex::new`] got.
+    pub(crate) fn reaches(&self, items: &[MultimodalItem], start: u64) -> bool {
+        self.order.last().and_then(|&i| items.get(i as usize)).is_some_and(|item| item.offset >= start)
     }
 
     /// The items that overlap the token positions `start..end`, in prompt order. `items` has to be what

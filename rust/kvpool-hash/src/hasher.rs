@@ -20,7 +20,7 @@ use super::fingerprint::first_words;
 use super::sha256::sha256;
 #[cfg(feature = "vllm")]
 use super::vllm::{self, RequestExtra};
-use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError, Verify};
+use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError, MultimodalItem, Verify};
 
 #[cfg(feature = "xxh3")]
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
@@ -165,10 +165,20 @@ impl BlockHasher {
     /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for impossible items; for vLLM's encodings
     /// [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and [`HashError::ExtraNotUtf8`].
     pub fn check_extra(&self, extra: &ExtraKeys) -> Result<(), HashError> {
-        extra.check_items()?;
+        self.check_items(&extra.multimodal, 0)?;
         #[cfg(feature = "vllm")]
         if let Method::Vllm { .. } = self.method {
             return vllm::check_extra(self.config.algorithm, extra);
+        }
+        Ok(())
+    }
+
+    /// The part of [`BlockHasher::check_extra`] that is about items; `before` of them are there already.
+    pub(super) fn check_items(&self, items: &[MultimodalItem], before: usize) -> Result<(), HashError> {
+        MultimodalItem::check(items, before)?;
+        #[cfg(feature = "vllm")]
+        if let Method::Vllm { .. } = self.method {
+            return vllm::check_items(self.config.algorithm, items);
         }
         Ok(())
     }

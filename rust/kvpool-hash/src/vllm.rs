@@ -22,7 +22,7 @@ use super::canonical::Scratch;
 use super::cbor::{self, Cbor};
 use super::extra::{ExtraKeys, ItemIndex};
 use super::pickle::{self, Pickler};
-use super::{BlockHash, HashAlgorithm, HashError};
+use super::{BlockHash, HashAlgorithm, HashError, MultimodalItem};
 
 /// The seed of vLLM's cryptographic algorithms when `PYTHONHASHSEED` is not set.
 pub const DEFAULT_SEED: &str = "vllm-none-hash";
@@ -205,7 +205,7 @@ impl BlockExtra for &[ExtraTuple] {
 }
 
 /// The extra keys of one block, from those of its request. All of its bytes are UTF-8: [`check_extra`] has
-/// seen them.
+/// seen them, and [`check_items`] those of the items.
 pub(super) struct RequestExtra<'a> {
     pub(super) extra: &'a ExtraKeys,
     pub(super) items: &'a ItemIndex,
@@ -224,7 +224,7 @@ impl RequestExtra<'_> {
         self.extra.adapter.is_none() && self.salt().is_none() && self.items_of_block().next().is_none()
     }
 
-    fn items_of_block(&self) -> impl Iterator<Item = &super::MultimodalItem> + Clone {
+    fn items_of_block(&self) -> impl Iterator<Item = &MultimodalItem> + Clone {
         self.items.overlapping(&self.extra.multimodal, self.start, self.end)
     }
 }
@@ -283,7 +283,19 @@ fn put_text(encoder: &mut dyn Encoder, bytes: &[u8]) {
     encoder.str(&text, object);
 }
 
-/// Checks that the extra keys exist in vLLM's encodings.
+fn utf8(algorithm: HashAlgorithm, field: &'static str, bytes: &[u8]) -> Result<(), HashError> {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(HashError::ExtraNotUtf8 { algorithm, field, valid_up_to: error.valid_up_to() }),
+    }
+}
+
+/// Checks that the items exist in vLLM's encodings.
+pub(super) fn check_items(algorithm: HashAlgorithm, items: &[MultimodalItem]) -> Result<(), HashError> {
+    items.iter().try_for_each(|item| utf8(algorithm, "a multimodal identifier", &item.identifier))
+}
+
+/// Checks that the extra keys exist in vLLM's encodings, but for the items: [`check_items`].
 pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result<(), HashError> {
     let refuse = |field| Err(HashError::ExtraNotRepresentable { algorithm, field });
     if extra.tenant.is_some() {
@@ -296,17 +308,13 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
     if extra.salt.as_deref().is_some_and(<[u8]>::is_empty) {
         return refuse("an empty salt");
     }
-    let utf8 = |field, bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(HashError::ExtraNotUtf8 { algorithm, field, valid_up_to: error.valid_up_to() }),
-    };
     if let Some(adapter) = &extra.adapter {
-        utf8("the adapter id", &adapter.id)?;
+        utf8(algorithm, "the adapter id", &adapter.id)?;
     }
     if let Some(salt) = &extra.salt {
-        utf8("the salt", salt)?;
+        utf8(algorithm, "the salt", salt)?;
     }
-    extra.multimodal.iter().try_for_each(|item| utf8("a multimodal identifier", &item.identifier))
+    Ok(())
 }
 
 /// One of the four pairs of serializer and hash function.

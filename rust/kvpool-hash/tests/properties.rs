@@ -69,6 +69,10 @@ fn items() -> impl Strategy<Value = Vec<MultimodalItem>> {
     prop::collection::vec(item, 0..6)
 }
 
+fn late(offset: usize) -> MultimodalItem {
+    MultimodalItem { identifier: (*b"late").into(), offset: offset as u64, length: 4 }
+}
+
 /// Short strings over two letters, so that equal strings in different fields are frequent.
 fn field() -> impl Strategy<Value = Option<Box<[u8]>>> {
     prop::option::of("[ab]{0,2}".prop_map(|text| text.into_bytes().into()))
@@ -106,6 +110,12 @@ fn common_extras() -> impl Strategy<Value = ExtraKeys> {
 #[derive(Debug, Clone)]
 enum Op {
     Append(Vec<u32>),
+    /// A turn: its items, from the end of the tokens on.
+    AppendWith(Vec<u32>, Vec<MultimodalItem>),
+    /// A turn with an item so far before the end of the tokens.
+    AppendLate(Vec<MultimodalItem>, prop::sample::Index),
+    /// The cursor's copy goes on.
+    Fork,
     Truncate(prop::sample::Index),
     Rebase(u64),
 }
@@ -114,6 +124,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         4 => tokens(40).prop_map(Op::Append),
         2 => tokens(3).prop_map(Op::Append),
+        4 => (tokens(40), items()).prop_map(|(tokens, items)| Op::AppendWith(tokens, items)),
+        1 => (items(), any::<prop::sample::Index>()).prop_map(|(items, back)| Op::AppendLate(items, back)),
+        1 => Just(Op::Fork),
         3 => any::<prop::sample::Index>().prop_map(Op::Truncate),
         1 => (0u64..4).prop_map(Op::Rebase),
     ];
@@ -139,6 +152,40 @@ proptest! {
         prop_assert_eq!(completed, cursor.chain().len());
         prop_assert_eq!(cursor.hashed_blocks(), completed as u64);
         assert_is(&cursor, &tokens);
+    }
+
+    /// Items come when the cursor is made, with their tokens, or with any turn before.
+    #[test]
+    fn a_cursor_built_in_turns_is_the_one_built_at_once(
+        algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
+        tokens in tokens(90), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
+        turns in prop::collection::vec(any::<prop::sample::Index>(), 6),
+    ) {
+        let hasher = hasher(algorithm, block_size, verify);
+        let end = tokens.len();
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(end + 1)).chain([0, end]).collect();
+        cuts.sort_unstable();
+        // What may come with a turn begins at or behind its start; 0 is before the first.
+        let mut bring = vec![Vec::new(); cuts.len()];
+        for (item, turn) in extra.multimodal.iter().zip(&turns) {
+            let last = cuts[..cuts.len() - 1].iter().filter(|&&cut| cut as u64 <= item.offset).count();
+            bring[turn.index(last + 1)].push(item.clone());
+        }
+        let first = ExtraKeys { multimodal: bring[0].clone(), ..extra.clone() };
+        let mut cursor = HashCursor::new(Arc::clone(&hasher), first).unwrap();
+        let mut completed = 0;
+        for (pair, items) in cuts.windows(2).zip(&bring[1..]) {
+            completed += cursor.append_with(&tokens[pair[0]..pair[1]], items).unwrap();
+        }
+        prop_assert_eq!(cursor.chain(), &from_scratch(&hasher, &extra, &tokens));
+        prop_assert_eq!((completed, cursor.hashed_blocks()), (cursor.chain().len(), completed as u64));
+        assert_is(&cursor, &tokens);
+        let mut once = HashCursor::new(hasher, extra).unwrap();
+        once.append(&tokens);
+        for cursor in [&mut cursor, &mut once] {
+            cursor.append(&[7; 30]);
+        }
+        prop_assert_eq!(cursor.chain(), once.chain());
     }
 
     #[test]
@@ -171,9 +218,34 @@ proptest! {
                     model.extend_from_slice(&tokens);
                     prop_assert_eq!(cursor.append(&tokens), model.len() / block_size - before);
                 }
+                Op::AppendWith(tokens, mut items) => {
+                    let (before, end) = (model.len() / block_size, model.len() as u64);
+                    items.iter_mut().for_each(|item| item.offset += end);
+                    model.extend_from_slice(&tokens);
+                    extra.multimodal.extend_from_slice(&items);
+                    let completed = cursor.append_with(&tokens, &items).unwrap();
+                    prop_assert_eq!(completed, model.len() / block_size - before);
+                }
+                Op::AppendLate(mut items, back) => {
+                    let len = model.len();
+                    items.iter_mut().for_each(|item| item.offset += len as u64);
+                    if len > 0 {
+                        let (index, offset) = (items.len(), back.index(len) as u64);
+                        items.push(late(offset as usize));
+                        let error = HashError::ItemAppended { index, offset, len };
+                        prop_assert_eq!(cursor.append_with(&[1; 20], &items), Err(error));
+                    }
+                }
+                Op::Fork => {
+                    let fork = cursor.clone();
+                    cursor.append_with(&[1; 20], &[late(model.len())]).unwrap();
+                    cursor.truncate(0).unwrap();
+                    cursor = fork;
+                }
                 Op::Truncate(keep) => {
-                    let keep = keep.index(model.len() + 1);
+                    let (keep, end) = (keep.index(model.len() + 1), model.len() as u64);
                     model.truncate(keep);
+                    extra.multimodal.retain(|item| item.offset < keep as u64 || item.offset >= end);
                     cursor.truncate(keep).unwrap();
                 }
                 Op::Rebase(epoch) => {
@@ -338,6 +410,60 @@ fn an_append_that_completes_no_block_hashes_nothing() {
         assert_eq!(cursor.append(&[0; 33]), 3);
         assert_eq!(cursor.hashed_blocks(), 4);
     }
+}
+
+/// What a turn brings is checked as what a prompt brings, before anything changes.
+#[test]
+fn items_that_a_turn_cannot_bring_change_nothing() {
+    for &algorithm in HashAlgorithm::ALL {
+        let extra = ExtraKeys { multimodal: vec![late(6)], ..ExtraKeys::default() };
+        let mut cursor = HashCursor::new(hasher(algorithm, 4, Verify::Fingerprint), extra.clone()).unwrap();
+        cursor.append(&[1, 2, 3, 4, 5]);
+        let late = |offset| late(offset as usize);
+        let endless = MultimodalItem { length: u64::MAX, ..late(5) };
+        let no_text = MultimodalItem { identifier: (*b"\xff").into(), ..late(5) };
+        let appended = |index, offset| HashError::ItemAppended { index, offset, len: 5 };
+        let mut refused = vec![
+            (vec![late(4)], appended(0, 4)),
+            (vec![late(9), late(5), late(0)], appended(2, 0)),
+            (
+                vec![late(5), endless],
+                HashError::ItemRange { index: 1, offset: 5, length: u64::MAX, max: i64::MAX as u64 },
+            ),
+        ];
+        if algorithm.is_vllm() {
+            let field = "a multimodal identifier";
+            refused.push((vec![no_text], HashError::ExtraNotUtf8 { algorithm, field, valid_up_to: 0 }));
+        }
+        for (items, error) in refused {
+            assert_eq!(cursor.append_with(&[6, 7, 8], &items), Err(error));
+            assert_eq!((cursor.extra(), cursor.hashed_blocks()), (&extra, 1));
+            assert_is(&cursor, &[1, 2, 3, 4, 5]);
+        }
+        assert_eq!(cursor.append_with(&[6, 7, 8], &[late(5)]), Ok(1));
+        assert_eq!(cursor.extra().multimodal, [late(6), late(5)]);
+    }
+    assert_eq!(
+        HashError::ItemAppended { index: 2, offset: 0, len: 5 }.to_string(),
+        "multimodal item 2 begins at token 0, must begin at or behind token 5: those before are appended"
+    );
+}
+
+#[test]
+fn an_item_goes_with_its_first_token() {
+    let extra = ExtraKeys { multimodal: vec![late(2), late(5), late(9)], ..ExtraKeys::default() };
+    let mut cursor = HashCursor::new(hasher(HashAlgorithm::Sha256, 4, Verify::None), extra).unwrap();
+    cursor.append(&[0; 8]);
+    cursor.truncate(6).unwrap();
+    assert_eq!(cursor.extra().multimodal, [late(2), late(5), late(9)]);
+    cursor.truncate(5).unwrap();
+    assert_eq!(cursor.extra().multimodal, [late(2), late(9)]);
+    let (cut, text) = (cursor.chain().clone(), from_scratch(cursor.hasher(), &ExtraKeys::default(), &[0; 4]));
+    assert_ne!(cut, text);
+    cursor.truncate(0).unwrap();
+    assert_eq!(cursor.extra().multimodal, [late(9)]);
+    cursor.append(&[0; 4]);
+    assert_eq!(cursor.chain(), &text);
 }
 
 #[test]

@@ -25,13 +25,26 @@ use crate::gather::{drain, list_of, no_room, with_room};
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
+    /// What a value out of range raises, and what another type.
     error: &'static str,
+    type_error: &'static str,
     max: u64,
 }
 
-const TOKENS: Kind = Kind { what: "token", error: "TokenError", max: u32::MAX as u64 };
-const BLOCKS: Kind = Kind { what: "block id", error: "InvalidBlockError", max: u32::MAX as u64 };
-const COUNTS: Kind = Kind { what: "count", error: "InvalidArgumentError", max: u32::MAX as u64 };
+const TOKENS: Kind =
+    Kind { what: "token", error: "TokenError", type_error: "TokenTypeError", max: u32::MAX as u64 };
+const BLOCKS: Kind = Kind {
+    what: "block id",
+    error: "InvalidBlockError",
+    type_error: "ArgumentTypeError",
+    max: u32::MAX as u64,
+};
+const COUNTS: Kind = Kind {
+    what: "count",
+    error: "InvalidArgumentError",
+    type_error: "ArgumentTypeError",
+    max: u32::MAX as u64,
+};
 
 /// The items `start..end` of a list as 32-bit numbers, if every one is an exact `int` in range.
 ///
@@ -64,7 +77,7 @@ pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> 
 
 impl Kind {
     fn out_of_range(self, py: Python<'_>, position: usize, value: impl std::fmt::Display) -> PyErr {
-        let Self { what, error, max } = self;
+        let Self { what, error, max, .. } = self;
         raise(py, error, format!("{what} {value} at position {position} is out of range: from 0 to {max}"))
     }
 
@@ -73,7 +86,7 @@ impl Kind {
         let message = format!(
             "{found}: {what}s are a list of ints, or a one-dimensional buffer of int32, uint32 or int64 (array, numpy, CPU torch tensor)"
         );
-        raise(py, "TokenTypeError", message)
+        raise(py, self.type_error, message)
     }
 
     fn item(self, position: usize, item: &Bound<'_, PyAny>) -> PyResult<u32> {
@@ -344,7 +357,7 @@ impl IdsOut {
         let wrong = |found: &str| {
             let message =
                 format!("out is {found}: must be a writable, contiguous, one-dimensional int32 buffer");
-            raise(py, "TokenTypeError", message)
+            raise(py, "ArgumentTypeError", message)
         };
         let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
         // A buffer without dimensions lends its one item otherwise.
@@ -388,7 +401,7 @@ pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Co
         return Ok(Cow::Borrowed(self::text(text, name)?.as_bytes()));
     }
     let found = object.get_type().name()?;
-    Err(raise(object.py(), "TokenTypeError", format!("{name} is a str or bytes, not a {found}")))
+    Err(raise(object.py(), "ArgumentTypeError", format!("{name} is a str or bytes, not a {found}")))
 }
 
 /// `after_step`, if given.

@@ -72,6 +72,7 @@ pub(crate) fn counts(counts: &MissCounts) -> BTreeMap<&'static str, u64> {
 fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
     Ok(match id {
         RequestId::Int(number) => number.into_pyobject(py)?.into_any(),
+        RequestId::Uint(number) => number.into_pyobject(py)?.into_any(),
         RequestId::Str(text) => text.as_ref().into_pyobject(py)?.into_any(),
     })
 }

@@ -96,7 +96,7 @@ pub(crate) fn gather<'py, T>(
         Err(error) if !error.is_instance_of::<PyTypeError>(object.py()) => Err(error),
         _ => {
             let found = object.get_type().name()?;
-            Err(raise(object.py(), "TokenTypeError", format!("{what} is a {found}: must be a sequence")))
+            Err(raise(object.py(), "ArgumentTypeError", format!("{what} is a {found}: must be a sequence")))
         }
     }
 }
@@ -137,6 +137,6 @@ pub(crate) fn or_wrong_item<T>(
         }
         let found = item.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
         let message = format!("item {position} of {what} is a {found}: must be {each}");
-        raise(py, "TokenTypeError", message)
+        raise(py, "ArgumentTypeError", message)
     })
 }

@@ -48,6 +48,22 @@ fn digests<'py>(py: Python<'py>, chain: &HashChain) -> PyResult<Bound<'py, PyLis
     PyList::new(py, chain.hashes().iter().map(|hash| PyBytes::new(py, hash.digest(algorithm))))
 }
 
+/// Multimodal items, or none.
+pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<MultimodalItem>> {
+    let Some(items) = items else { return Ok(Vec::new()) };
+    let py = items.py();
+    let item = |position, item: &Bound<'_, PyAny>| {
+        let (identifier, offset, length): (Bound<'_, PyAny>, Int, Int) =
+            extract("multimodal", position, item, "a tuple (identifier, offset, length)")?;
+        let (offset, length) = (count(py, "offset", offset)?, count(py, "length", length)?);
+        let identifier = bytes(&identifier, "identifier")?.into();
+        Ok(MultimodalItem { identifier, offset: offset as u64, length: length as u64 })
+    };
+    // Each takes memory of its own: first how many there are.
+    let raw = gather("multimodal", items, |_, item| Ok(item))?;
+    raw.iter().enumerate().map(|(position, one)| item(position, one)).collect()
+}
+
 /// What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "ExtraKeys", eq)]
 #[derive(Clone, PartialEq)]
@@ -74,23 +90,12 @@ impl PyExtraKeys {
             return Err(raise(py, "InvalidArgumentError", "adapter_path is given without adapter"));
         }
         let adapter = adapter.map(|id| Adapter { id, path: adapter_path.map(|path| path.0.into()) });
-        let item = |position, item: Bound<'_, PyAny>| {
-            let (identifier, offset, length): (Bound<'_, PyAny>, Int, Int) =
-                extract("multimodal", position, &item, "a tuple (identifier, offset, length)")?;
-            let (offset, length) = (count(py, "offset", offset)?, count(py, "length", length)?);
-            let identifier = bytes(&identifier, "identifier")?.into();
-            Ok(MultimodalItem { identifier, offset: offset as u64, length: length as u64 })
-        };
-        // Each takes memory of its own: first how many there are.
-        let raw = multimodal.map(|items| gather("multimodal", items, |_, item| Ok(item))).transpose()?;
-        let items = raw.into_iter().flatten().enumerate().map(|(position, one)| item(position, one));
-        let items = items.collect::<PyResult<_>>()?;
         Ok(Self(ExtraKeys {
             adapter,
             salt: owned(salt, "salt")?,
             tenant: owned(tenant, "tenant")?,
             user: owned(user, "user")?,
-            multimodal: items,
+            multimodal: multimodal_items(multimodal)?,
             epoch: 0,
         }))
     }
@@ -278,10 +283,17 @@ impl PyHashCursor {
 
 #[pymethods]
 impl PyHashCursor {
-    /// Appends tokens and returns how many blocks they completed.
-    fn append(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let tokens = self::tokens(tokens)?;
-        Ok(enter_sized(py, &self.0, tokens.len(), |cursor| cursor.append(&tokens)))
+    /// Appends tokens, those of a turn with its items, and returns how many blocks they completed.
+    #[pyo3(signature = (tokens, *, multimodal=None))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        tokens: &Bound<'_, PyAny>,
+        multimodal: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let (tokens, items) = (self::tokens(tokens)?, multimodal_items(multimodal)?);
+        let size = tokens.len() + items.len();
+        enter_sized(py, &self.0, size, |cursor| cursor.append_with(&tokens, &items)).or_raise(py)
     }
 
     /// Keeps the first tokens; a block that becomes partial loses its hash.

@@ -17,17 +17,18 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
         return text(name, "a request id").map(RequestRef::Str);
     }
     if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
-        let number: Result<i64, _> = id.extract();
-        return number.map(RequestRef::Int).map_err(|_| {
-            raise(
-                py,
-                "InvalidArgumentError",
-                format!("request id {} does not fit 64 bits: use a str", shown(id)),
-            )
+        if let Ok(number) = id.extract::<i64>() {
+            return Ok(RequestRef::Int(number));
+        }
+        return id.extract::<u64>().map(RequestRef::from).map_err(|_| {
+            let limits = format!("{} to {}", i64::MIN, u64::MAX);
+            let message =
+                format!("request id {} is out of range: must be from {limits}, or a str", shown(id));
+            raise(py, "InvalidArgumentError", message)
         });
     }
     let found = id.get_type().name()?;
-    Err(raise(py, "TokenTypeError", format!("a request id is a str or an int, not a {found}")))
+    Err(raise(py, "ArgumentTypeError", format!("a request id is a str or an int, not a {found}")))
 }
 
 /// A request id of the manager's own.
@@ -52,7 +53,7 @@ impl<'py> RequestIds<'py> {
             let message = format!(
                 "request_ids is {found}: must be a list of str and int, or a one-dimensional buffer of int64"
             );
-            raise(object.py(), "TokenTypeError", message)
+            raise(object.py(), "ArgumentTypeError", message)
         };
         if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
             return Err(wrong(&format!("a {}", object.get_type().name()?)));

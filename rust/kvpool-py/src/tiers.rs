@@ -37,8 +37,8 @@ fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     let (tier, id): (Int, Bound<'_, PyAny>) = item.extract().map_err(|error: PyErr| {
         let message = format!("{} is no block of a tier: a pair of tier and block", shown(item));
         let py = item.py();
-        let class =
-            if error.is_instance_of::<PyValueError>(py) { "InvalidArgumentError" } else { "TokenTypeError" };
+        let value = error.is_instance_of::<PyValueError>(py);
+        let class = if value { "InvalidArgumentError" } else { "ArgumentTypeError" };
         raise(py, class, message)
     })?;
     Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })

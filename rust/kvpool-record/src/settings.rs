@@ -15,6 +15,7 @@ use crate::JournalError;
 pub(crate) enum RequestIdRecord {
     Int(i64),
     Str(Box<str>),
+    Uint(u64),
 }
 
 /// Several of them: `#[serde(with = "request_ids")]`.
@@ -141,6 +142,10 @@ mod tests {
         assert_written(
             &Rows::Ids(vec![RequestId::Str("a".into()), RequestId::Int(2)]),
             &[2, 2, 1, 1, b'a', 0, 4],
+        );
+        assert_written(
+            &Name::Id(RequestId::from(1u64 << 63)),
+            &[1, 2, 128, 128, 128, 128, 128, 128, 128, 128, 128, 1],
         );
         let limits = TenantLimits { tenant: TenantId(7), floor: 3, ceiling: Some(9) };
         let config = RetentionConfig { pin_budget: 5, tenants: vec![limits] };

@@ -17,8 +17,20 @@
 
 use std::fmt;
 
-/// The name of a block: an index into the engine's KV memory.
+/// The name of a block: an index into the engine's KV memory. As a `u32` in memory.
+///
+/// With the feature `bytemuck`, a block table is read as numbers without a copy:
+///
+#[cfg_attr(feature = "bytemuck", doc = "```")]
+#[cfg_attr(not(feature = "bytemuck"), doc = "```ignore")]
+/// use kvpool::BlockId;
+/// let table = [BlockId::new(3), BlockId::new(5)];
+/// let ids: &[u32] = bytemuck::cast_slice(&table);
+/// assert_eq!(ids, [3, 5]);
+/// assert_eq!(bytemuck::cast_slice::<u32, BlockId>(ids), table);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(transparent)]
 pub struct BlockId(u32);
 

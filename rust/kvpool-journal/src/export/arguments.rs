@@ -181,6 +181,8 @@ impl Arguments {
         match id {
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),
+            RequestId::Uint(number) if self.is_rust() => format!("{number}u64"),
+            RequestId::Uint(number) => number.to_string(),
             RequestId::Str(id) if self.is_rust() => text::rust(id),
             RequestId::Str(id) => text::python(id),
         }

@@ -9,13 +9,22 @@ use crate::fence::Until;
 use crate::sequence::Sequence;
 use crate::shorten::shorten;
 
-/// A number or a string, whichever the engine uses.
+/// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own; equal numbers of
+/// different types are one id, for the conversions choose the variant.
+///
+/// ```
+/// use kvpool::RequestId;
+/// assert_eq!(RequestId::from(7u64), RequestId::from(7i32));
+/// assert_ne!(RequestId::from(u64::MAX), RequestId::from(-1i64));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Id<S> {
     /// A number.
     Int(i64),
     /// A string.
     Str(S),
+    /// A number above [`i64::MAX`]. A smaller one in here would be another id than the same one in `Int`.
+    Uint(u64),
 }
 
 /// The engine's name of a request.
@@ -31,6 +40,7 @@ impl RequestId {
         match self {
             Self::Int(id) => Id::Int(*id),
             Self::Str(id) => Id::Str(id),
+            Self::Uint(id) => Id::Uint(*id),
         }
     }
 }
@@ -42,6 +52,7 @@ impl RequestRef<'_> {
         match self {
             Self::Int(id) => Id::Int(id),
             Self::Str(id) => Id::Str(id.into()),
+            Self::Uint(id) => Id::Uint(id),
         }
     }
 }
@@ -55,6 +66,30 @@ impl Equivalent<RequestId> for RequestRef<'_> {
 impl<S> From<i64> for Id<S> {
     fn from(id: i64) -> Self {
         Self::Int(id)
+    }
+}
+
+impl<S> From<u64> for Id<S> {
+    fn from(id: u64) -> Self {
+        i64::try_from(id).map_or(Self::Uint(id), Self::Int)
+    }
+}
+
+impl<S> From<i32> for Id<S> {
+    fn from(id: i32) -> Self {
+        Self::Int(id.into())
+    }
+}
+
+impl<S> From<u32> for Id<S> {
+    fn from(id: u32) -> Self {
+        Self::Int(id.into())
+    }
+}
+
+impl<S> From<usize> for Id<S> {
+    fn from(id: usize) -> Self {
+        Self::from(id as u64)
     }
 }
 
@@ -88,6 +123,7 @@ impl<S: AsRef<str>> fmt::Display for Id<S> {
         match self {
             Self::Int(id) => id.fmt(f),
             Self::Str(id) => write!(f, "{:?}", shorten(id.as_ref())),
+            Self::Uint(id) => id.fmt(f),
         }
     }
 }
@@ -97,6 +133,7 @@ impl<S: fmt::Debug> fmt::Debug for Id<S> {
         match self {
             Self::Int(id) => id.fmt(f),
             Self::Str(id) => write!(f, "{id:?}"),
+            Self::Uint(id) => id.fmt(f),
         }
     }
 }

@@ -7,6 +7,7 @@ mod custom_policy;
 mod manager_retention;
 mod named;
 mod parts;
+mod request_ids;
 mod resets;
 mod secrets;
 mod sequence_bad_input;

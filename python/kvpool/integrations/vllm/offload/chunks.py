@@ -22,6 +22,8 @@ from kvpool.errors import InvalidArgumentError, InvalidBlockError, InvariantErro
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from kvpool._core import EvictionPolicy
+
 __all__ = ["ChunkTable", "Stored"]
 
 #: Any algorithm will do: its digests are 32 bytes, here the number of a slot.
@@ -66,7 +68,7 @@ class ChunkTable:
     Stored(slots=[1], evicted=[b'b'])
     """
 
-    def __init__(self, num_chunks: int, eviction: str = BY_TIME) -> None:
+    def __init__(self, num_chunks: int, eviction: EvictionPolicy = BY_TIME) -> None:
         if num_chunks < 0:
             raise InvalidArgumentError(f"num_chunks is {num_chunks}: must be at least 0")
         self.num_chunks = num_chunks

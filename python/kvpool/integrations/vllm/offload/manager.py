@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
@@ -39,6 +39,8 @@ from kvpool.integrations.vllm.offload.chunks import BY_TIME, ChunkTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from kvpool._core import EvictionPolicy
 
 __all__ = ["KvpoolOffloadingManager"]
 
@@ -92,7 +94,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         if max_tracker_size < 1:
             raise InvalidArgumentError(f"max_tracker_size is {max_tracker_size}: must be at least 1")
         self.medium = Medium.CPU
-        self.chunks = ChunkTable(num_chunks, eviction)
+        self.chunks = ChunkTable(num_chunks, cast("EvictionPolicy", eviction))
         self.events: list[Any] | None = [] if enable_events else None
         self.store_threshold = store_threshold
         self.max_tracker_size = max_tracker_size

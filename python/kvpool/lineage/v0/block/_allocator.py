@@ -22,6 +22,7 @@ from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kvpool._core import EvictionPolicy
     from kvpool.lineage.v0.block.interfaces import BlockId, ExtraHash
 
 __all__ = ["PoolAllocator"]
@@ -75,7 +76,7 @@ class PoolAllocator(BlockAllocator):
     """What naive and prefix-caching allocators have in common."""
 
     #: The core's eviction policy.
-    _eviction: ClassVar[str] = "last-accessed"
+    _eviction: ClassVar[EvictionPolicy] = "last-accessed"
 
     _block_pool: BlockPool
 

@@ -1,0 +1,95 @@
+"""The names that the stubs allow are those that the binary takes, or gives."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvpool
+from kvpool import hashing, journal, policies, traces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CORE = Path(kvpool.__file__).with_name("_core")
+RUST = Path(kvpool.__file__).parents[2] / "rust"
+
+
+def literals(stub: str) -> dict[str, list[str]]:
+    """The aliases of a stub that are a Literal and nothing else."""
+    found = {}
+    for node in ast.parse((CORE / stub).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Subscript):
+            assert isinstance(node.target, ast.Name)
+            assert ast.unparse(node.value.value) == "Literal"
+            found[node.target.id] = list(ast.literal_eval(node.value.slice))
+    return found
+
+
+ALIASES = literals("__init__.pyi")
+
+#: kvpool's own lists.
+LISTS: dict[str, Callable[[], list[Any]]] = {
+    "HashAlgorithm": hashing.hash_algorithms,
+    "VerifyMode": hashing.verify_modes,
+    "EvictionPolicy": policies.eviction_policies,
+    "TraceFormat": traces.trace_formats,
+}
+
+TRACE = traces.Trace.generate(3)
+REFERENCES = kvpool.sizing.References(TRACE)
+JOURNALED = kvpool.BlockPool(8, journal=journal.Journal(ring_bytes=1 << 18))
+IMAGE = JOURNALED.journal_image() or b""
+
+#: Calls that take a name, and say which they take when it is none of them.
+CALLS: dict[str, Callable[[Any], object]] = {
+    "Duplicates": lambda name: kvpool.BlockPool(8, duplicates=name),
+    "ExpiredAs": lambda name: kvpool.Retention(50, ttl=1.0, then=name),
+    "ReplayMode": lambda name: traces.Replay(TRACE, mode=name),
+    "SizingBlocks": lambda name: kvpool.sizing.References(TRACE, blocks=name),
+    "SizingForm": lambda name: REFERENCES.run("lru", 8, form=name),
+    "ExportLanguage": lambda name: journal.export_journal(IMAGE, name),
+}
+
+#: Where the names are that are only ever given: a file of Rust, and what is before the first.
+GIVEN = {
+    "BlockState": ("kvpool/src/block.rs", "fn name("),
+    "RequestState": ("kvpool/src/manager/request.rs", "fn name("),
+    "Fit": ("kvpool/src/tiers/swap.rs", "fn name("),
+    "MissReason": ("kvpool-observe/src/explain/reason.rs", "const NAMES"),
+    "JournalSubject": ("kvpool-py/src/journal.rs", "match summary.header.subject"),
+    "DifferenceKind": ("kvpool-py/src/journal.rs", "for PyJournalDifference"),
+}
+
+
+def test_every_alias_is_compared() -> None:
+    assert {*LISTS, *CALLS, *GIVEN} == set(ALIASES)
+    assert len(ALIASES) == len(LISTS) + len(CALLS) + len(GIVEN)
+
+
+@pytest.mark.parametrize("alias", LISTS)
+def test_lists_of_names(alias: str) -> None:
+    assert LISTS[alias]() == ALIASES[alias]
+
+
+@pytest.mark.parametrize("alias", CALLS)
+def test_names_that_are_taken(alias: str) -> None:
+    for name in ALIASES[alias]:
+        CALLS[alias](name)
+    with pytest.raises(kvpool.errors.InvalidArgumentError) as refused:
+        CALLS[alias]("nonsense")
+    known = re.split("must be one of |must be |allowed: ", str(refused.value))[-1]
+    assert re.split(", | or ", known) == ALIASES[alias]
+
+
+@pytest.mark.parametrize("alias", GIVEN)
+def test_names_that_are_given(alias: str) -> None:
+    file, before = GIVEN[alias]
+    _, found, text = (RUST / file).read_text(encoding="utf-8").partition(before)
+    assert found
+    body = re.split(r"\n    (?:\}|\];)\n", text)[0]
+    assert re.findall(r'"([a-z-]+)"', body) == ALIASES[alias]
