@@ -47,6 +47,8 @@ class OutOfBlocksError(KvpoolError, MemoryError):
         missing: ``needed - available``: blocks that must be released first.
         fenced: blocks that become available when running steps complete.
         can_ever_fit: whether the request fits an otherwise empty pool. If not, waiting is of no use.
+        fitting_tokens: of an admission, the tokens behind the cached ones that would fit now: the most that
+            ``allocate_tokens`` can be. 0 for other calls.
     """
 
     needed: int = 0
@@ -54,6 +56,7 @@ class OutOfBlocksError(KvpoolError, MemoryError):
     missing: int = 0
     fenced: int = 0
     can_ever_fit: bool = True
+    fitting_tokens: int = 0
 
 
 class UnknownRequestError(KvpoolError, KeyError):

@@ -121,7 +121,7 @@ SizingForm: TypeAlias = Literal["pool", "stream"]
 ExportLanguage: TypeAlias = Literal["rust", "python"]
 
 BlockState: TypeAlias = Literal["null", "free", "cached-free", "active", "fenced"]
-RequestState: TypeAlias = Literal["running", "preempted", "swapped", "moving"]
+RequestState: TypeAlias = Literal["running", "preempted", "swapped", "moving", "loading", "releasing"]
 Fit: TypeAlias = Literal["ok", "later", "never"]
 MissReason: TypeAlias = Literal[
     "never-seen",

@@ -21,7 +21,7 @@ from kvpool._core.explain import ExplainConfig, Explanation
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.journal import Journal, JournalStats
 from kvpool._core.pool import BlockEvent, PoolStats
-from kvpool._core.requests import Admission, ManagerStats, Probe, RequestInfo, ScrubReport, Step
+from kvpool._core.requests import Admission, AdmissionFit, ManagerStats, Probe, RequestInfo, ScrubReport, Step
 from kvpool._core.retention import HintReport, RetentionConfig, RetentionStats, _Ranges
 from kvpool._core.tiers import TransferPlan
 from kvpool.policies import Policy as _Policy
@@ -144,12 +144,14 @@ class CacheManager:
         tenant: int | None = None,
         no_cache: bool = False,
         retention: _Ranges | None = None,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
         out: _Array | None = None,
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
 
-        Allocates blocks for the whole prompt. Always leaves the last prompt token to compute. A prepared prompt is
-        copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
+        Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt token to compute.
+        A prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
 
         Args:
             request_id: A new id.
@@ -159,12 +161,17 @@ class CacheManager:
             no_cache: For scans: blocks that the request registers are evicted first. Blocks that it hits keep their
                 place.
             retention: Ranges of its tokens, hits included: see ``retain``.
+            allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first chunk of a
+                chunked prefill. ``extend`` makes room for the next. None is all.
+            external_tokens: A connector has the KV of the prompt's first so many tokens, fewer than all. Those that are
+                not cached here get blocks, and the request is loading until ``external_done``: nothing of them can be
+                matched before, and nothing else be done with the request but ``release``.
             out: Receives the block table, if given: ``ceil(tokens / block_size)`` ids.
                 ``Admission.block_ids`` is then empty.
 
         Raises:
-            OutOfBlocksError: Too few blocks are available; its attributes say how many are missing and
-                whether the request can ever fit.
+            OutOfBlocksError: Too few blocks are available; its attributes say how many are missing,
+                whether the request can ever fit, and how many of its tokens would fit now.
             DuplicateRequestError: The id is known already.
             InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given
                 with a prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live
@@ -184,19 +191,38 @@ class CacheManager:
         >>> table
         array('i', [1, 2, 0, 0])
         """
+    def fit(
+        self,
+        prompt: Tokens | HashCursor,
+        extra: ExtraKeys | None = None,
+        *,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
+    ) -> AdmissionFit:
+        """Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
+
+        O(blocks matched), plus hashing if the prompt is not prepared. Arguments and errors are those of ``admit``.
+
+        >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
+        >>> manager.fit(range(24))
+        AdmissionFit(fit="never", cached_tokens=0, new_blocks=6, fitting_tokens=16)
+        >>> manager.admit("long", range(24), allocate_tokens=16).num_blocks
+        4
+        """
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
     ) -> list[tuple[int, int, int]]:
         """Appends one token to each request of a batch, with blocks where needed, all or nothing.
 
         After a fork, the first request that writes to a shared block gets a copy of it; ``take_plan`` hands the copy
-        out. Hashes only when a token completes a block. O(requests).
+        out. Hashes only when a token completes a block. A preempted request gets its token, too, and no block:
+        ``resume`` has blocks for all its tokens. O(requests).
 
         Args:
-            request_ids: Running requests, each named once. Not a str.
+            request_ids: Running or preempted requests, each named once. Not a str.
             token_ids: One token per request.
-            commit: First commits every token that these requests already have: the step that sampled the new tokens has
-                computed them.
+            commit: Commits every token that the running ones of these requests already have: the step that sampled the
+                new tokens has computed them.
 
         Returns:
             What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
@@ -205,28 +231,169 @@ class CacheManager:
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
             UnknownRequestError: No request has this id.
-            RequestStateError: A request is preempted.
+            RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The lists differ in length.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
-    def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
-        """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
+    @overload
+    def append_ragged(
+        self,
+        request_ids: Iterable[RequestId],
+        token_ids: Tokens,
+        offsets: _Ints | None = None,
+        *,
+        commit: bool = False,
+        computed: _Ints | None = None,
+        lookahead: int = 0,
+        covered: _Ints | None = None,
+        out: None = None,
+    ) -> tuple[list[int], list[int], list[int]]:
+        """A whole step of a batch: any number of tokens for each request, all or nothing.
 
-        For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy.
-        O(tokens).
+        Commits what the step before has computed, appends what it sampled, and makes room for what the next one
+        computes. Plain decode, decode with drafts and chunks of prompts go into one call. A preempted request gets its
+        tokens, too, and nothing else. O(requests + tokens).
+
+        Args:
+            request_ids: Running or preempted requests, each named once. Not a str.
+            token_ids: The tokens of all requests, one after the other.
+            offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than requests. None is
+                one token each.
+            commit: Of each request that gets tokens, all but the last are computed: the step that sampled that one has
+                written the KV of all before, accepted drafts included. Wrong for tokens that no step has sampled.
+            computed: Of each request its first so many tokens are computed, those of this call included. Not with
+                ``commit``.
+            lookahead: Slots behind the last token of each request that get blocks, too: for drafts.
+            covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts of
+                different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
+            out: A writable int32 buffer of shape (3, n): receives the answer row by row.
+
+        Returns:
+            What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
+            tables, and the blocks that are there now, new or copies. With ``out``, how many there are.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available for the batch as a whole.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request neither runs nor is preempted.
+            DuplicateRequestError: A request is named twice.
+            InvalidArgumentError: The lists do not fit each other; a computed count is below what was computed, or above
+                what has tokens and blocks; ``out`` has no room for the changes.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids, offsets, counts or ``out`` are of a type or dtype that is not taken.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+        >>> _ = manager.admit("a", range(4)), manager.admit("b", range(10, 17))
+        >>> # Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
+        >>> manager.append_ragged(["a", "b"], [70, 71, 72, 80], [0, 3, 4], commit=True, lookahead=3)
+        ([0, 0, 1], [1, 2, 2], [4, 5, 6])
+        >>> manager.request("a").computed_tokens
+        6
+        """
+    @overload
+    def append_ragged(
+        self,
+        request_ids: Iterable[RequestId],
+        token_ids: Tokens,
+        offsets: _Ints | None = None,
+        *,
+        commit: bool = False,
+        computed: _Ints | None = None,
+        lookahead: int = 0,
+        covered: _Ints | None = None,
+        out: _Array,
+    ) -> int: ...
+    def extend(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, int]]:
+        """Makes the block table of a running request cover its first tokens, and returns what changed in it.
+
+        The next chunk of a chunked prefill; or slots behind the last token, for drafts. Covers no less than before, all
+        or nothing. O(new blocks).
 
         Args:
             request_id: A running request.
+            num_tokens: Tokens that are to have blocks, from the first on.
+
+        Returns:
+            Pairs of position and block.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are available.
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request is not running.
+            ArgumentTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+        >>> manager.admit("long", range(100), allocate_tokens=8).num_blocks
+        2
+        >>> _ = manager.commit("long", 8)
+        >>> manager.extend("long", 16)
+        [(2, 3), (3, 4)]
+        """
+    def external_done(
+        self,
+        request_id: RequestId,
+        loaded_tokens: int | None = None,
+        *,
+        failed: Iterable[tuple[int, int]] | None = None,
+    ) -> int:
+        """Says which external tokens of a request have arrived, and returns how many blocks that registered.
+
+        The request runs from now on; the engine computes the rest, what failed included and what is behind it. For a
+        request that was released meanwhile it ends the release. O(blocks).
+
+        Args:
+            request_id: A request that was admitted or resumed with ``external_tokens``.
+            loaded_tokens: The KV of its first so many tokens is there. None is all.
+            failed: Ranges of tokens whose KV is not there, as pairs of the first and the one behind the last. Not with
+                ``loaded_tokens``.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            RequestStateError: The request loads nothing.
+            InvalidArgumentError: More tokens than were to be loaded, or fewer than were cached.
+            ArgumentTypeError: The id is neither a str nor an int.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+        >>> manager.admit("a", range(19), external_tokens=16).external_tokens
+        16
+        >>> manager.external_done("a", failed=[(8, 12)])
+        2
+        >>> manager.request("a").computed_tokens
+        8
+        """
+    def fence(self) -> int:
+        """Opens a fence and returns its ticket.
+
+        What is released, preempted or truncated ``until`` it stays out of reach until ``end_fence``. Tickets end in any
+        order. O(1).
+        """
+    def end_fence(self, ticket: int) -> int:
+        """Ends a fence and returns how many references it held.
+
+        O(those references).
+
+        Raises:
+            InvalidArgumentError: The ticket is not open.
+        """
+    def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
+        """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
+
+        For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy. A
+        preempted request gets its tokens, and no blocks. O(tokens).
+
+        Args:
+            request_id: A running or preempted request.
             token_ids: The tokens.
             lookahead: Slots behind the tokens that get blocks, too.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted.
+            RequestStateError: The request neither runs nor is preempted.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: The id is neither a str nor an int.
@@ -242,17 +409,50 @@ class CacheManager:
             RequestStateError: The parent is not running.
             ArgumentTypeError: An id is neither a str nor an int.
         """
-    def truncate(self, request_id: RequestId, num_tokens: int) -> None:
+    def truncate(
+        self, request_id: RequestId, num_tokens: int, *, after_step: int | None = None, until: int | None = None
+    ) -> None:
         """Keeps the first tokens of a running request.
 
         At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead included. The next
         append copies a registered tail. O(blocks released).
 
+        Args:
+            request_id: A running request.
+            num_tokens: Tokens to keep.
+            after_step: As for ``release``.
+            until: As for ``release``.
+
         Raises:
-            InvalidArgumentError: More than its tokens, or fewer than the window has left.
+            InvalidArgumentError: More than its tokens, or fewer than the window has left; the ticket is not open.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
             ArgumentTypeError: The id is neither a str nor an int.
+        """
+    def truncate_batch(
+        self,
+        request_ids: Iterable[RequestId],
+        num_tokens: _Ints,
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
+    ) -> None:
+        """Keeps the first tokens of each request of a batch, all or nothing.
+
+        O(requests + blocks released).
+
+        Args:
+            request_ids: Running requests, each named once. Not a str.
+            num_tokens: Tokens to keep, one number per request.
+            after_step: As for ``release``.
+            until: As for ``release``.
+
+        Raises:
+            InvalidArgumentError: As for ``truncate``; the lists differ in length.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request is not running.
+            DuplicateRequestError: A request is named twice.
+            ArgumentTypeError: Ids or counts are of a type or dtype that is not taken.
         """
     def trim_window(self, request_id: RequestId, window: int) -> int:
         """Releases the blocks of a running request that fell out of a window and returns how many.
@@ -378,15 +578,23 @@ class CacheManager:
         """
     @overload
     def release(
-        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: Literal[False] = False
+        self,
+        request_id: RequestId,
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
+        end_of_life: Literal[False] = False,
     ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
-        Committed blocks stay cached until evicted. O(blocks).
+        Committed blocks stay cached until evicted. While a swap moves the request, or a connector loads into its blocks,
+        it is releasing: it gives them up, and its id, when ``complete_swap``, ``abort_swap`` or ``external_done`` ends
+        that. O(blocks).
 
         Args:
-            request_id: A running or preempted request.
+            request_id: A request in any state.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
+            until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with ``after_step``.
             end_of_life: The session has ended: its cached blocks that nobody else holds are evicted first. A block
                 still waits for the cached blocks behind it, such as other sessions on a shared system prompt. A hit
                 takes that back. For a preempted or swapped-out request, applies to what is still cached.
@@ -396,7 +604,8 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: A swap moves it.
+            RequestStateError: It is releasing already.
+            InvalidArgumentError: The ticket is not open.
             NoRetentionError: With ``end_of_life``, and the manager has no retention.
             ArgumentTypeError: The id is neither a str nor an int.
 
@@ -407,11 +616,16 @@ class CacheManager:
         """
     @overload
     def release(
-        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: Literal[True]
+        self,
+        request_id: RequestId,
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
+        end_of_life: Literal[True],
     ) -> HintReport: ...
     @overload
     def release(
-        self, request_id: RequestId, *, after_step: int | None = None, end_of_life: bool
+        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None, end_of_life: bool
     ) -> HintReport | None: ...
     def retain(self, request_id: RequestId, ranges: _Ranges) -> HintReport:
         """Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
@@ -560,29 +774,40 @@ class CacheManager:
         Raises:
             PolicyError: The policy is used no more; the cause says why.
         """
-    def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> None:
+    def preempt(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> None:
         """Takes the blocks of a running request away and keeps its tokens, for resume.
 
-        Committed blocks stay cached until evicted, so ``resume`` may find them again. O(blocks).
+        Committed blocks stay cached until evicted, so ``resume`` may find them again. The token that the step under way
+        samples can be appended meanwhile. O(blocks).
 
         Args:
             request_id: A running request, or a swapped-out one, whose blocks in the host tier are released.
             after_step: As for ``release``.
+            until: As for ``release``.
 
         Raises:
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted already, or being swapped.
+            RequestStateError: The request is preempted already, being swapped, or loading.
+            InvalidArgumentError: The ticket is not open.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def resume(self, request_id: RequestId) -> Admission:
+    def resume(
+        self, request_id: RequestId, *, allocate_tokens: int | None = None, external_tokens: int = 0
+    ) -> Admission:
         """Admits a preempted request again, with all its tokens.
 
         O(blocks); after an epoch bump O(tokens), because they are hashed again.
 
+        Args:
+            request_id: A preempted request.
+            allocate_tokens: As for ``admit``.
+            external_tokens: As for ``admit``.
+
         Raises:
             OutOfBlocksError: Too few blocks are available.
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is running.
+            RequestStateError: The request is not preempted.
+            InvalidArgumentError: As many external tokens as it has tokens, or more.
             ArgumentTypeError: The id is neither a str nor an int.
         """
     def complete_step(self, step: int) -> int:

@@ -1,14 +1,16 @@
 """What a manager answers: steps, admissions, requests, figures."""
 
+from collections.abc import Iterable
 from typing import ClassVar, Self, final
 
-from kvpool._core import RequestId, RequestState, Tokens
+from kvpool._core import Fit, RequestId, RequestState, Tokens, _Ints
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges
 
 __all__ = [
     "Admission",
+    "AdmissionFit",
     "ManagerStats",
     "Probe",
     "RequestInfo",
@@ -50,6 +52,8 @@ class Step:
         tenant: int | None = None,
         no_cache: bool = False,
         retention: _Ranges | None = None,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
     ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
@@ -69,7 +73,7 @@ class Step:
             ArgumentTypeError: The id is neither a str nor an int.
             HashingError: The algorithm cannot represent these extra keys.
         """
-    def resume(self, request_id: RequestId) -> int:
+    def resume(self, request_id: RequestId, *, allocate_tokens: int | None = None, external_tokens: int = 0) -> int:
         """Plans to resume a preempted request and returns how many tokens would be cached.
 
         Tokens that were hashed before the last epoch bump are hashed again. O(blocks); O(tokens) with such.
@@ -82,25 +86,51 @@ class Step:
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def append(self, request_id: RequestId, token_ids: Tokens) -> int:
-        """Plans to append tokens to a running request and returns how many blocks that adds.
+    def append_ragged(
+        self,
+        request_ids: Iterable[RequestId],
+        token_ids: Tokens,
+        offsets: _Ints | None = None,
+        *,
+        lookahead: int = 0,
+        covered: _Ints | None = None,
+    ) -> int:
+        """Plans to append tokens to each request of a batch, all or nothing, and returns how many blocks that adds.
 
-        O(tokens).
+        O(requests + tokens). Arguments are those of ``CacheManager.append_ragged``. Commits nothing: commit before
+        ``plan_step``. Adds an outcome per request.
+
+        Raises:
+            OutOfBlocksError: Too few blocks are left by the plan.
+            InvalidArgumentError: The lists do not fit each other.
+            UnknownRequestError: No request has this id.
+            RequestStateError: A request neither runs nor is preempted.
+            DuplicateRequestError: A request is named in this step already, or twice.
+            StaleStepError: The manager has changed, or the step is over.
+            TokenError: A token is out of range.
+            TokenTypeError: The tokens are of a type or dtype that is not taken.
+            ArgumentTypeError: Ids, offsets or counts are of a type or dtype that is not taken.
+        """
+    def append(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> int:
+        """Plans to append tokens to a request and returns how many blocks that adds.
+
+        With room for ``lookahead`` tokens more. O(tokens).
 
         Raises:
             OutOfBlocksError: Too few blocks are left by the plan.
             UnknownRequestError: No request has this id.
-            RequestStateError: The request is preempted.
+            RequestStateError: The request neither runs nor is preempted.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def preempt(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+    def preempt(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> int:
         """Plans to preempt a running request and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
+        O(blocks). Fenced blocks become available later: returns 0 with ``until``, and with ``after_step`` unless that
+        step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -109,13 +139,15 @@ class Step:
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
         """
-    def release(self, request_id: RequestId, *, after_step: int | None = None) -> int:
+    def release(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> int:
         """Plans to release a request and returns how many blocks that makes available.
 
-        O(blocks). Fenced blocks become available later: with ``after_step`` returns 0, unless that step is complete.
+        O(blocks). Blocks that are fenced, moved or loaded become available later: returns 0 with ``until``, and with
+        ``after_step`` unless that step is complete.
 
         Raises:
             UnknownRequestError: No request has this id.
+            RequestStateError: The request is releasing already.
             DuplicateRequestError: The request is named in this step already.
             StaleStepError: The manager has changed, or the step is over.
             ArgumentTypeError: The id is neither a str nor an int.
@@ -162,6 +194,9 @@ class Admission:
     def cached_blocks(self) -> int:
         """Leading blocks of the block table that are cached, shared, and not to be written."""
     @property
+    def external_tokens(self) -> int:
+        """Tokens behind the cached ones that a connector loads now."""
+    @property
     def num_blocks(self) -> int:
         """Blocks of the whole block table."""
     @property
@@ -174,12 +209,31 @@ class Admission:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
+class AdmissionFit:
+    """What an admission would find, and how much of it would fit."""
+
+    @property
+    def fit(self) -> Fit:
+        """Whether it would be admitted: ok, later or never."""
+    @property
+    def cached_tokens(self) -> int:
+        """Leading tokens that are cached."""
+    @property
+    def new_blocks(self) -> int:
+        """Blocks that it would take besides."""
+    @property
+    def fitting_tokens(self) -> int:
+        """Tokens behind the cached and external ones that could get blocks now."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
 class RequestInfo:
     """What the manager knows of a request."""
 
     @property
     def state(self) -> RequestState:
-        """Whether it holds blocks, and where: running, preempted, swapped or moving."""
+        """Whether it holds blocks, and where: running, preempted, swapped, moving, loading or releasing."""
     @property
     def tokens(self) -> int:
         """Its tokens: prompt and appended ones."""
@@ -189,6 +243,9 @@ class RequestInfo:
     @property
     def cached_tokens(self) -> int:
         """Tokens that were cached when it was last admitted."""
+    @property
+    def external_end(self) -> int:
+        """The token behind the last one that a connector loads; ``computed_tokens`` if it loads none."""
     @property
     def blocks(self) -> int:
         """Blocks in its block table."""
@@ -218,8 +275,8 @@ class Probe:
 class ManagerStats:
     """Counts of a manager, in requests and tokens.
 
-    ``hit_tokens + computed_tokens == prompt_tokens``, always: each request counts once, at its first
-    admission.
+    ``hit_tokens + external_tokens + computed_tokens == prompt_tokens``, always: each request counts once, at its
+    first admission.
     """
 
     @property
@@ -235,6 +292,12 @@ class ManagerStats:
     def moving(self) -> int:
         """Requests that a swap moves now."""
     @property
+    def loading(self) -> int:
+        """Requests whose external tokens are on their way."""
+    @property
+    def releasing(self) -> int:
+        """Requests that were released while they were moving or loading."""
+    @property
     def admissions(self) -> int:
         """Requests admitted so far."""
     @property
@@ -244,8 +307,11 @@ class ManagerStats:
     def hit_tokens(self) -> int:
         """Of the prompt tokens, those whose KV was cached."""
     @property
+    def external_tokens(self) -> int:
+        """Of the prompt tokens, those whose KV a connector brought."""
+    @property
     def computed_tokens(self) -> int:
-        """Of the prompt tokens, those that the engine had to compute."""
+        """Of the prompt tokens, those that the engine had to compute; external ones until they are there."""
     @property
     def refusals(self) -> int:
         """Admissions and resumptions refused for want of blocks."""
@@ -267,6 +333,9 @@ class ManagerStats:
     @property
     def resumed_hit_tokens(self) -> int:
         """Of the resumed tokens, those whose KV was still cached."""
+    @property
+    def resumed_external_tokens(self) -> int:
+        """Of the resumed tokens, those whose KV a connector brought."""
     @property
     def forks(self) -> int:
         """Requests forked from others."""

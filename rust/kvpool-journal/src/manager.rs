@@ -141,8 +141,16 @@ impl ManagerSubject {
     }
 
     fn append(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
-        let ManagerOperation::Append { rows, tokens, offsets, computed, covered, filled, fingerprints } =
-            operation
+        let ManagerOperation::Append {
+            rows,
+            tokens,
+            offsets,
+            computed,
+            covered,
+            most_changes,
+            filled,
+            fingerprints,
+        } = operation
         else {
             return Ok(Answer::default());
         };
@@ -161,8 +169,9 @@ impl ManagerSubject {
             }
         }
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-        let (computed, covered) = (computed.computed(), covered.covered());
-        let rows = kvpool::Rows { requests: &refs, tokens: &spelled, offsets, computed, covered };
+        let (computed, covered, most_changes) = (computed.computed(), covered.covered(), *most_changes);
+        let rows =
+            kvpool::Rows { requests: &refs, tokens: &spelled, offsets, computed, covered, most_changes };
         let result = self.manager.apply(op::Append { rows });
         Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
     }

@@ -78,12 +78,13 @@ impl Simpler for ManagerOperation {
                 offsets,
                 computed,
                 covered,
+                most_changes,
                 filled,
                 fingerprints,
             } if offsets.is_empty() => {
                 let rows = Rows::Ids(without(&ids, which)?);
                 let tokens = tokens.min(ids.len() - 1);
-                Self::Append { rows, tokens, offsets, computed, covered, filled, fingerprints }
+                Self::Append { rows, tokens, offsets, computed, covered, most_changes, filled, fingerprints }
             }
             Self::AppendTokens { request, tokens, lookahead, filled, fingerprints } => match which {
                 0 if lookahead > 0 => {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-use kvpool::{BlockId, shorten};
+use kvpool::{BlockId, NewBlock, Ticket, Until, shorten};
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -392,6 +392,65 @@ impl IdsOut {
     }
 }
 
+/// A caller's writable int32 buffer for changes of block tables: a third each for rows, positions and blocks.
+pub(crate) struct ChangesOut<'py> {
+    /// One-dimensional; nothing to write to has none.
+    flat: Option<Bound<'py, PyAny>>,
+    /// Changes that it has room for.
+    pub(crate) most: usize,
+}
+
+impl<'py> ChangesOut<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let wrong = |found: &str| {
+            let expected = "a writable, contiguous int32 buffer of shape (3, n), or of 3 * n items";
+            raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"))
+        };
+        let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
+        let buffer = PyUntypedBuffer::get(&view).map_err(|_| wrong("of no dimensions"))?;
+        if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
+            return Err(wrong(&format!("of format {:?}", buffer.format())));
+        }
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(wrong("read-only or strided"));
+        }
+        let items = buffer.item_count();
+        let shaped = match buffer.shape() {
+            [_] => items.is_multiple_of(3),
+            [rows, _] => *rows == 3,
+            _ => false,
+        };
+        if !shaped {
+            return Err(wrong(&format!("of shape {:?}", buffer.shape())));
+        }
+        if items == 0 {
+            return Ok(Self { flat: None, most: 0 });
+        }
+        // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
+        let flat =
+            view.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
+        PyBuffer::<i32>::get(&flat).map_err(|_| wrong("not aligned"))?;
+        Ok(Self { flat: Some(flat), most: items / 3 })
+    }
+
+    /// Writes the changes, no more than there is room for, and returns how many.
+    pub(crate) fn write(&self, py: Python<'py>, changes: &[NewBlock]) -> PyResult<usize> {
+        let Some(flat) = self.flat.as_ref().filter(|_| !changes.is_empty()) else { return Ok(0) };
+        let columns: [fn(&NewBlock) -> i32; 3] = [
+            |change| change.row as i32,
+            |change| change.index as i32,
+            |change| change.block.get().cast_signed(),
+        ];
+        for (third, column) in columns.into_iter().enumerate() {
+            let (from, len) = ((third * self.most).cast_signed(), changes.len().cast_signed());
+            let part = flat.get_item(PySlice::new(py, from, from + len, 1))?;
+            PyBuffer::get(&part)?.copy_from_slice(py, &changes.iter().map(column).collect::<Vec<_>>())?;
+        }
+        Ok(changes.len())
+    }
+}
+
 /// Opaque bytes from `bytes` or `str` (UTF-8).
 pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
@@ -404,7 +463,17 @@ pub(crate) fn bytes<'a>(object: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Co
     Err(raise(object.py(), "ArgumentTypeError", format!("{name} is a str or bytes, not a {found}")))
 }
 
-/// `after_step`, if given.
-pub(crate) fn after_step_of(py: Python<'_>, after_step: Option<Int>) -> PyResult<Option<u64>> {
-    after_step.map(|step| Ok(count(py, "after_step", step)? as u64)).transpose()
+/// When released blocks may be handed out again: `after_step` or `until`, a ticket, or neither.
+pub(crate) fn until_of(py: Python<'_>, after_step: Option<Int>, until: Option<Int>) -> PyResult<Until> {
+    match (after_step, until) {
+        (None, None) => Ok(Until::Now),
+        (Some(step), None) => Ok(Until::Step(count(py, "after_step", step)? as u64)),
+        (None, Some(ticket)) => Ok(Until::Ticket(Ticket::new(count(py, "until", ticket)? as u64))),
+        (Some(_), Some(_)) => Err(both(py, "after_step", "until")),
+    }
+}
+
+/// Refuses two arguments of which one is enough.
+pub(crate) fn both(py: Python<'_>, one: &str, other: &str) -> PyErr {
+    raise(py, "InvalidArgumentError", format!("{one} and {other} are both given: give one of them"))
 }

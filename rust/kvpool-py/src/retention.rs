@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
-use kvpool::{AdmitOptions, EvictionPolicy, Evictor, RetentionRange, shorten};
+use kvpool::{AdmitOptions, EvictionPolicy, Evictor, Part, RetentionRange, shorten};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
@@ -301,14 +301,16 @@ pub(crate) fn ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<RetentionRange>>
     })
 }
 
-/// What is known of a request when it is admitted.
-pub(crate) fn hints(
+/// How a request is admitted, and what is known of it.
+pub(crate) fn options(
     py: Python<'_>,
+    part: Part,
     tenant: Option<Int>,
     no_cache: bool,
     retention: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<AdmitOptions> {
     Ok(AdmitOptions {
+        part,
         tenant: tenant.map(|tenant| self::tenant(py, tenant)).transpose()?,
         no_cache,
         ranges: retention.map_or_else(|| Ok(Vec::new()), ranges)?,

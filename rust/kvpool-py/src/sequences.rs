@@ -9,7 +9,7 @@ use kvpool_observe::TierWatch;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{IdsOut, Int, after_step_of, count, ids, int, tokens};
+use crate::convert::{IdsOut, Int, count, ids, int, tokens, until_of};
 use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
@@ -181,7 +181,7 @@ impl PySequences {
     /// Ends a sequence.
     #[pyo3(signature = (sequence, *, after_step=None))]
     fn free(&self, py: Python<'_>, sequence: Int, after_step: Option<Int>) -> PyResult<()> {
-        let (id, after) = (handle(py, sequence)?, after_step_of(py, after_step)?);
+        let (id, after) = (handle(py, sequence)?, until_of(py, after_step, None)?);
         self.run_on(py, id, |sequences| sequences.free(id, after))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::{Admission, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
+use kvpool::{Admission, AdmissionFit, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use kvpool_observe::{BlockEvent, EventBatch, MissStats, ScrubReport};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -99,13 +99,19 @@ pub(crate) struct PyManagerStats {
     swapped: usize,
     /// Requests that a swap moves now.
     moving: usize,
+    /// Requests whose external tokens are on their way.
+    loading: usize,
+    /// Requests that were released while they were moving or loading.
+    releasing: usize,
     /// Requests admitted so far.
     admissions: u64,
     /// Prompt tokens of the admitted requests.
     prompt_tokens: u64,
     /// Of the prompt tokens, those whose KV was cached.
     hit_tokens: u64,
-    /// Of the prompt tokens, those that the engine had to compute.
+    /// Of the prompt tokens, those whose KV a connector brought.
+    external_tokens: u64,
+    /// Of the prompt tokens, those that the engine had to compute; external ones until they are there.
     computed_tokens: u64,
     /// Admissions and resumptions refused for want of blocks.
     refusals: u64,
@@ -121,6 +127,8 @@ pub(crate) struct PyManagerStats {
     resumed_tokens: u64,
     /// Of the resumed tokens, those whose KV was still cached.
     resumed_hit_tokens: u64,
+    /// Of the resumed tokens, those whose KV a connector brought.
+    resumed_external_tokens: u64,
     /// Requests forked from others.
     forks: u64,
     /// Requests swapped out so far.
@@ -150,9 +158,12 @@ impl PyManagerStats {
             preempted: stats.preempted,
             swapped: stats.swapped,
             moving: stats.moving,
+            loading: stats.loading,
+            releasing: stats.releasing,
             admissions: stats.admissions,
             prompt_tokens: stats.prompt_tokens,
             hit_tokens: stats.hit_tokens,
+            external_tokens: stats.external_tokens,
             computed_tokens: stats.computed_tokens,
             refusals: stats.refusals,
             appended_tokens: stats.appended_tokens,
@@ -161,6 +172,7 @@ impl PyManagerStats {
             resumptions: stats.resumptions,
             resumed_tokens: stats.resumed_tokens,
             resumed_hit_tokens: stats.resumed_hit_tokens,
+            resumed_external_tokens: stats.resumed_external_tokens,
             forks: stats.forks,
             swapped_out: stats.swapped_out,
             swapped_in: stats.swapped_in,
@@ -256,6 +268,8 @@ pub(crate) struct PyAdmission {
     cached_tokens: usize,
     /// Leading blocks of the block table that are cached, shared, and not to be written.
     cached_blocks: usize,
+    /// Tokens behind the cached ones that a connector loads now.
+    external_tokens: usize,
     /// Blocks of the whole block table.
     num_blocks: usize,
     /// The whole block table; empty if it was written to a buffer of the caller.
@@ -265,8 +279,9 @@ pub(crate) struct PyAdmission {
 impl PyAdmission {
     /// With `block_ids` left out: they went into the caller's buffer.
     pub(crate) fn written(admission: &Admission) -> Self {
-        let Admission { cached_tokens, cached_blocks, ref block_ids, .. } = *admission;
-        Self { cached_tokens, cached_blocks, num_blocks: block_ids.len(), block_ids: Vec::new() }
+        let Admission { cached_tokens, cached_blocks, external_tokens, ref block_ids, .. } = *admission;
+        let (num_blocks, block_ids) = (block_ids.len(), Vec::new());
+        Self { cached_tokens, cached_blocks, external_tokens, num_blocks, block_ids }
     }
 }
 
@@ -286,11 +301,42 @@ impl PyAdmission {
     }
 }
 
+/// What an admission would find, and how much of it would fit.
+#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyAdmissionFit {
+    /// Whether it would be admitted: ok, later or never.
+    fit: &'static str,
+    /// Leading tokens that are cached.
+    cached_tokens: usize,
+    /// Blocks that it would take besides.
+    new_blocks: usize,
+    /// Tokens behind the cached and external ones that could get blocks now.
+    fitting_tokens: usize,
+}
+
+impl From<AdmissionFit> for PyAdmissionFit {
+    fn from(found: AdmissionFit) -> Self {
+        let AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, .. } = found;
+        Self { fit: fit.name(), cached_tokens, new_blocks, fitting_tokens }
+    }
+}
+
+#[pymethods]
+impl PyAdmissionFit {
+    fn __repr__(&self) -> String {
+        let Self { fit, cached_tokens, new_blocks, fitting_tokens } = self;
+        format!(
+            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens})"
+        )
+    }
+}
+
 /// What the manager knows of a request.
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
-    /// Whether it holds blocks, and where: running, preempted, swapped or moving.
+    /// Whether it holds blocks, and where: running, preempted, swapped, moving, loading or releasing.
     state: &'static str,
     /// Its tokens: prompt and appended ones.
     tokens: usize,
@@ -298,6 +344,8 @@ pub(crate) struct PyRequestInfo {
     computed_tokens: usize,
     /// Tokens that were cached when it was last admitted.
     cached_tokens: usize,
+    /// The token behind the last one that a connector loads; computed_tokens if it loads none.
+    external_end: usize,
     /// Blocks in its block table.
     blocks: usize,
     /// The tier of its blocks: 0, or 1 if it is swapped out.
@@ -311,6 +359,7 @@ impl From<RequestInfo> for PyRequestInfo {
             tokens: info.tokens,
             computed_tokens: info.computed_tokens,
             cached_tokens: info.cached_tokens,
+            external_end: info.external_end,
             blocks: info.blocks,
             tier: info.tier,
         }

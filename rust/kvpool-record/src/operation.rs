@@ -97,6 +97,7 @@ pub enum ManagerOperation {
         offsets: Vec<usize>,
         computed: ComputedRecord,
         covered: CoveredRecord,
+        most_changes: Option<usize>,
         filled: Keys,
         fingerprints: Keys,
     },

@@ -288,6 +288,7 @@ impl Outcome for ManagerError {
             Self::ForeignCursor => 412,
             Self::BadOffset { .. } => 413,
             Self::BadExternalCount { .. } => 414,
+            Self::TooManyChanges { .. } => 415,
             // Kinds that came later: they get numbers here when they come.
             _ => 499,
         });

@@ -31,8 +31,8 @@ pub(super) enum Argument<'a> {
     EndOfLife(bool),
     Part(PartRecord),
     Loaded(&'a LoadedRecord),
-    /// Requests and tokens, offsets, what is computed, and what is covered.
-    Ragged(Box<[Argument<'a>; 2]>, &'a [usize], &'a ComputedRecord, &'a CoveredRecord),
+    /// Requests and tokens, offsets, what is computed, what is covered, and the most changes.
+    Ragged(Box<[Argument<'a>; 2]>, &'a [usize], &'a ComputedRecord, &'a CoveredRecord, Option<usize>),
     Lookahead(usize),
     Request(&'a RequestId),
     Name(&'a Name),
@@ -126,7 +126,9 @@ impl Arguments {
                 let ranges: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
                 format!("failed={ranges:?}")
             }
-            Argument::Ragged(row, offsets, computed, covered) => self.ragged(row, offsets, computed, covered),
+            Argument::Ragged(row, offsets, computed, covered, most) => {
+                self.ragged(row, offsets, computed, covered, *most)
+            }
             Argument::EndOfLife(ends) => {
                 self.keyword(ends.to_string(), ends.then(|| "end_of_life=True".into()))
             }
@@ -243,6 +245,7 @@ impl Arguments {
         offsets: &[usize],
         computed: &ComputedRecord,
         covered: &CoveredRecord,
+        most: Option<usize>,
     ) -> String {
         let [requests, tokens] = [self.text(&row[0]), self.text(&row[1])];
         if self.is_rust() {
@@ -256,7 +259,7 @@ impl Arguments {
             };
             return format!(
                 "&Rows {{ requests: {requests}, tokens: {tokens}, offsets: &{offsets:?}, computed: {computed}, \
-                 covered: {covered} }}"
+                 covered: {covered}, most_changes: {most:?} }}"
             );
         }
         let mut texts = vec![requests, tokens];
@@ -271,6 +274,7 @@ impl Arguments {
             CoveredRecord::Lookahead(slots) => texts.push(format!("lookahead={slots}")),
             CoveredRecord::Each(counts) => texts.push(format!("covered={counts:?}")),
         }
+        texts.extend(most.map(|most| format!("most={most}")));
         texts.join(", ")
     }
 

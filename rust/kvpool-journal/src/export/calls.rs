@@ -63,9 +63,12 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
             ("release_with", vec![A::Name(request), A::End(*until), A::EndOfLife(*end_of_life)])
         }
         O::Preempt { request, until } => ("preempt", vec![A::Name(request), A::End(*until)]),
-        O::Append { rows, tokens, offsets, computed, covered, filled, .. } => {
+        O::Append { rows, tokens, offsets, computed, covered, most_changes, filled, .. } => {
             let tokens = A::Sampled(rows, *tokens, offsets, filled);
-            ("append_ragged", vec![A::Ragged(Box::new([A::Rows(rows), tokens]), offsets, computed, covered)])
+            (
+                "append_ragged",
+                vec![A::Ragged(Box::new([A::Rows(rows), tokens]), offsets, computed, covered, *most_changes)],
+            )
         }
         O::AppendTokens { request, tokens, lookahead, filled, .. } => (
             "append_tokens",
@@ -134,7 +137,7 @@ fn plan(source: &mut Source<'_>, planned: &Planned) -> Result<(), ReplayError> {
             let row =
                 Box::new([A::Names(std::slice::from_ref(request)), A::Appended(request, *tokens, filled)]);
             let (offsets, covered) = ([0, *tokens], CoveredRecord::Each(vec![*covered]));
-            let ragged = A::Ragged(row, &offsets, &ComputedRecord::Nothing, &covered);
+            let ragged = A::Ragged(row, &offsets, &ComputedRecord::Nothing, &covered, None);
             return source.plan("append_ragged", &[A::Plan, ragged]);
         }
         Planned::Preempt { request, until } => ("preempt", vec![A::Plan, A::Name(request), A::End(*until)]),

@@ -307,7 +307,7 @@ def answer(call, *arguments, **named):
 }
 
 const PYTHON_MANAGER: &str = python_test!(
-    "import kvpool\n",
+    "import array\n\nimport kvpool\n",
     r#"    if isinstance(given, kvpool.Admission):
         return [given.cached_tokens, given.block_ids]
     if isinstance(given, kvpool.HintReport):
@@ -333,6 +333,14 @@ const PYTHON_MANAGER: &str = python_test!(
         """A prompt that another hasher hashed."""
         hasher = kvpool.BlockHasher(block_size=manager.block_size, seed="foreign")
         return hasher.cursor(tokens(contents, tail), epoch=epoch)
+
+    def append_ragged(*arguments, most=None, **keywords):
+        """The changes one by one, through a buffer if they had to fit one."""
+        if most is None:
+            return list(zip(*manager.append_ragged(*arguments, **keywords)))
+        out = array.array("i", bytes(12 * most))
+        length = manager.append_ragged(*arguments, out=out, **keywords)
+        return list(zip(*(out[at : at + length] for at in (0, most, 2 * most))))
 
 "#
 );

@@ -248,7 +248,7 @@ impl Operation<CacheManager> for Append<'_> {
     }
 
     fn record(
-        Self { rows: kvpool::Rows { requests, tokens, offsets, computed, covered } }: Self,
+        Self { rows: kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes } }: Self,
         manager: &CacheManager,
         journal: &mut Journal,
         answer: &Self::Answer,
@@ -267,7 +267,16 @@ impl Operation<CacheManager> for Append<'_> {
         let Filled { keys: filled, fingerprints } = filled;
         let (tokens, offsets) = (tokens.len(), offsets.to_vec());
         let (computed, covered) = (computed.into(), covered.into());
-        Some(ManagerOperation::Append { rows, tokens, offsets, computed, covered, filled, fingerprints })
+        Some(ManagerOperation::Append {
+            rows,
+            tokens,
+            offsets,
+            computed,
+            covered,
+            most_changes,
+            filled,
+            fingerprints,
+        })
     }
 }
 

@@ -1,13 +1,14 @@
 //! `CacheManager`.
 
+mod batch;
 pub(crate) mod step;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashCursor, ManagerConfig, ManagerError,
-    RequestRef, RetentionRange,
+    BlockHasher, BlockPool, CacheManager, Computed, EvictionPolicy, HashCursor, Loaded, ManagerConfig,
+    ManagerError, RequestRef, RetentionRange, Rows, Ticket,
 };
 use kvpool_journal::ops::manager as op;
 use kvpool_journal::{Journaled, Recordable};
@@ -16,7 +17,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, Text, after_step_of, blocks, count, counts, float, ids, int, tokens};
+use crate::convert::{
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, until_of,
+};
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
@@ -27,9 +30,11 @@ use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::{changed, swap_id};
 use crate::stats::{
-    Events, PyAdmission, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport, events,
+    Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport,
+    events,
 };
 use crate::tiers::PyTransferPlan;
+use batch::{Batch, part, token_ranges};
 use step::PyStep;
 
 /// Requests by id over one block pool: what a scheduler calls.
@@ -203,8 +208,23 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
+    /// Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
+    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0)")]
+    fn fit(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
+    ) -> PyResult<PyAdmissionFit> {
+        let part = part(py, allocate_tokens, external_tokens)?;
+        let cursor = self.prompt(py, prompt, extra)?;
+        Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
+    }
+
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, out=None))]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, out=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
@@ -215,15 +235,18 @@ impl PyCacheManager {
         tenant: Option<Int>,
         no_cache: bool,
         retention: Option<&Bound<'_, PyAny>>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyAdmission> {
-        let hints = retention::hints(py, tenant, no_cache, retention)?;
+        let part = part(py, allocate_tokens, external_tokens)?;
+        let options = retention::options(py, part, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.prompt(py, prompt, extra)?;
         let needed = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
         let out = out.map(|out| IdsOut::new(out, needed)).transpose()?;
-        let admitted = self
-            .enter(py, needed, |manager| manager.apply(op::Admit { request: id, cursor, hints: &hints }))?;
+        let admit = op::Admit { request: id, cursor, options: &options };
+        let admitted = self.enter(py, needed, |manager| manager.apply(admit))?;
         let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
         Ok(match out {
             None => (&admission).into(),
@@ -246,10 +269,92 @@ impl PyCacheManager {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let tokens = tokens(token_ids)?;
-        let added = self.run(py, requests.len(), |manager| {
-            manager.apply(op::Append { requests: &requests, tokens: &tokens, commit_first: commit })
-        })?;
+        let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
+        let rows = Rows { requests: &requests, tokens: &tokens, computed, ..Rows::default() };
+        let added = self.run(py, requests.len(), |manager| manager.apply(op::Append { rows }))?;
         Ok(added.iter().map(|new| (new.row, new.index, new.block.get())).collect())
+    }
+
+    /// A whole step of a batch: any number of tokens for each request, all or nothing.
+    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
+    fn append_ragged<'py>(
+        &self,
+        py: Python<'py>,
+        request_ids: &Bound<'py, PyAny>,
+        token_ids: &Bound<'py, PyAny>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        commit: bool,
+        computed: Option<&Bound<'py, PyAny>>,
+        lookahead: Option<Int>,
+        covered: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let batch = Batch::new(request_ids, token_ids, offsets, lookahead, covered)?;
+        let computed = computed.map(counts).transpose()?;
+        if commit && computed.is_some() {
+            return Err(both(py, "commit", "computed"));
+        }
+        let said = if commit { Computed::AllButLast } else { Computed::Nothing };
+        let computed = computed.as_deref().map_or(said, Computed::Counts);
+        let out = out.map(ChangesOut::new).transpose()?;
+        let requests = batch.requests.refs()?;
+        let rows = Rows { computed, most_changes: out.as_ref().map(|out| out.most), ..batch.rows(&requests) };
+        let size = requests.len() + rows.tokens.len();
+        let changes = self.run(py, size, |manager| manager.apply(op::Append { rows }))?;
+        match out {
+            Some(out) => Ok(out.write(py, &changes)?.into_pyobject(py)?.into_any()),
+            None => {
+                let rows: Vec<_> = changes.iter().map(|change| change.row).collect();
+                let positions: Vec<_> = changes.iter().map(|change| change.index).collect();
+                let blocks: Vec<_> = changes.iter().map(|change| change.block.get()).collect();
+                Ok((rows, positions, blocks).into_pyobject(py)?.into_any())
+            }
+        }
+    }
+
+    /// Makes the block table of a running request cover its first tokens, and returns what changed in it.
+    fn extend(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        num_tokens: Int,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
+        let extend = op::Extend { request: id, num_tokens };
+        Ok(changed(&self.run_on(py, id, |manager| manager.apply(extend))?))
+    }
+
+    /// Says which external tokens of a request have arrived, and returns how many blocks that registered.
+    #[pyo3(signature = (request_id, loaded_tokens=None, *, failed=None))]
+    fn external_done(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        loaded_tokens: Option<Int>,
+        failed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let id = request_ref(request_id)?;
+        let ranges = failed.map(token_ranges).transpose()?;
+        let loaded = match (loaded_tokens, &ranges) {
+            (None, None) => Loaded::All,
+            (Some(tokens), None) => Loaded::First(count(py, "loaded_tokens", tokens)?),
+            (None, Some(ranges)) => Loaded::AllBut(ranges),
+            (Some(_), Some(_)) => return Err(both(py, "loaded_tokens", "failed")),
+        };
+        self.run_on(py, id, |manager| manager.apply(op::ExternalDone { request: id, loaded }))
+    }
+
+    /// Opens a fence and returns its ticket.
+    fn fence(&self, py: Python<'_>) -> PyResult<u64> {
+        self.run(py, 0, |manager| manager.apply(op::Fence).map(Ticket::get))
+    }
+
+    /// Ends a fence and returns how many references it held.
+    fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
+        let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
+        let fenced = |manager: &CacheManager| manager.pool().num_fenced();
+        self.run_measured(py, fenced, |manager| manager.apply(op::EndFence { ticket }))
     }
 
     /// Appends several tokens to one request, all or nothing, and returns what changed in its block table.
@@ -282,9 +387,35 @@ impl PyCacheManager {
     }
 
     /// Keeps the first tokens of a running request.
-    fn truncate(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, num_tokens: Int) -> PyResult<()> {
-        let (id, kept) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        self.run_on(py, id, |manager| manager.apply(op::Truncate { request: id, num_tokens: kept }))
+    #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
+    fn truncate(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        num_tokens: Int,
+        after_step: Option<Int>,
+        until: Option<Int>,
+    ) -> PyResult<()> {
+        let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
+        let until = until_of(py, after_step, until)?;
+        self.run_on(py, id, |manager| manager.apply(op::Truncate { request: id, num_tokens, until }))
+    }
+
+    /// Keeps the first tokens of each request of a batch, all or nothing.
+    #[pyo3(signature = (request_ids, num_tokens, *, after_step=None, until=None))]
+    fn truncate_batch(
+        &self,
+        py: Python<'_>,
+        request_ids: &Bound<'_, PyAny>,
+        num_tokens: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+        until: Option<Int>,
+    ) -> PyResult<()> {
+        let named = RequestIds::new(request_ids)?;
+        let (requests, num_tokens) = (named.refs()?, counts(num_tokens)?);
+        let until = until_of(py, after_step, until)?;
+        let truncate = op::TruncateBatch { requests: &requests, num_tokens: &num_tokens, until };
+        self.run(py, requests.len(), |manager| manager.apply(truncate))
     }
 
     /// Releases the blocks of a running request that fell out of a window and returns how many.
@@ -370,17 +501,18 @@ impl PyCacheManager {
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each.
-    #[pyo3(signature = (request_id, *, after_step=None, end_of_life=false))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None, end_of_life=false))]
     fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
+        until: Option<Int>,
         end_of_life: bool,
     ) -> PyResult<Option<PyHintReport>> {
-        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
-        let report = self
-            .run_on(py, id, |manager| manager.apply(op::Release { request: id, after_step, end_of_life }))?;
+        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        let release = op::Release { request: id, until, end_of_life };
+        let report = self.run_on(py, id, |manager| manager.apply(release))?;
         Ok(end_of_life.then(|| report.into()))
     }
 
@@ -490,21 +622,30 @@ impl PyCacheManager {
     }
 
     /// Takes the blocks of a running request away and keeps its tokens, for resume.
-    #[pyo3(signature = (request_id, *, after_step=None))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
+        until: Option<Int>,
     ) -> PyResult<()> {
-        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
-        self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, after_step }))
+        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, until }))
     }
 
     /// Admits a preempted request again, with all its tokens.
-    fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyAdmission> {
-        let id = request_ref(request_id)?;
-        Ok((&self.run_on(py, id, |manager| manager.apply(op::Resume { request: id }))?).into())
+    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0)")]
+    fn resume(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
+    ) -> PyResult<PyAdmission> {
+        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens)?);
+        let resume = op::Resume { request: id, part };
+        Ok((&self.run_on(py, id, |manager| manager.apply(resume))?).into())
     }
 
     /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
@@ -668,7 +809,8 @@ impl PyCacheManager {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let stats = self.enter(py, 0, |manager| manager.stats())?;
-        Ok(stats.running + stats.preempted + stats.swapped + stats.moving)
+        let settled = stats.running + stats.preempted + stats.swapped;
+        Ok(settled + stats.moving + stats.loading + stats.releasing)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

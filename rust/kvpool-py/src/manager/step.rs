@@ -5,8 +5,9 @@ use kvpool_journal::ops::manager::CommitStep;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use super::batch::{Batch, part};
 use super::{PyCacheManager, blocks_of};
-use crate::convert::{Int, after_step_of, tokens};
+use crate::convert::{Int, count, tokens, until_of};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::PyExtraKeys;
@@ -95,7 +96,7 @@ impl PyStep {
 #[pymethods]
 impl PyStep {
     /// Plans an admission and returns how many tokens would be cached.
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None))]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
@@ -106,53 +107,86 @@ impl PyStep {
         tenant: Option<Int>,
         no_cache: bool,
         retention: Option<&Bound<'_, PyAny>>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
     ) -> PyResult<usize> {
-        let hints = retention::hints(py, tenant, no_cache, retention)?;
+        let part = part(py, allocate_tokens, external_tokens)?;
+        let options = retention::options(py, part, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.manager.get().prompt(py, prompt, extra)?;
         let size = cursor.num_tokens() / cursor.hasher().block_size();
-        self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &hints)?))
+        self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &options)?))
     }
 
     /// Plans to resume a preempted request and returns how many tokens would be cached.
-    fn resume(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let id = request_ref(request_id)?;
-        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume(plan, id))
+    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0)")]
+    fn resume(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
+    ) -> PyResult<usize> {
+        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens)?);
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 
-    /// Plans to append tokens to a running request and returns how many blocks that adds.
+    /// Plans to append tokens to a request and returns how many blocks that adds.
+    #[pyo3(signature = (request_id, token_ids, *, lookahead=None), text_signature = "($self, request_id, token_ids, *, lookahead=0)")]
     fn append(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         token_ids: &Bound<'_, PyAny>,
+        lookahead: Option<Int>,
     ) -> PyResult<usize> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
-        self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens))
+        let lookahead = lookahead.map_or(Ok(0), |slots| count(py, "lookahead", slots))?;
+        self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens, lookahead))
+    }
+
+    /// Plans to append tokens to each request of a batch, all or nothing, and returns how many blocks that adds.
+    #[pyo3(signature = (request_ids, token_ids, offsets=None, *, lookahead=None, covered=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)")]
+    fn append_ragged(
+        &self,
+        py: Python<'_>,
+        request_ids: &Bound<'_, PyAny>,
+        token_ids: &Bound<'_, PyAny>,
+        offsets: Option<&Bound<'_, PyAny>>,
+        lookahead: Option<Int>,
+        covered: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let batch = Batch::new(request_ids, token_ids, offsets, lookahead, covered)?;
+        let requests = batch.requests.refs()?;
+        let rows = batch.rows(&requests);
+        let size = requests.len() + batch.len();
+        self.plan(py, size, |manager, plan| manager.plan_append_ragged(plan, &rows))
     }
 
     /// Plans to preempt a running request and returns how many blocks that makes available.
-    #[pyo3(signature = (request_id, *, after_step=None))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
+        until: Option<Int>,
     ) -> PyResult<usize> {
-        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
-        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, after_step))
+        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, until))
     }
 
     /// Plans to release a request and returns how many blocks that makes available.
-    #[pyo3(signature = (request_id, *, after_step=None))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
+        until: Option<Int>,
     ) -> PyResult<usize> {
-        let (id, after_step) = (request_ref(request_id)?, after_step_of(py, after_step)?);
-        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, after_step))
+        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, until))
     }
 
     /// Blocks that would still be available after the operations so far.

@@ -53,6 +53,9 @@ pub enum ManagerError {
     /// Offsets of a batch that do not ascend from 0 to the number of tokens.
     #[error("offset {offset} at position {position}: must be from {least} to {most}")]
     BadOffset { position: usize, offset: usize, least: usize, most: usize },
+    /// More changes of block tables than the caller has room for.
+    #[error("{needed} blocks change in the block tables, and there is room for {most}")]
+    TooManyChanges { needed: usize, most: usize },
     /// External tokens that the prompt does not have, or that are not on their way.
     #[error("request {id}: {asked} external tokens, must be from {least} to {most}")]
     BadExternalCount { id: RequestId, asked: usize, least: usize, most: usize },

@@ -57,6 +57,8 @@ pub struct Rows<'a> {
     pub computed: Computed<'a>,
     /// What is to have blocks.
     pub covered: Covered<'a>,
+    /// Refuse more changes of block tables than so many, for whom they are written to a buffer of that length.
+    pub most_changes: Option<usize>,
 }
 
 impl<'a> Rows<'a> {
@@ -158,6 +160,7 @@ impl CacheManager {
     ///     offsets: &[0, 3, 4],
     ///     computed: Computed::AllButLast,
     ///     covered: Covered::Lookahead(3),
+    ///     ..Rows::default()
     /// };
     /// let changes = manager.append_ragged(&rows)?;
     /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
@@ -168,7 +171,8 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::OutOfBlocks`] for the batch as a whole, [`ManagerError::UnknownRequest`],
     /// [`ManagerError::WrongState`] for a request that neither runs nor is preempted, [`ManagerError::NamedTwice`],
-    /// [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`], [`ManagerError::BadComputedCount`].
+    /// [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`], [`ManagerError::BadComputedCount`],
+    /// [`ManagerError::TooManyChanges`].
     pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
         rows.check()?;
         let mut given_up = GivenUp::default();
@@ -195,6 +199,9 @@ impl CacheManager {
             };
             let can_ever_fit = self.rows.iter().enumerate().all(fits);
             return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
+        }
+        if let Some(most) = rows.most_changes.filter(|&most| needed > most) {
+            return Err(ManagerError::TooManyChanges { needed, most });
         }
         let mut added = Vec::with_capacity(needed);
         for row in 0..rows.requests.len() {

@@ -1,0 +1,74 @@
+//! Arguments that calls of the manager and of its planned steps share: rows of a batch, parts of a prompt, ranges of tokens.
+
+use std::ops::Range;
+
+use kvpool::{Covered, Part, RequestRef, Rows};
+use pyo3::prelude::*;
+
+use crate::convert::{Int, both, count, counts, tokens};
+use crate::gather::{extract, gather};
+use crate::request::RequestIds;
+
+/// The rows of a batch, as a caller names them.
+pub(super) struct Batch<'py> {
+    pub(super) requests: RequestIds<'py>,
+    tokens: Vec<u32>,
+    offsets: Vec<usize>,
+    lookahead: usize,
+    covered: Option<Vec<usize>>,
+}
+
+impl<'py> Batch<'py> {
+    pub(super) fn new(
+        request_ids: &Bound<'py, PyAny>,
+        token_ids: &Bound<'py, PyAny>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lookahead: Option<Int>,
+        covered: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = request_ids.py();
+        if lookahead.is_some() && covered.is_some() {
+            return Err(both(py, "lookahead", "covered"));
+        }
+        Ok(Self {
+            requests: RequestIds::new(request_ids)?,
+            tokens: tokens(token_ids)?,
+            // No offsets of no rows are those of rows with a token each.
+            offsets: offsets.map(counts).transpose()?.unwrap_or_default(),
+            lookahead: lookahead.map_or(Ok(0), |slots| count(py, "lookahead", slots))?,
+            covered: covered.map(counts).transpose()?,
+        })
+    }
+
+    /// Tokens of all rows.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The rows of requests that [`RequestIds::refs`] gave.
+    pub(super) fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>]) -> Rows<'a> {
+        let ahead = if self.lookahead == 0 { Covered::All } else { Covered::Lookahead(self.lookahead) };
+        let covered = self.covered.as_deref().map_or(ahead, Covered::Each);
+        Rows { requests, tokens: &self.tokens, offsets: &self.offsets, covered, ..Rows::default() }
+    }
+}
+
+/// How much of a prompt is admitted.
+pub(super) fn part(
+    py: Python<'_>,
+    allocate_tokens: Option<Int>,
+    external_tokens: Option<Int>,
+) -> PyResult<Part> {
+    Ok(Part {
+        allocate_tokens: allocate_tokens.map(|n| count(py, "allocate_tokens", n)).transpose()?,
+        external_tokens: external_tokens.map_or(Ok(0), |n| count(py, "external_tokens", n))?,
+    })
+}
+
+/// Ranges of tokens: pairs of the first and the one behind the last.
+pub(super) fn token_ranges(object: &Bound<'_, PyAny>) -> PyResult<Vec<Range<usize>>> {
+    gather("failed", object, |position, item| {
+        let (start, end): (Int, Int) = extract("failed", position, &item, "a pair (start, end)")?;
+        Ok(count(item.py(), "start", start)?..count(item.py(), "end", end)?)
+    })
+}
