@@ -106,7 +106,9 @@ mod _core {
         #[pymodule_export]
         use crate::manager::step::PyStep;
         #[pymodule_export]
-        use crate::stats::{PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, PyScrubReport};
+        use crate::stats::{
+            PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, PyScrubReport,
+        };
     }
 
     /// What callers know of the future: priorities, times to live, pins, tenants' limits.

@@ -44,6 +44,7 @@ enum Operation {
         counts: Vec<usize>,
         computed: u8,
         covered: u8,
+        most_changes: Option<usize>,
     },
     Extend {
         id: i64,
@@ -120,8 +121,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     let counts = prop::collection::vec(0usize..12, 4);
     prop_oneof![
         20 => single(),
-        8 => (rows, counts, 0u8..3, 0u8..3)
-            .prop_map(|(rows, counts, computed, covered)| Operation::AppendRows { rows, counts, computed, covered }),
+        8 => (rows, counts, 0u8..3, 0u8..3, prop::option::weighted(0.1, 0usize..4)).prop_map(
+            |(rows, counts, computed, covered, most_changes)| {
+                Operation::AppendRows { rows, counts, computed, covered, most_changes }
+            }
+        ),
         4 => (id(), 0usize..12).prop_map(|(id, slots)| Operation::Extend { id, slots }),
         5 => (id(), 0u8..3, 0usize..9, 0usize..4)
             .prop_map(|(id, kind, from, len)| Operation::ExternalDone { id, kind, from, len }),
@@ -228,7 +232,7 @@ impl Pair {
                 }
                 (result.is_ok(), self.model.admit(id, tokens, &[], part).is_some())
             }
-            Operation::AppendRows { rows, counts, computed, covered } => {
+            Operation::AppendRows { rows, counts, computed, covered, most_changes } => {
                 let refs: Vec<_> = rows.iter().map(|&(id, _)| RequestRef::Int(id)).collect();
                 let tokens: Vec<_> = rows.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
                 let mut offsets = vec![0];
@@ -237,12 +241,20 @@ impl Pair {
                 let computed =
                     [Computed::Nothing, Computed::AllButLast, Computed::Counts(counts)][*computed as usize];
                 let covered = [Covered::All, Covered::Lookahead(3), Covered::Each(counts)][*covered as usize];
-                let asked = Rows { requests: &refs, tokens: &tokens, offsets: &offsets, computed, covered };
+                let (tokens, most_changes) = (&tokens, *most_changes);
+                let asked =
+                    Rows { requests: &refs, tokens, offsets: &offsets, computed, covered, most_changes };
                 let found = manager.append_ragged(&asked).ok();
                 let found = found.map(|all| {
                     all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>()
                 });
-                let expected = self.model.append_ragged(rows, computed, covered);
+                let mut changed = self.model.clone();
+                let expected = changed
+                    .append_ragged(rows, computed, covered)
+                    .filter(|changes| most_changes.is_none_or(|most| changes.len() <= most));
+                if expected.is_some() {
+                    self.model = changed;
+                }
                 assert_eq!(found, expected, "{operation:?}");
                 (found.is_some(), expected.is_some())
             }

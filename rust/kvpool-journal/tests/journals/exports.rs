@@ -281,6 +281,8 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
         })
         .unwrap();
     manager.apply(ops::manager::Reset).unwrap();
+    let num_blocks = manager.pool().num_blocks() + 1;
+    manager.apply(ops::manager::Resize { num_blocks }).unwrap();
 }
 
 fn scripted_manager() -> Vec<u8> {

@@ -274,6 +274,7 @@ fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         offsets: &offsets,
         computed: [Computed::Nothing, Computed::AllButLast, Computed::Counts(&counts)][(a % 3) as usize],
         covered: [Covered::All, Covered::Lookahead(3), Covered::Each(&counts)][(b / 4 % 3) as usize],
+        most_changes: (b % 11 == 0).then_some((c % 6) as usize),
     };
     let _ = manager.apply(ops::manager::Append { rows });
 }
