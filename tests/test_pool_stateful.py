@@ -71,6 +71,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.now: float | None = None
         self.model = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
         self.tables: list[list[int]] = []
+        #: What lookups found, perhaps long ago, and what the blocks held.
+        self.found: list[tuple[kvpool.Match, list[Content]]] = []
         self.digests: dict[Content, bytes] = {}
         self.matchable: set[bytes] = set()
 
@@ -107,7 +109,12 @@ class PoolMachine(RuleBasedStateMachine):
         assert (pool.free_order(), pool.eviction_order()) == (model.free, model.evictable)
         assert (stats.free, stats.cached_free, stats.active, stats.fenced) == model.sums()
         assert sum(model.sums()) == stats.usable == pool.num_blocks - 1 == len(model.blocks) - 1
-        assert stats.registered == sum(block.content is not None for block in model.blocks)
+        registered = [block for block in model.blocks if block.content is not None]
+        assert stats.registered == len(registered)
+        assert stats.registered_active == sum(block.held > 0 for block in registered)
+        everything = range(len(model.blocks))
+        assert pool.ref_counts(everything) == [block.held for block in model.blocks]
+        assert pool.states(everything) == [pool.state(block) for block in everything]
         assert pool.num_available == stats.available == len(model.free) + len(model.evictable)
         assert pool.epoch == model.epoch
         for block, expected in enumerate(model.blocks[1:], 1):
@@ -245,7 +252,7 @@ class PoolMachine(RuleBasedStateMachine):
         for at in order:
             self.mark_computed(tables[at])
             self.match(salt, tokens, None)
-        self.evict(tables[order[0]])
+        self.drop_cached(tables[order[0]])
         self.match(salt, tokens, None)
         for at in order[kept:]:
             self.release(tables[at])
@@ -360,8 +367,41 @@ class PoolMachine(RuleBasedStateMachine):
             )
         )
 
+    @rule(salt=SALTS, tokens=TOKENS, start=st.integers(0, 2), most=st.none() | st.integers(0, 5), refresh=st.booleans())
+    def lookup(self, salt: str, tokens: list[int], start: int, most: int | None, refresh: bool) -> None:
+        chain = self.chain(salt, tokens)
+        expected = self.model.find_run(salt, tokens, start, most)
+        before = observe_pool(self.pool)
+        self.follow()
+        found = self.pool.lookup(chain, start, most, refresh=refresh)
+        if refresh:
+            self.model.refresh(expected)
+            expected = self.model.find_run(salt, tokens, start, most)  # a copy may have been dropped
+        else:
+            assert observe_pool(self.pool) == before
+        assert (found.start, found.block_ids, len(found)) == (start, expected, len(expected))
+        digests = [self.pool.hash_of(block) for block in expected]
+        assert (found.link.digest if found.link else None) == (digests[-1] if digests else None)
+        contents = [self.model.content(salt, tokens, start + at) for at in range(len(expected))]
+        self.found = [*self.found[-7:], (found, contents)]
+        self.compare()
+
+    @rule(nth=NTH)
+    def acquire_match(self, nth: int) -> None:
+        if self.found:
+            found, contents = self.found[nth % len(self.found)]
+            ids = found.block_ids
+            result = self.both(
+                lambda: self.pool.acquire_match(found), lambda: self.model.acquire_match(ids, contents)
+            )
+            self.take(ids if result is None else None)
+
+    @rule(n=st.integers(0, 4))
+    def evict(self, n: int) -> None:
+        self.both(lambda: self.pool.evict(n), lambda: self.model.evict(n))
+
     @rule(ids=IDS)
-    def evict(self, ids: list[int]) -> None:
+    def drop_cached(self, ids: list[int]) -> None:
         self.both(lambda: self.pool.drop_cached(ids), lambda: self.model.drop_cached(ids))
 
     @rule()

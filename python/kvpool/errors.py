@@ -72,6 +72,10 @@ class StaleEpochError(KvpoolError, RuntimeError):
     """Tokens that were hashed before the last epoch bump: hash them again."""
 
 
+class StaleMatchError(KvpoolError, RuntimeError):
+    """A match whose block no longer holds what it did: the message names the first; look it up again."""
+
+
 class StaleStepError(KvpoolError, RuntimeError):
     """The manager has changed since the step was begun, or the step is over: begin a new one."""
 

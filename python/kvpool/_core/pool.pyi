@@ -7,7 +7,7 @@ from kvpool._core import BlockIds, _Array
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.hashing import ChainLink, HashChain
 from kvpool._core.journal import Journal, JournalStats
-from kvpool._core.requests import Probe, ScrubReport
+from kvpool._core.requests import Match, Probe, ScrubReport
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats
 from kvpool.policies import Policy as _Policy
 
@@ -264,6 +264,34 @@ class BlockPool:
                 tenant is not a number of 32 bits.
             StaleEpochError: The chain belongs to another epoch.
         """
+    def lookup(
+        self, chain: HashChain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False
+    ) -> Match:
+        """Finds the cached blocks of a chain, and returns a match that holds none of them.
+
+        Only computed blocks match; the walk ends at the first that does not. Another call may take, evict or drop the
+        blocks: ``acquire_match`` acquires them if all are still what they were. Counts neither hits nor misses, and
+        without ``refresh`` changes nothing and is in no journal. O(blocks matched).
+
+        Args:
+            chain: Hashes of the prompt.
+            start: Position where the walk begins: blocks before it are not asked for.
+            max_blocks: The longest match wanted; all of the chain by default.
+            refresh: Counts as a use: what is cached-free is as far from eviction then as if just released.
+
+        Raises:
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
+            StaleEpochError: The chain belongs to another epoch.
+        """
+    def acquire_match(self, found: Match) -> None:
+        """Acquires what matched, one reference per block, if all of it is still there.
+
+        Takes held and cached-free blocks, and counts them as hits. O(1) per block.
+
+        Raises:
+            StaleMatchError: A block is not cached any more or holds something else, or the epoch has ended.
+            InvalidBlockError: A block has as many references as can be counted.
+        """
     def probe(self, chain: HashChain, max_blocks: int | None = None) -> Probe:
         """Says what a lookup would find now; changes nothing and counts nothing.
 
@@ -282,6 +310,25 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
             TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def evict(self, n: int) -> list[int]:
+        """Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
+
+        They are free then, and handed out next, in that order; fewer than ``n`` are all that were cached-free. For
+        engines that allocate elsewhere; ``allocate`` evicts by itself what it needs. Counted and told as any eviction.
+        O(1) per block.
+
+        Raises:
+            InvalidArgumentError: ``n`` is negative.
+
+        >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4)
+        >>> blocks = pool.allocate(3)
+        >>> pool.register(blocks, kvpool.BlockHasher(block_size=4).cursor(range(12)).chain())
+        3
+        >>> pool.mark_computed(blocks)
+        >>> pool.release_table(blocks)
+        >>> pool.evict(2), pool.states(blocks)
+        ([3, 2], ['cached-free', 'free', 'free'])
         """
     def reset(self) -> int:
         """Forgets all cached content of every tier and returns how many blocks were registered.
@@ -317,6 +364,39 @@ class BlockPool:
 
         Raises:
             InvalidBlockError: The id is outside the pool.
+        """
+    @overload
+    def ref_counts(self, block_ids: BlockIds, *, out: None = None) -> list[int]:
+        """Returns the references of blocks, those of fences included, or writes them and returns how many.
+
+        ``ref_count`` of each, in one call. Takes the null block, which has none. O(1) per block.
+
+        Args:
+            block_ids: The blocks, in any order; one may be named twice.
+            out: Receives the counts, if given; one above ``2**31 - 1`` is written as that.
+
+        Raises:
+            InvalidBlockError: An id is outside the pool.
+            InvalidArgumentError: ``out`` is too short.
+            TokenTypeError: The ids are of a type or dtype that is not taken, or ``out`` is not a writable,
+                contiguous, 1-D int32 buffer.
+
+        >>> pool = kvpool.BlockPool(num_blocks=100)
+        >>> table = pool.allocate(2)
+        >>> pool.acquire(table[:1])
+        >>> pool.ref_counts([1, 2, 3]), pool.states([1, 2, 3])
+        ([2, 1, 0], ['active', 'active', 'free'])
+        """
+    @overload
+    def ref_counts(self, block_ids: BlockIds, *, out: _Array) -> int: ...
+    def states(self, block_ids: BlockIds) -> list[Literal["null", "free", "cached-free", "active", "fenced"]]:
+        """Returns where blocks are in their lives.
+
+        ``state`` of each, in one call. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is outside the pool.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
         """
     def num_holders(self, block_id: int) -> int:
         """Returns the references of a block outside of fences and planned copies.
@@ -575,7 +655,7 @@ class PoolStats:
         """Blocks without cached content that nobody holds."""
     @property
     def cached_free(self) -> int:
-        """Blocks that nobody holds and a hit can take; an allocation may evict them."""
+        """Blocks that nobody holds and a hit can take: evictable, as engines call it."""
     @property
     def active(self) -> int:
         """Blocks held by at least one block table."""
@@ -585,6 +665,12 @@ class PoolStats:
     @property
     def registered(self) -> int:
         """Registered blocks, held or not."""
+    @property
+    def registered_active(self) -> int:
+        """Registered blocks with a reference: protected, as engines call it.
+
+        That of a fence or of a planned copy counts. ``registered`` less ``cached_free``, exact at any time.
+        """
     @property
     def available(self) -> int:
         """Blocks that an allocation can take: free and cached-free."""
@@ -602,7 +688,7 @@ class PoolStats:
         """Blocks handed out so far."""
     @property
     def evicted(self) -> int:
-        """Of the blocks handed out, those that held cached content until then."""
+        """Blocks whose cached content made way: for those handed out, or by evict."""
     @property
     def hits(self) -> int:
         """Blocks that matched and were acquired."""

@@ -253,6 +253,36 @@ class ReferencePool:
         found = list(takewhile(lambda b: self.blocks[b].computed, registered))
         return found, len(registered) - len(found)
 
+    def find_run(self, extra: Hashable, tokens: Sequence[int], start: int, max_blocks: int | None) -> list[int]:
+        """The computed blocks of a prompt from ``start`` on; changes nothing."""
+        asked = range(len(tokens) // self.block_size)[start:][:max_blocks]
+        each = (self.find(self.content(extra, tokens, position)) for position in asked)
+        return [b for b in takewhile(lambda b: b is not None, each) if b is not None]
+
+    def refresh(self, ids: Sequence[int]) -> None:
+        """Counts as a use of what the blocks hold."""
+        for b in ids:
+            self.hold(b)
+        self.release(ids[::-1])
+
+    def acquire_match(self, ids: Sequence[int], contents: Sequence[Content]) -> None:
+        """One more reference each, if all hold what they did."""
+        fine = all(0 < b < len(self.blocks) and self.cached(b) == held for b, held in zip(ids, contents, strict=True))
+        _check(fine, errors.StaleMatchError)
+        for b in ids:
+            self.hold(b)
+
+    def evict(self, n: int) -> list[int]:
+        """The next victims, up to so many: free now, and handed out next."""
+        victims = list[int]()
+        while len(victims) < n and self.eviction_order():
+            b = self.evictable.pop(0)
+            victims += [b] * (not self.blocks[b].held)  # a pinned block only leaves the order
+        for b in victims:
+            self._unregister(b)
+        self.free[:0] = victims
+        return victims
+
     def hold(self, b: int) -> None:
         """One more reference to a block that is held or cached-free."""
         self.evictable = [other for other in self.evictable if other != b]

@@ -135,6 +135,17 @@ impl Subject for PoolSubject {
                 answered(&pool.apply(op::MarkAccessed { blocks: &blocks.unpack(), time: *time }), none)
             }
             O::Evict { blocks } => answered(&pool.apply(op::DropCached { blocks: &blocks.unpack() }), count),
+            O::LookupRefreshing { chain, start, max_blocks } => {
+                let (chain, start, max_blocks) = (&contents.chain(chain)?, *start, *max_blocks);
+                answered(&pool.apply(op::LookupRefreshing { chain, start, max_blocks }), |found| {
+                    found.blocks().to_vec()
+                })
+            }
+            O::AcquireMatch { blocks, chain, start } => {
+                let found = &contents.found(chain, *start, blocks.unpack())?;
+                answered(&pool.apply(op::AcquireMatch { found }), none)
+            }
+            O::EvictNext { blocks } => answered(&pool.apply(op::Evict { blocks: *blocks }), Vec::clone),
             O::Reset => answered(&pool.apply(op::Reset), count),
             O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&pool.apply(op::Resize { num_blocks: *num_blocks }), none),
@@ -175,6 +186,9 @@ impl Subject for PoolSubject {
             PoolOperation::Register { blocks, chain, start } => {
                 PoolOperation::Register { blocks, chain: self.contents.whole(&chain)?, start }
             }
+            PoolOperation::LookupRefreshing { chain, start, max_blocks } => {
+                PoolOperation::LookupRefreshing { chain: self.contents.whole(&chain)?, start, max_blocks }
+            }
             other => other,
         })
     }
@@ -188,6 +202,7 @@ impl Subject for PoolSubject {
             | O::ReleaseTable { blocks }
             | O::ReleaseAfter { blocks, .. }
             | O::Register { blocks, .. }
+            | O::AcquireMatch { blocks, .. }
             | O::MarkComputed { blocks }
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
@@ -197,7 +212,12 @@ impl Subject for PoolSubject {
             _ => {}
         }
         match &mut operation {
-            O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
+            O::Match { chain, .. }
+            | O::Register { chain, .. }
+            | O::LookupRefreshing { chain, .. }
+            | O::AcquireMatch { chain, .. }
+                if chain.epoch == step.epoch =>
+            {
                 chain.epoch = self.pool.epoch();
             }
             O::RegisterLink { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {

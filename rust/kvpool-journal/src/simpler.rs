@@ -50,6 +50,9 @@ impl Simpler for PoolOperation {
             Self::Match { chain, max_blocks, tenant } => {
                 Self::Match { chain: shorter(&chain, which)?, max_blocks, tenant }
             }
+            Self::LookupRefreshing { chain, start, max_blocks } => {
+                Self::LookupRefreshing { chain: shorter(&chain, which)?, start, max_blocks }
+            }
             Self::Register { blocks, chain, start } => {
                 let all = blocks.unpack();
                 let shorter = all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty())?;
@@ -57,6 +60,7 @@ impl Simpler for PoolOperation {
             }
             Self::MarkComputed { blocks } => Self::MarkComputed { blocks: fewer(&blocks, which)? },
             Self::Evict { blocks } => Self::Evict { blocks: fewer(&blocks, which)? },
+            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             _ => return None,
         })
     }

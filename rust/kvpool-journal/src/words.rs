@@ -87,6 +87,10 @@ fn name(name: &Name) -> String {
     }
 }
 
+fn at_most(max_blocks: usize) -> String {
+    if max_blocks == usize::MAX { String::new() } else { format!(", at most {max_blocks}") }
+}
+
 fn rows(rows: &Rows) -> String {
     match rows {
         Rows::Same => "the same batch".into(),
@@ -284,12 +288,15 @@ impl Words for PoolOperation {
             Self::Fence => "fence",
             Self::ReleaseUntil { .. } => "release_until",
             Self::EndFence { .. } => "end_fence",
+            Self::EvictNext { .. } => "evict",
+            Self::LookupRefreshing { .. } => "lookup_refreshing",
+            Self::AcquireMatch { .. } => "acquire_match",
         }
     }
 
     fn words(&self) -> String {
         match self {
-            Self::Allocate { blocks } => counted(*blocks, "block"),
+            Self::Allocate { blocks } | Self::EvictNext { blocks } => counted(*blocks, "block"),
             Self::Acquire { blocks: ids }
             | Self::Release { blocks: ids }
             | Self::ReleaseTable { blocks: ids }
@@ -297,11 +304,14 @@ impl Words for PoolOperation {
             | Self::Evict { blocks: ids } => blocks(ids),
             Self::ReleaseAfter { blocks: ids, step } => format!("{}{}", blocks(ids), after(Some(*step))),
             Self::CompleteStep { step } => format!("step {step}"),
+            Self::LookupRefreshing { chain: prompt, start, max_blocks } => {
+                format!("{} from block {start}{}", chain(prompt), at_most(*max_blocks))
+            }
+            Self::AcquireMatch { blocks: ids, chain: part, start } => {
+                format!("{}; from block {start} of {}", blocks(ids), chain(part))
+            }
             Self::Match { chain: prompt, max_blocks, tenant } => {
-                let most = match *max_blocks {
-                    usize::MAX => String::new(),
-                    most => format!(", at most {most}"),
-                };
+                let most = at_most(*max_blocks);
                 let tenant = tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
                 format!("{}{most}{tenant}", chain(prompt))
             }

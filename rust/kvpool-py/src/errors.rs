@@ -71,6 +71,7 @@ impl ToPyErr for PoolError {
             | Self::AlreadyRegistered { .. }
             | Self::NotRegistered { .. } => "InvalidBlockError",
             Self::StaleEpoch { .. } => "StaleEpochError",
+            Self::StaleMatch { .. } => "StaleMatchError",
             Self::InUse { .. } => "BlocksInUseError",
             Self::Poisoned { .. } => "PoolPoisonedError",
             Self::NoRetention { .. } => "NoRetentionError",

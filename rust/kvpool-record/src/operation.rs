@@ -68,6 +68,12 @@ pub enum PoolOperation {
     ReleaseUntil { blocks: Ids, ticket: u64 },
     /// [`kvpool::BlockPool::end_fence`]
     EndFence { ticket: u64 },
+    /// [`kvpool::BlockPool::evict`]; `Evict` is of blocks that are named.
+    EvictNext { blocks: usize },
+    /// [`kvpool::BlockPool::lookup_refreshing`]
+    LookupRefreshing { chain: ChainRecord, start: usize, max_blocks: usize },
+    /// [`kvpool::BlockPool::acquire_match`]; the chain is its part from `start` on.
+    AcquireMatch { blocks: Ids, chain: ChainRecord, start: usize },
 }
 
 /// A call of a [`kvpool::CacheManager`].

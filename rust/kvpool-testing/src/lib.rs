@@ -108,6 +108,13 @@ impl ReferencePool {
         (self.free.len(), self.eviction_order().len(), held - fenced, fenced)
     }
 
+    /// Blocks with a content: all of them, and those with a reference.
+    #[must_use]
+    pub fn registered(&self) -> (usize, usize) {
+        let registered = || self.blocks.iter().filter(|block| block.content.is_some());
+        (registered().count(), registered().filter(|block| block.references > 0).count())
+    }
+
     /// The blocks that allocations take when none is free, next victim first.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<usize> {
@@ -407,6 +414,36 @@ impl ReferencePool {
         found
     }
 
+    /// The blocks of the longest computed run from block `start` of a prompt on; counts as a use of them, if it is to `refresh`.
+    pub fn find_run(
+        &mut self,
+        salt: &[u8],
+        tokens: &[u32],
+        (start, max_blocks): (usize, usize),
+        refresh: bool,
+    ) -> Vec<usize> {
+        let run = |model: &Self| {
+            let positions = (start..tokens.len() / model.block_size).take(max_blocks);
+            positions.map_while(|position| model.find(&model.content(salt, tokens, position))).collect()
+        };
+        let found: Vec<usize> = run(self);
+        if !refresh {
+            return found;
+        }
+        found.iter().for_each(|&b| self.hold(b));
+        let tail_first: Vec<_> = found.iter().rev().copied().collect();
+        self.drop_references(&tail_first);
+        run(self) // a copy may have been dropped
+    }
+
+    /// Acquires blocks of which each must still hold what it did; false, and nothing changed, if one does not.
+    pub fn acquire_match(&mut self, blocks: &[usize], contents: &[Content]) -> bool {
+        let fresh = |(&b, content)| b < self.blocks.len() && self.content_of(b) == Some(content);
+        let fine = blocks.iter().zip(contents).all(fresh);
+        blocks.iter().filter(|_| fine).for_each(|&b| self.hold(b));
+        fine
+    }
+
     /// Registers a held block as the prompt's block `position`; if that content is registered already, holds that block
     /// instead, computed or not. Returns the block held now; `None`, and nothing changed, if the block is not held by anybody
     /// but fences, or registered already.
@@ -437,6 +474,19 @@ impl ReferencePool {
                 }
             }
         }
+    }
+
+    /// The next victims, up to so many: free now, and handed out next.
+    pub fn evict(&mut self, n: usize) -> Vec<usize> {
+        let mut victims = Vec::new();
+        while victims.len() < n && !self.eviction_order().is_empty() {
+            let next = self.evictable.remove(0);
+            // Pinned blocks whose turn comes only leave the order.
+            victims.extend((self.blocks[next].references == 0).then_some(next));
+        }
+        victims.iter().for_each(|&b| self.unregister(b));
+        self.free.splice(..0, victims.iter().copied());
+        victims
     }
 
     /// Whether nobody holds a block.

@@ -429,6 +429,7 @@ impl Pool {
         let stats = self.pool.stats();
         let sums = (stats.free, stats.cached_free, stats.active, stats.fenced);
         same("sums", &sums, &self.model.sums())?;
+        same("registered", &(stats.registered, stats.registered_active), &self.model.registered())?;
         self.replay_events()
     }
 

@@ -42,6 +42,14 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Fence => ("fence", vec![]),
         O::ReleaseUntil { blocks, ticket } => ("release_until", vec![A::Blocks(blocks), A::Until(*ticket)]),
         O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),
+        O::LookupRefreshing { chain, start, max_blocks } => {
+            let (start, most) = (A::Number(*start as u64), A::Most(*max_blocks));
+            ("lookup_refreshing", vec![A::Chain(chain), start, most, A::Refreshing])
+        }
+        O::AcquireMatch { blocks, chain, start } => {
+            ("acquire_match", vec![A::Match { blocks, part: chain, start: *start }])
+        }
+        O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
     };
     source.call(name, &arguments, &step.answer, &step.answer.value)
 }

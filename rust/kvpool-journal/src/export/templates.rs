@@ -339,7 +339,9 @@ const PYTHON_MANAGER: &str = python_test!(
 
 const PYTHON_POOL: &str = python_test!(
     "import kvpool\n",
-    r#"    if isinstance(given, kvpool.HintReport):
+    r#"    if isinstance(given, kvpool.Match):
+        return given.block_ids
+    if isinstance(given, kvpool.HintReport):
         return [given.accepted, given.clipped, given.ignored]
 "#,
     r#"def block(block_size, content):

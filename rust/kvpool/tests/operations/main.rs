@@ -11,3 +11,4 @@ mod resets;
 mod secrets;
 mod sequence_bad_input;
 mod transfer_plans;
+mod weak;
