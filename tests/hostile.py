@@ -136,6 +136,12 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "release_table": (lambda w, s: w.pool.release_table(s), 1),
     "release_after": (lambda w, s: w.pool.release_after(s, 1), 1),
     "register": (lambda w, s: w.pool.register(s, w.chain), 1),
+    "register_table": (lambda w, s: w.pool.register_table(s, w.chain), 1),
+    "adopt": (lambda w, s: w.pool.adopt(s, w.chain), 9),
+    "disown": (lambda w, s: w.pool.disown(s), 1),
+    "ref_counts": (lambda w, s: w.pool.ref_counts(s), 1),
+    "states": (lambda w, s: w.pool.states(s), 1),
+    "Match": (lambda w, s: w.pool.acquire_match(kvpool.Match(w.chain, s)), 1),
     "mark_computed": (lambda w, s: w.pool.mark_computed(s), 1),
     "drop_cached": (lambda w, s: w.pool.drop_cached(s), 1),
     "mark_accessed": (lambda w, s: w.pool.mark_accessed(s, 1.0), 1),
@@ -203,6 +209,9 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
 # Calls that take a count; those whose memory it decides at once.
 COUNTS: dict[str, Call] = {
     "allocate": lambda w, n: w.pool.allocate(n),
+    "evict": lambda w, n: w.pool.evict(n),
+    "lookup, start": lambda w, n: w.pool.lookup(w.chain, n),
+    "lookup, max_blocks": lambda w, n: w.pool.lookup(w.chain, 0, n, refresh=True),
     "pop_front_n": lambda _, n: kvpool.parts.FreeBlockList(8).pop_front_n(n),
     "allocator.allocate": lambda _, n: kvpool.parts.BlockAllocator(8).allocate(n),
     "lookahead": lambda w, n: w.manager.append_tokens("a", [1], lookahead=n),

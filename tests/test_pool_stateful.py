@@ -226,6 +226,48 @@ class PoolMachine(RuleBasedStateMachine):
         number = self.ticket(ticket)
         self.both(lambda: self.pool.end_fence(number), lambda: self.model.end_fence(number))
 
+    @rule(nth=NTH, salt=SALTS, tokens=TOKENS, start=st.sampled_from([0, 0, 0, 1]))
+    def register_computed(self, nth: int, salt: str, tokens: list[int], start: int) -> None:
+        table = self.nth(nth)
+        part = table[: max(0, len(tokens) // BLOCK_SIZE - start)]
+        chain = self.chain(salt, tokens)
+        changes = self.both(
+            lambda: self.pool.register_table(part, chain, start),
+            lambda: self.model.register_table(part, salt, tokens, start),
+        )
+        if isinstance(changes, list):
+            for at, block in changes:
+                table[at] = block
+
+    @rule(ids=IDS, salt=SALTS, tokens=TOKENS)
+    def register_any(self, ids: list[int], salt: str, tokens: list[int]) -> None:
+        chain = self.chain(salt, tokens)
+        self.both(lambda: self.pool.register_table(ids, chain), lambda: self.model.register_table(ids, salt, tokens))
+
+    @rule(ids=st.none() | IDS, salt=SALTS, tokens=TOKENS, start=st.sampled_from([0, 0, 0, 1]))
+    def adopt(self, ids: list[int] | None, salt: str, tokens: list[int], start: int) -> None:
+        """Free blocks, those that are handed out last, or any."""
+        fits = max(0, len(tokens) // BLOCK_SIZE - start)
+        table = self.model.free[::-1][:fits] if ids is None else list(ids)
+        chain = self.chain(salt, tokens)
+        changes = self.both(
+            lambda: self.pool.adopt(table, chain, start), lambda: self.model.adopt(table, salt, tokens, start)
+        )
+        if isinstance(changes, list):
+            for at, block in changes:
+                table[at] = block
+            self.take(table)
+
+    @rule(ids=IDS)
+    def disown(self, ids: list[int]) -> None:
+        self.both(lambda: self.pool.disown(ids), lambda: self.model.disown(ids))
+
+    @rule(nth=NTH)
+    def disown_table(self, nth: int) -> None:
+        table = self.nth(nth)
+        if self.both(lambda: self.pool.disown(table), lambda: self.model.disown(table)) is None:
+            self.drop(nth)
+
     def ticket(self, nth: int) -> int:
         """The nth open ticket, or one that is not open."""
         return [*self.model.tickets, *[self.model.next_ticket] * 4][nth]

@@ -237,6 +237,60 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
+    def register_table(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+        """Registers held blocks as computed ones, or exchanges them for cached ones; returns the positions that changed.
+
+        Where another computed block has the content already, the caller gets a reference to that one and loses its own
+        block's: a pair of the position in ``block_ids`` and the id that is there now. A block in its place already
+        stays. A hash collision stops it and is counted: the blocks from there on are as they were. O(n log n).
+
+        Args:
+            block_ids: Held blocks whose KV is written, in the order of the chain.
+            chain: Hashes of the prompt.
+            start: Position in the chain of the first of the blocks.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, not held, named twice, or registered with another
+                content.
+            InvalidArgumentError: As ``register``.
+            StaleEpochError: The chain belongs to another epoch.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def adopt(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+        """Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+
+        For engines that own the ids and use the pool as an index: they never call ``allocate``, and to the pool an id
+        of theirs is free. Each is held by one reference then, registered and computed. Where another computed block
+        has the content already, the caller gets a reference to that one, and its own id stays free. ``evict`` and
+        ``disown`` give ids back. A hash collision stops it and is counted: the ids from there on stay free. O(n log n).
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, not free, or named twice.
+            InvalidArgumentError: As ``register``.
+            StaleEpochError: The chain belongs to another epoch.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+
+        >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
+        >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+        >>> pool.adopt([70, 30], chain), pool.adopt([41, 42], chain)  # computed twice: 41 and 42 stay the engine's
+        ([], [(0, 70), (1, 30)])
+        >>> pool.release_table([70, 30]), pool.release_table([70, 30])
+        (None, None)
+        >>> found = pool.lookup(chain)
+        >>> pool.acquire_match(found)
+        >>> pool.release_table(found.block_ids)
+        >>> pool.evict(2)  # the engine's again
+        [30, 70]
+        """
+    def disown(self, block_ids: BlockIds) -> None:
+        """Gives ids back to an engine's own allocator, contents and all: only the caller may hold them.
+
+        O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, named twice, fenced, or held by nobody or by others.
+            TokenTypeError: The ids are of a type or dtype that is not taken.
+        """
     def mark_computed(self, block_ids: BlockIds) -> None:
         """Says that the KV of registered blocks is written: lookups may return them.
 

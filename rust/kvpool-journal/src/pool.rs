@@ -100,6 +100,7 @@ impl Subject for PoolSubject {
         let Self { pool, contents, .. } = self;
         let none = |_: &()| Vec::new();
         let count = |_: &usize| Vec::new();
+        let taken = |changes: &Vec<(usize, BlockId)>| changes.iter().map(|&(_, block)| block).collect();
         Ok(match operation {
             O::Allocate { blocks } => answered(&pool.apply(op::Allocate { blocks: *blocks }), Vec::clone),
             O::Acquire { blocks } => answered(&pool.apply(op::Acquire { blocks: &blocks.unpack() }), none),
@@ -145,6 +146,15 @@ impl Subject for PoolSubject {
                 let found = &contents.found(chain, *start, blocks.unpack())?;
                 answered(&pool.apply(op::AcquireMatch { found }), none)
             }
+            O::RegisterTable { blocks, chain, start } => {
+                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
+                answered(&pool.apply(op::RegisterTable { blocks, chain, start }), taken)
+            }
+            O::Adopt { blocks, chain, start } => {
+                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
+                answered(&pool.apply(op::Adopt { blocks, chain, start }), taken)
+            }
+            O::Disown { blocks } => answered(&pool.apply(op::Disown { blocks: &blocks.unpack() }), none),
             O::EvictNext { blocks } => answered(&pool.apply(op::Evict { blocks: *blocks }), Vec::clone),
             O::Reset => answered(&pool.apply(op::Reset), count),
             O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
@@ -189,6 +199,12 @@ impl Subject for PoolSubject {
             PoolOperation::LookupRefreshing { chain, start, max_blocks } => {
                 PoolOperation::LookupRefreshing { chain: self.contents.whole(&chain)?, start, max_blocks }
             }
+            PoolOperation::RegisterTable { blocks, chain, start } => {
+                PoolOperation::RegisterTable { blocks, chain: self.contents.whole(&chain)?, start }
+            }
+            PoolOperation::Adopt { blocks, chain, start } => {
+                PoolOperation::Adopt { blocks, chain: self.contents.whole(&chain)?, start }
+            }
             other => other,
         })
     }
@@ -203,6 +219,9 @@ impl Subject for PoolSubject {
             | O::ReleaseAfter { blocks, .. }
             | O::Register { blocks, .. }
             | O::AcquireMatch { blocks, .. }
+            | O::RegisterTable { blocks, .. }
+            | O::Adopt { blocks, .. }
+            | O::Disown { blocks }
             | O::MarkComputed { blocks }
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
@@ -216,6 +235,8 @@ impl Subject for PoolSubject {
             | O::Register { chain, .. }
             | O::LookupRefreshing { chain, .. }
             | O::AcquireMatch { chain, .. }
+            | O::RegisterTable { chain, .. }
+            | O::Adopt { chain, .. }
                 if chain.epoch == step.epoch =>
             {
                 chain.epoch = self.pool.epoch();

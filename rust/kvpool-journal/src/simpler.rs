@@ -37,6 +37,12 @@ fn fewer(blocks: &Ids, which: usize) -> Option<Ids> {
     without(&blocks.unpack(), which).map(|blocks| Ids::pack(&blocks))
 }
 
+/// The list without its end: what has a place in a chain keeps it.
+fn fewer_behind(blocks: &Ids, which: usize) -> Option<Ids> {
+    let all = blocks.unpack();
+    all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty()).map(Ids::pack)
+}
+
 impl Simpler for PoolOperation {
     fn simpler(&self, which: usize) -> Option<Self> {
         Some(match self.clone() {
@@ -54,10 +60,15 @@ impl Simpler for PoolOperation {
                 Self::LookupRefreshing { chain: shorter(&chain, which)?, start, max_blocks }
             }
             Self::Register { blocks, chain, start } => {
-                let all = blocks.unpack();
-                let shorter = all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty())?;
-                Self::Register { blocks: Ids::pack(shorter), chain, start }
+                Self::Register { blocks: fewer_behind(&blocks, which)?, chain, start }
             }
+            Self::RegisterTable { blocks, chain, start } => {
+                Self::RegisterTable { blocks: fewer_behind(&blocks, which)?, chain, start }
+            }
+            Self::Adopt { blocks, chain, start } => {
+                Self::Adopt { blocks: fewer_behind(&blocks, which)?, chain, start }
+            }
+            Self::Disown { blocks } => Self::Disown { blocks: fewer(&blocks, which)? },
             Self::MarkComputed { blocks } => Self::MarkComputed { blocks: fewer(&blocks, which)? },
             Self::Evict { blocks } => Self::Evict { blocks: fewer(&blocks, which)? },
             Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },

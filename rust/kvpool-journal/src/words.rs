@@ -291,6 +291,9 @@ impl Words for PoolOperation {
             Self::EvictNext { .. } => "evict",
             Self::LookupRefreshing { .. } => "lookup_refreshing",
             Self::AcquireMatch { .. } => "acquire_match",
+            Self::RegisterTable { .. } => "register_table",
+            Self::Adopt { .. } => "adopt",
+            Self::Disown { .. } => "disown",
         }
     }
 
@@ -301,21 +304,22 @@ impl Words for PoolOperation {
             | Self::Release { blocks: ids }
             | Self::ReleaseTable { blocks: ids }
             | Self::MarkComputed { blocks: ids }
+            | Self::Disown { blocks: ids }
             | Self::Evict { blocks: ids } => blocks(ids),
             Self::ReleaseAfter { blocks: ids, step } => format!("{}{}", blocks(ids), after(Some(*step))),
             Self::CompleteStep { step } => format!("step {step}"),
             Self::LookupRefreshing { chain: prompt, start, max_blocks } => {
                 format!("{} from block {start}{}", chain(prompt), at_most(*max_blocks))
             }
-            Self::AcquireMatch { blocks: ids, chain: part, start } => {
-                format!("{}; from block {start} of {}", blocks(ids), chain(part))
-            }
             Self::Match { chain: prompt, max_blocks, tenant } => {
                 let most = at_most(*max_blocks);
                 let tenant = tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
                 format!("{}{most}{tenant}", chain(prompt))
             }
-            Self::Register { blocks: ids, chain: prompt, start } => {
+            Self::Register { blocks: ids, chain: prompt, start }
+            | Self::AcquireMatch { blocks: ids, chain: prompt, start }
+            | Self::RegisterTable { blocks: ids, chain: prompt, start }
+            | Self::Adopt { blocks: ids, chain: prompt, start } => {
                 format!("{}; from block {start} of {}", blocks(ids), chain(prompt))
             }
             Self::RegisterLink { block, link: place } => format!("block {block} to {}", link(place)),

@@ -74,6 +74,12 @@ pub enum PoolOperation {
     LookupRefreshing { chain: ChainRecord, start: usize, max_blocks: usize },
     /// [`kvpool::BlockPool::acquire_match`]; the chain is its part from `start` on.
     AcquireMatch { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::register_table`]
+    RegisterTable { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::adopt`]
+    Adopt { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::disown`]
+    Disown { blocks: Ids },
 }
 
 /// A call of a [`kvpool::CacheManager`].

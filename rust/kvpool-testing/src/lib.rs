@@ -364,7 +364,7 @@ impl ReferencePool {
     }
 
     /// Registers a held block, computed, with this content.
-    fn adopt(&mut self, block: usize, content: &Content) {
+    fn register_copy(&mut self, block: usize, content: &Content) {
         if self.blocks[block].content.is_none() {
             self.copies.entry(content.clone()).or_default().push(block);
             self.blocks[block].content = Some(content.clone());
@@ -474,6 +474,96 @@ impl ReferencePool {
                 }
             }
         }
+    }
+
+    /// What is cached of blocks of a prompt: position and block, where it is not the one that is there.
+    fn changes(&self, blocks: &[usize], contents: &[Content]) -> Vec<(usize, usize)> {
+        let cached = |(at, (b, content)): (usize, (&usize, &Content))| {
+            self.find(content).filter(|cached| cached != b).map(|cached| (at, cached))
+        };
+        blocks.iter().zip(contents).enumerate().filter_map(cached).collect()
+    }
+
+    /// Registers held blocks as those of a prompt, computed, but where a cached one takes the place. `None`, and nothing changed, if
+    /// a block is not held, has another content, or is named twice without one.
+    pub fn register_table(
+        &mut self,
+        blocks: &[usize],
+        salt: &[u8],
+        tokens: &[u32],
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let contents = self.contents(blocks.len(), salt, tokens, start)?;
+        for (at, (&b, content)) in blocks.iter().zip(&contents).enumerate() {
+            let block = self.blocks.get(b).filter(|block| block.references > block.fences)?;
+            let fits = block.content.as_ref().map_or(!blocks[..at].contains(&b), |own| own == content);
+            if !fits {
+                return None;
+            }
+        }
+        let changes = self.changes(blocks, &contents);
+        let given_up: Vec<_> = changes.iter().rev().map(|&(at, _)| blocks[at]).collect();
+        if !self.releasable(&given_up) {
+            return None;
+        }
+        self.enter(blocks, &contents, &changes);
+        self.drop_references(&given_up);
+        Some(changes)
+    }
+
+    /// The contents of blocks of a prompt, if it has so many.
+    fn contents(&self, blocks: usize, salt: &[u8], tokens: &[u32], start: usize) -> Option<Vec<Content>> {
+        let fits = (start + blocks) * self.block_size <= tokens.len();
+        fits.then(|| (start..start + blocks).map(|at| self.content(salt, tokens, at)).collect())
+    }
+
+    fn enter(&mut self, blocks: &[usize], contents: &[Content], changes: &[(usize, usize)]) {
+        let stays = |at: &usize| changes.iter().all(|(changed, _)| changed != at);
+        let kept: Vec<_> = (0..blocks.len()).filter(stays).collect();
+        for &at in &kept {
+            if self.blocks[blocks[at]].content.is_none() {
+                self.copies.entry(contents[at].clone()).or_default().push(blocks[at]);
+                self.blocks[blocks[at]].content = Some(contents[at].clone());
+            }
+        }
+        self.mark_computed(&kept.iter().map(|&at| blocks[at]).collect::<Vec<_>>());
+        changes.iter().for_each(|&(_, cached)| self.hold(cached));
+    }
+
+    /// The same of free blocks, each of which is held then, but where a cached one takes the place. `None`, and nothing changed, if
+    /// one is not free, or named twice.
+    pub fn adopt(
+        &mut self,
+        blocks: &[usize],
+        salt: &[u8],
+        tokens: &[u32],
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let contents = self.contents(blocks.len(), salt, tokens, start)?;
+        let fits = |(at, b): (usize, &usize)| self.free.contains(b) && !blocks[..at].contains(b);
+        if !blocks.iter().enumerate().all(fits) {
+            return None;
+        }
+        let changes = self.changes(blocks, &contents);
+        for (at, &b) in blocks.iter().enumerate() {
+            if changes.iter().all(|&(changed, _)| changed != at) {
+                self.free.retain(|&other| other != b);
+                self.blocks[b].references = 1;
+            }
+        }
+        self.enter(blocks, &contents, &changes);
+        Some(changes)
+    }
+
+    /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly one holder.
+    pub fn disown(&mut self, blocks: &[usize]) -> bool {
+        let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);
+        let fine = blocks.iter().all(alone) && self.releasable(blocks);
+        if fine {
+            self.drop_cached(blocks);
+            self.drop_references(&blocks.iter().rev().copied().collect::<Vec<_>>());
+        }
+        fine
     }
 
     /// The next victims, up to so many: free now, and handed out next.

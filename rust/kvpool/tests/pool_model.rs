@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
-    Match, PoolConfig, PoolError, Ticket, Verify,
+    BlockHash, BlockHasher, BlockId, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
+    HasherConfig, Match, PoolConfig, PoolError, Ticket, Verify,
 };
 use kvpool_observe::{BlockEvent, PoolWatch, Scrubber, WatchConfig};
 use kvpool_testing::{Content, ReferencePool, block_ids, indices};
@@ -55,6 +55,28 @@ enum Operation {
     },
     /// The nth of what lookups found, perhaps long ago.
     AcquireMatch(usize),
+    /// What an engine has computed: blocks of a table, as far as the prompt has them; whole tables at times.
+    RegisterTable {
+        table: usize,
+        prompt: Prompt,
+        start: usize,
+    },
+    RegisterTableRaw {
+        blocks: Vec<usize>,
+        prompt: Prompt,
+    },
+    /// Free blocks, from the end of the list or any.
+    Adopt {
+        blocks: Vec<usize>,
+        prompt: Prompt,
+        start: usize,
+    },
+    AdoptLast {
+        prompt: Prompt,
+        start: usize,
+    },
+    Disown(Vec<usize>),
+    DisownTable(usize),
     DropCached(Vec<usize>),
     Evict(usize),
     Reset,
@@ -96,6 +118,12 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => (prompt(), 0usize..5).prop_map(|(prompt, max)| Operation::Match { prompt, max }),
         4 => (prompt(), (0usize..3, 0usize..5), any::<bool>()).prop_map(|(prompt, run, refresh)| Operation::Lookup { prompt, run, refresh }),
         4 => (0usize..8).prop_map(Operation::AcquireMatch),
+        5 => (0usize..8, prompt(), 0usize..2).prop_map(|(table, prompt, start)| Operation::RegisterTable { table, prompt, start }),
+        1 => (ids(), prompt()).prop_map(|(blocks, prompt)| Operation::RegisterTableRaw { blocks, prompt }),
+        1 => (ids(), prompt(), 0usize..2).prop_map(|(blocks, prompt, start)| Operation::Adopt { blocks, prompt, start }),
+        4 => (prompt(), 0usize..2).prop_map(|(prompt, start)| Operation::AdoptLast { prompt, start }),
+        1 => ids().prop_map(Operation::Disown),
+        1 => (0usize..8).prop_map(Operation::DisownTable),
         1 => ids().prop_map(Operation::DropCached),
         1 => (0usize..4).prop_map(Operation::Evict),
         1 => Just(Operation::Reset),
@@ -291,6 +319,36 @@ impl Pair {
                 }
                 got.is_ok()
             }
+            Operation::RegisterTable { table, prompt, start } => {
+                let nth = *table;
+                let mut table = self.table(nth);
+                let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start).min(table.len());
+                let Some(changes) = self.register_table(&table[..fits], prompt, *start) else { return false };
+                for (at, block) in changes {
+                    table[at] = block;
+                }
+                if !table.is_empty() {
+                    let at = nth % self.tables.len();
+                    self.tables[at] = table;
+                }
+                true
+            }
+            Operation::RegisterTableRaw { blocks, prompt } => {
+                let done = self.register_table(blocks, prompt, 0);
+                // Tables that may have lost a reference are nobody's now.
+                if done.as_ref().is_some_and(|changes| !changes.is_empty()) {
+                    self.tables.retain(|table| table.iter().all(|b| !blocks.contains(b)));
+                }
+                done.is_some()
+            }
+            Operation::Adopt { blocks, prompt, start } => self.adopt(blocks, prompt, *start),
+            Operation::AdoptLast { prompt, start } => {
+                let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start);
+                let blocks: Vec<_> = self.model.free.iter().rev().take(fits).copied().collect();
+                self.adopt(&blocks, prompt, *start)
+            }
+            Operation::Disown(ids) => self.disown(ids),
+            Operation::DisownTable(nth) => self.disown(&self.table(*nth)),
             Operation::Evict(n) => {
                 let evicted = self.pool.stats().evicted;
                 let victims = indices(&self.pool.evict(*n).unwrap());
@@ -343,6 +401,42 @@ impl Pair {
         done
     }
 
+    fn register_table(
+        &mut self,
+        blocks: &[usize],
+        prompt: &Prompt,
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let cursor = self.cursor(prompt);
+        let got = self.pool.register_table(&block_ids(blocks), cursor.chain(), start).ok();
+        let got = got.map(|changes| plain(&changes));
+        assert_eq!(got, self.model.register_table(blocks, &prompt.salt, &prompt.tokens, start));
+        got
+    }
+
+    fn adopt(&mut self, blocks: &[usize], prompt: &Prompt, start: usize) -> bool {
+        let cursor = self.cursor(prompt);
+        let got = self.pool.adopt(&block_ids(blocks), cursor.chain(), start).ok();
+        let got = got.map(|changes| plain(&changes));
+        assert_eq!(got, self.model.adopt(blocks, &prompt.salt, &prompt.tokens, start));
+        let Some(changes) = got else { return false };
+        let mut table = blocks.to_vec();
+        for (at, block) in changes {
+            table[at] = block;
+        }
+        self.tables.extend(Some(table).filter(|table| !table.is_empty()));
+        true
+    }
+
+    fn disown(&mut self, blocks: &[usize]) -> bool {
+        let done = self.pool.disown(&block_ids(blocks)).is_ok();
+        assert_eq!(done, self.model.disown(blocks));
+        if done {
+            self.tables.retain(|table| table.iter().all(|b| !blocks.contains(b)));
+        }
+        done
+    }
+
     /// The nth open ticket, or one that is not open.
     fn ticket(&self, nth: usize) -> u64 {
         let open = self.model.open_tickets();
@@ -392,6 +486,10 @@ impl Pair {
             .collect();
         assert_eq!(live, self.matchable, "events after {operation:?}");
     }
+}
+
+fn plain(changes: &[(usize, BlockId)]) -> Vec<(usize, usize)> {
+    changes.iter().map(|&(at, block)| (at, block.index())).collect()
 }
 
 fn operations_in_all() -> u32 {

@@ -65,6 +65,23 @@ operations! { BlockPool, Answer, PoolOperation;
     /// [`BlockPool::drop_cached`].
     DropCached<'a> { blocks: &'a [BlockId] } -> usize,
         |pool| pool.drop_cached(blocks), |_, _| PoolOperation::Evict { blocks: Ids::pack(blocks) };
+    /// [`BlockPool::register_table`].
+    RegisterTable<'a> { blocks: &'a [BlockId], chain: &'a HashChain, start: usize } -> Vec<(usize, BlockId)>,
+        |pool| pool.register_table(blocks, chain, start),
+        |pool, journal| {
+            let chain = chain_record(pool, journal, chain, start);
+            PoolOperation::RegisterTable { blocks: Ids::pack(blocks), chain, start }
+        };
+    /// [`BlockPool::adopt`].
+    Adopt<'a> { blocks: &'a [BlockId], chain: &'a HashChain, start: usize } -> Vec<(usize, BlockId)>,
+        |pool| pool.adopt(blocks, chain, start),
+        |pool, journal| {
+            let chain = chain_record(pool, journal, chain, start);
+            PoolOperation::Adopt { blocks: Ids::pack(blocks), chain, start }
+        };
+    /// [`BlockPool::disown`].
+    Disown<'a> { blocks: &'a [BlockId] } -> (),
+        |pool| pool.disown(blocks), |_, _| PoolOperation::Disown { blocks: Ids::pack(blocks) };
     /// [`BlockPool::acquire_match`].
     AcquireMatch<'a> { found: &'a kvpool::Match } -> (),
         |pool| pool.acquire_match(found),

@@ -35,6 +35,11 @@ pub(crate) struct PyBlockPool {
     health: Option<Arc<Health>>,
 }
 
+/// Positions of a table, and what is there now.
+fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
+    changes.iter().map(|&(at, block)| (at, block.get())).collect()
+}
+
 /// `max_blocks` of a lookup: all if absent.
 fn at_most(py: Python<'_>, max_blocks: Option<Int>) -> PyResult<usize> {
     max_blocks.map_or(Ok(usize::MAX), |max| count(py, "max_blocks", max))
@@ -203,6 +208,42 @@ impl PyBlockPool {
     ) -> PyResult<usize> {
         let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
         Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
+    }
+
+    /// Registers held blocks as computed ones, or exchanges them for cached ones; returns the positions that changed.
+    #[pyo3(signature = (block_ids, chain, start=0))]
+    fn register_table(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = int)] start: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
+        let operation = op::RegisterTable { blocks: &held, chain, start };
+        let changed = self.run(py, held.len(), |pool| pool.apply(operation))?;
+        Ok(changes(&changed))
+    }
+
+    /// Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+    #[pyo3(signature = (block_ids, chain, start=0))]
+    fn adopt(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = int)] start: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (free, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
+        let operation = op::Adopt { blocks: &free, chain, start };
+        let changed = self.run(py, free.len(), |pool| pool.apply(operation))?;
+        Ok(changes(&changed))
+    }
+
+    /// Gives ids back to an engine's own allocator, contents and all: only the caller may hold them.
+    fn disown(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.apply(op::Disown { blocks: &held }))
     }
 
     /// Says that the KV of registered blocks is written: lookups may return them.

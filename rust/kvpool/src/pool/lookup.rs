@@ -6,7 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
-use crate::prefix_index::{Index, Inserted};
+use crate::prefix_index::Inserted;
 use crate::record::ByBlock;
 use crate::retention::TenantId;
 
@@ -216,12 +216,7 @@ impl BlockPool {
         chain: &HashChain,
         start: usize,
     ) -> Result<Registered, PoolError> {
-        self.check_poison()?;
-        self.check_chain(chain)?;
-        Index::check_depth(start.saturating_add(blocks.len().saturating_sub(1)))?;
-        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
-            return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
-        }
+        self.check_part(blocks.len(), chain, start)?;
         let records = &self.records[..];
         for (position, &block) in blocks.iter().enumerate() {
             if records.at(block.get()).references == 0 {

@@ -47,6 +47,7 @@ mod order;
 mod owned;
 mod pins;
 mod retention;
+mod table;
 mod weak;
 
 use std::str::FromStr;

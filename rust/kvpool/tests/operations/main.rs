@@ -10,5 +10,6 @@ mod parts;
 mod resets;
 mod secrets;
 mod sequence_bad_input;
+mod tables;
 mod transfer_plans;
 mod weak;
