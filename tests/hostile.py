@@ -141,6 +141,7 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "disown": (lambda w, s: w.pool.disown(s), 1),
     "ref_counts": (lambda w, s: w.pool.ref_counts(s), 1),
     "states": (lambda w, s: w.pool.states(s), 1),
+    "set_payloads": (lambda w, s: w.pool.set_payloads([1], s), 7),
     "Match": (lambda w, s: w.pool.acquire_match(kvpool.Match(w.chain, s)), 1),
     "mark_computed": (lambda w, s: w.pool.mark_computed(s), 1),
     "drop_cached": (lambda w, s: w.pool.drop_cached(s), 1),

@@ -686,6 +686,36 @@ def test_matches_that_are_stale(pool: kvpool.BlockPool) -> None:
     pool.acquire_match(nothing)
 
 
+def test_payloads() -> None:
+    pool = kvpool.BlockPool(4, 4, payloads=True)
+    pool.adopt([1, 2], chain(2))
+    wrong = errors.InvalidBlockError
+    refused(lambda: pool.set_payloads([1, 3], [7, 8]), wrong, ValueError, "block 3", "position 1", on=pool)
+    refused(lambda: pool.set_payloads([0], [7]), wrong, ValueError, "block 0", on=pool)
+    refused(lambda: pool.set_payloads([9], [7]), wrong, ValueError, "block 9", on=pool)
+    amiss = errors.InvalidArgumentError
+    refused(lambda: pool.set_payloads([1], [7, 8]), amiss, ValueError, "2 payloads for 1 blocks", on=pool)
+    for number in (-1, 2**64, 2**200):
+        refused(lambda number=number: pool.set_payloads([1], [number]), amiss, ValueError, number, on=pool)  # type: ignore[misc]
+    for payload in (1.0, "1", None, True, [1], bytearray(b"1")):
+        call = functools.partial(pool.set_payloads, [1, 2], [1, payload])
+        refused(call, errors.TokenTypeError, TypeError, "item 1", "int or bytes", on=pool)
+    for payloads in (b"12", "12", {1, 2}, 5, None):
+        refused(functools.partial(pool.set_payloads, [1, 2], payloads), errors.TokenTypeError, TypeError, on=pool)
+    assert pool.take_evicted() == []
+    numbers = [0, 2**64 - 1, b"", b"\x00node"]
+    for payload in numbers:
+        pool.set_payloads([2], [payload])
+        pool.disown([2])
+        pool.adopt([2], chain(2), 1)
+    refused(lambda: pool.set_payloads([1], [7]), errors.PayloadError, RuntimeError, "4 payloads", on=pool)
+    assert pool.take_evicted() == [(2, chain(2).digests()[1], payload) for payload in numbers]
+    pool.set_payloads([1], [7])
+    none = kvpool.BlockPool(4, 4)
+    refused(lambda: none.set_payloads([], []), errors.PayloadError, RuntimeError, "keeps no payloads", on=none)
+    assert none.take_evicted() == []
+
+
 def test_the_null_block(pool: kvpool.BlockPool) -> None:
     for call in id_calls(pool, [0]):
         refused(call, errors.InvalidBlockError, ValueError, "block 0", on=pool)

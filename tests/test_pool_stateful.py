@@ -3,7 +3,8 @@
 After each call the result, the class of the error, both orders, every block, the sums, the events, the digest and all
 invariants are compared; a call that failed has changed nothing. Under other policies than LRU, and with hints, the
 order of eviction is the pool's own: the model takes it over before each call, after a check that the blocks are the
-same. Not driven here: journals (tests/test_journal.py) and policies of one's own (tests/test_python_policy.py).
+same. Payloads are checked here, without a model: each comes out when its block holds
+another hash. Not driven here: journals (tests/test_journal.py) and policies of one's own (tests/test_python_policy.py).
 """
 
 from __future__ import annotations
@@ -67,12 +68,15 @@ class PoolMachine(RuleBasedStateMachine):
             advisor=advisor,
             event_capacity=10_000,
             digest=True,
+            payloads=True,
         )
         self.now: float | None = None
         self.model = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
         self.tables: list[list[int]] = []
         #: What lookups found, perhaps long ago, and what the blocks held.
         self.found: list[tuple[kvpool.Match, list[Content]]] = []
+        #: Payloads by block, with the hash that they hang on.
+        self.hung: dict[int, tuple[bytes | None, int | bytes]] = {}
         self.digests: dict[Content, bytes] = {}
         self.matchable: set[bytes] = set()
 
@@ -133,6 +137,11 @@ class PoolMachine(RuleBasedStateMachine):
             if content:
                 assert pool.copies(self.digests[content]) == copies
         self.replay_events()
+        gone = {block: one for block, one in self.hung.items() if pool.hash_of(block) != one[0]}
+        taken = pool.take_evicted()
+        assert {block: (digest, payload) for block, digest, payload in taken} == gone
+        assert len(taken) == len(gone)
+        self.hung = {block: one for block, one in self.hung.items() if block not in gone}
 
     def replay_events(self) -> None:
         """Events replayed into a set are the hashes that can be matched."""
@@ -437,6 +446,15 @@ class PoolMachine(RuleBasedStateMachine):
                 lambda: self.pool.acquire_match(found), lambda: self.model.acquire_match(ids, contents)
             )
             self.take(ids if result is None else None)
+
+    @rule(ids=IDS, number=st.integers(0, 2**64 - 1) | st.binary(max_size=3))
+    def set_payloads(self, ids: list[int], number: int | bytes) -> None:
+        before = observe_pool(self.pool)
+        fine = all(0 < b < len(self.model.blocks) and self.model.blocks[b].content for b in ids)
+        result, _ = attempt(lambda: self.pool.set_payloads(ids, [number] * len(ids)))
+        assert result is (None if fine else kvpool.errors.InvalidBlockError)
+        assert observe_pool(self.pool) == before
+        self.hung |= {b: (self.pool.hash_of(b), number) for b in ids if fine}
 
     @rule(n=st.integers(0, 4))
     def evict(self, n: int) -> None:

@@ -100,6 +100,10 @@ class NoRetentionError(KvpoolError, RuntimeError):
     """A hint for a pool or manager that was made without ``retention``."""
 
 
+class PayloadError(KvpoolError, RuntimeError):
+    """A payload for a pool that was made without ``payloads``, or whose evicted ones wait to be taken."""
+
+
 class TimeBackwardsError(KvpoolError, ValueError):
     """A time before one that was given already; the message names both."""
 

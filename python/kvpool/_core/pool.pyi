@@ -1,5 +1,6 @@
 """The block pool: allocation, prefix cache and eviction of one tier."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import ClassVar, Literal, Self, TypeAlias, TypedDict, final, overload, type_check_only
 
@@ -67,6 +68,7 @@ class BlockPool:
             run.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the pool's back. 24 bytes per block.
+        payloads: Contents can have payloads, for ``set_payloads``. Some 90 bytes per block that has one.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -99,6 +101,7 @@ class BlockPool:
         event_capacity: int = 0,
         journal: Journal | None = None,
         digest: bool = False,
+        payloads: bool = False,
     ) -> Self: ...
     @property
     def num_blocks(self) -> int:
@@ -331,7 +334,7 @@ class BlockPool:
             chain: Hashes of the prompt.
             start: Position where the walk begins: blocks before it are not asked for.
             max_blocks: The longest match wanted; all of the chain by default.
-            refresh: Counts as a use: what is cached-free is as far from eviction then as if just released.
+            refresh: Counts as a use: as if just released. Refresh what is before ``start``, too: it is not.
 
         Raises:
             InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
@@ -618,6 +621,39 @@ class BlockPool:
         Replaying the events into a set gives the hashes that lookups can find. Events are lost when
         more than ``event_capacity`` wait: start again from a snapshot then. O(events). Hashes are those of
         ``hash_of``, always 32 bytes.
+        """
+    def set_payloads(self, block_ids: BlockIds, payloads: Sequence[int | bytes]) -> None:
+        """Hangs a payload on what each block holds, until the content leaves the block.
+
+        For what an engine keeps of a cached block: a node of its tree, a place in another store. It stays with the
+        block, is in no journal and no digest, and is handed out by ``take_evicted``; one that is replaced is not. Takes
+        held and cached-free blocks. O(1) per block.
+
+        Args:
+            block_ids: Registered blocks.
+            payloads: For each an int of 64 bits without a sign, or bytes.
+
+        Raises:
+            PayloadError: The pool was made without ``payloads``; or as many as it has blocks wait to be taken.
+            InvalidBlockError: A block is not registered, or its id unknown.
+            InvalidArgumentError: Not as many payloads as blocks, or an int out of range.
+            TokenTypeError: The ids or the payloads are of a type that is not taken.
+        """
+    def take_evicted(self) -> list[tuple[int, bytes, int | bytes]]:
+        """Returns the payloads of contents that have left their blocks since the last call.
+
+        Each with its block and the hash that the block held, in the order in which they left: evicted, dropped by
+        name, as a duplicate or uncomputed, or all at once by a reset or a new epoch, then by block. None is lost: while
+        as many wait as the pool has blocks, ``set_payloads`` is refused. O(payloads).
+
+        >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, payloads=True)
+        >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+        >>> pool.adopt([3, 5], chain)
+        []
+        >>> pool.set_payloads([3, 5], [77, b"node"])
+        >>> pool.release_table([3, 5])
+        >>> pool.evict(1), [(block, payload) for block, _, payload in pool.take_evicted()]
+        ([5], [(5, b'node')])
         """
     def stats(self) -> PoolStats:
         """Returns the pool's counters and gauges.

@@ -196,7 +196,7 @@ const RUST_POOL: &str = rust_test!(
 
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
+use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match, PoolConfig};
 use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {

@@ -278,7 +278,7 @@ pub(crate) fn recorded_pool(
 pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
-    let (mut step, mut found) = (0, None);
+    let (mut step, mut found, mut cached) = (0, None, None);
     for &(call, a, b, c) in calls {
         let table = tables[a as usize % 5].clone();
         let mut cursor = HashCursor::new(
@@ -391,7 +391,8 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
             },
             23 => drop(pool.apply(ops::pool::TakeEvents)),
-            24 => {
+            26 => {
+                let chain = cached.as_ref().filter(|_| c % 4 > 1).unwrap_or(chain);
                 let (start, max_blocks) = ((a % 3) as usize, (b % 7) as usize);
                 let lookup = ops::pool::LookupRefreshing { chain, start, max_blocks };
                 found = match c % 4 {
@@ -401,14 +402,14 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
                 .or(found);
             }
-            25 => {
+            27 => {
                 if let Some(found) = &found
                     && pool.apply(ops::pool::AcquireMatch { found }).is_ok()
                 {
                     tables[a as usize % 5].extend(found.blocks());
                 }
             }
-            26 => {
+            24 => {
                 let start = (b % 3) as usize;
                 let blocks = &table[..table.len().min(chain.len().saturating_sub(start))];
                 for (at, block) in
@@ -417,7 +418,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                     tables[a as usize % 5][at] = block;
                 }
             }
-            27 => match b % 4 {
+            25 => match b % 4 {
                 0 => {
                     if pool.apply(ops::pool::Disown { blocks: &table }).is_ok() {
                         tables[a as usize % 5].clear();
@@ -431,6 +432,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                     if let Ok(changes) = pool.apply(adoption) {
                         changes.into_iter().for_each(|(at, block)| blocks[at] = block);
                         tables[a as usize % 5].extend(blocks);
+                        cached = Some(chain.clone());
                     }
                 }
             },

@@ -140,7 +140,7 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         blocks: &[BlockId],
-        call: impl Fn(&BlockPool, BlockId) -> Option<R> + Send,
+        call: impl Fn(&BlockPool, BlockId) -> Option<R> + Send + Sync,
     ) -> PyResult<Vec<R>> {
         let (found, last) = self.run(py, blocks.len(), |pool| {
             let each = blocks.iter().map(|&id| call(pool, id).ok_or(id));

@@ -2,6 +2,7 @@
 
 mod found;
 mod held;
+mod payloads;
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -51,9 +52,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0, journal=None, digest=false
+            event_capacity=0, journal=None, digest=false, payloads=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -68,6 +69,7 @@ impl PyBlockPool {
         #[pyo3(from_py_with = int)] event_capacity: i128,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
+        payloads: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -82,6 +84,7 @@ impl PyBlockPool {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
             advisor: advice::config(advisor)?,
+            payloads,
             ..WatchConfig::default()
         };
         let (pool, health) =
@@ -492,6 +495,25 @@ impl PyBlockPool {
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         events(py, &self.get(py, |pool| pool.apply(op::TakeEvents))?)
+    }
+
+    /// Hangs a payload on what each block holds, until the content leaves the block.
+    fn set_payloads(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        payloads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (named, hung) = (blocks(block_ids)?, payloads::list(payloads)?);
+        // They are in no journal: no answer that one checks depends on them.
+        let set = |pool: &mut BlockPool| pool.set_payloads(&named, hung);
+        self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
+    }
+
+    /// Returns the payloads of contents that have left their blocks since the last call.
+    fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Vec<payloads::Tuple<'py>>> {
+        let gone = self.get(py, |pool| pool.unrecorded(BlockPool::take_evicted))?;
+        gone.into_iter().map(|one| payloads::tuple(py, one)).collect()
     }
 
     /// Returns the pool's counters and gauges.

@@ -191,8 +191,8 @@ impl BlockPool {
     }
 
     /// [`Self::lookup`] that counts as a use of what it finds, as an acquire and a [`Self::release_table`] of it would: what is
-    /// cached-free is as far from eviction as if it had just been released. No hit and no miss is counted: they are when a match is
-    /// acquired. O(blocks matched).
+    /// cached-free is as far from eviction as if it had just been released. What is before `start` is not refreshed, and without it
+    /// nothing behind it is found. No hit and no miss is counted: hits are when a match is acquired. O(blocks matched).
     ///
     /// # Errors
     /// As [`Self::lookup`]; [`PoolError::RefCountOverflow`].
