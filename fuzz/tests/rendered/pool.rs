@@ -154,7 +154,7 @@ fn written() {
     assert!(pool.register(&block_ids(&[]), &chain(b"", &[0], 0), 0).is_ok());
     assert!(pool.acquire(&block_ids(&[7, 6])).is_ok());
     assert!(pool.acquire(&block_ids(&[7, 6])).is_ok());
-    assert_eq!(pool.end_fence(kvpool::Ticket::new(99)).ok(), None);
+    assert_eq!(pool.end_fence(Ticket::new(99)).ok(), None);
     assert!(pool.release_table(&block_ids(&[7, 6])).is_ok());
     assert_eq!(indices(pool.lookup(&chain(b"", &[0, 0], 0), 1, 1).unwrap().blocks()), Vec::<usize>::new());
     assert!(pool.acquire(&block_ids(&[7, 6])).is_ok());

@@ -125,6 +125,11 @@ fn payloads_of_a_tier_are_its_own() {
     tiers.pool_mut(1).unwrap().set_payloads(&[], Vec::new()).unwrap();
 }
 
+fn numbered(gone: &Evicted) -> Option<(BlockId, (BlockHash, u64))> {
+    let Payload::Number(number) = gone.payload else { return None };
+    Some((gone.block, (gone.hash, number)))
+}
+
 /// What hangs where, by the pool itself: what it held when the payload was set.
 type Hung = BTreeMap<BlockId, (BlockHash, u64)>;
 
@@ -183,13 +188,7 @@ fn run(pool: &mut BlockPool, calls: &[(u8, u32, u32)]) {
             .collect();
         hung.retain(|block, _| !gone.contains_key(block));
         let taken = pool.take_evicted();
-        let found: Hung = taken
-            .iter()
-            .map(|one| {
-                let Payload::Number(number) = one.payload else { unreachable!() };
-                (one.block, (one.hash, number))
-            })
-            .collect();
+        let found: Hung = taken.iter().filter_map(numbered).collect();
         assert_eq!((found, taken.len()), (gone.clone(), gone.len()));
         let numbers: Vec<_> = (number..).take(named.len()).collect();
         number += named.len() as u64;

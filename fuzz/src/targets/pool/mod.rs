@@ -221,8 +221,7 @@ impl Pool {
             link = Some(next.map_err(|error| Failure::new("hashing", error.to_string()))?);
         }
         let Some(link) = link else { return Ok(true) };
-        let found =
-            self.pool.register_link(block_ids(&[table[slot]])[0], &link).ok().map(kvpool::BlockId::index);
+        let found = self.pool.register_link(block_ids(&[table[slot]])[0], &link).ok().map(BlockId::index);
         same("block of promote", &found, &expected)?;
         if let Some(held) = found {
             table[slot] = held;
@@ -416,8 +415,7 @@ impl Pool {
                 let table = self.take_table(*nth);
                 let expected = self.model.release_until(&table, ticket);
                 script.line(|| {
-                    let call =
-                        format!("pool.release_until(&block_ids(&{table:?}), kvpool::Ticket::new({ticket}))");
+                    let call = format!("pool.release_until(&block_ids(&{table:?}), Ticket::new({ticket}))");
                     text::outcome(&call, expected)
                 });
                 let found = self.pool.release_until(&block_ids(&table), Ticket::new(ticket)).is_ok();
@@ -428,7 +426,7 @@ impl Pool {
                 let ticket = self.model.open_tickets().get((step - TICKETS) as usize).copied().unwrap_or(99);
                 let expected = self.model.end_fence(ticket);
                 script.line(|| {
-                    format!("assert_eq!(pool.end_fence(kvpool::Ticket::new({ticket})).ok(), {expected:?});")
+                    format!("assert_eq!(pool.end_fence(Ticket::new({ticket})).ok(), {expected:?});")
                 });
                 let found = self.pool.end_fence(Ticket::new(ticket)).ok();
                 same("outcome of end_fence", &found, &expected)?;
