@@ -697,13 +697,15 @@ def test_payloads() -> None:
     refused(lambda: pool.set_payloads([1], [7, 8]), amiss, ValueError, "2 payloads for 1 blocks", on=pool)
     for number in (-1, 2**64, 2**200):
         refused(lambda number=number: pool.set_payloads([1], [number]), amiss, ValueError, number, on=pool)  # type: ignore[misc]
-    for payload in (1.0, "1", None, True, [1], bytearray(b"1")):
-        call = functools.partial(pool.set_payloads, [1, 2], [1, payload])
+    no_payloads: list[Any] = [1.0, "1", None, True, [1], bytearray(b"1")]
+    for wrong_one in no_payloads:
+        call = functools.partial(pool.set_payloads, [1, 2], [1, wrong_one])
         refused(call, errors.TokenTypeError, TypeError, "item 1", "int or bytes", on=pool)
-    for payloads in (b"12", "12", {1, 2}, 5, None):
-        refused(functools.partial(pool.set_payloads, [1, 2], payloads), errors.TokenTypeError, TypeError, on=pool)
+    no_lists: list[Any] = [b"12", "12", {1, 2}, 5, None]
+    for no_list in no_lists:
+        refused(functools.partial(pool.set_payloads, [1, 2], no_list), errors.TokenTypeError, TypeError, on=pool)
     assert pool.take_evicted() == []
-    numbers = [0, 2**64 - 1, b"", b"\x00node"]
+    numbers: list[int | bytes] = [0, 2**64 - 1, b"", b"\x00node"]
     for payload in numbers:
         pool.set_payloads([2], [payload])
         pool.disown([2])

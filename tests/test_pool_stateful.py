@@ -442,9 +442,7 @@ class PoolMachine(RuleBasedStateMachine):
         if self.found:
             found, contents = self.found[nth % len(self.found)]
             ids = found.block_ids
-            result = self.both(
-                lambda: self.pool.acquire_match(found), lambda: self.model.acquire_match(ids, contents)
-            )
+            result = self.both(lambda: self.pool.acquire_match(found), lambda: self.model.acquire_match(ids, contents))
             self.take(ids if result is None else None)
 
     @rule(ids=IDS, number=st.integers(0, 2**64 - 1) | st.binary(max_size=3))

@@ -241,7 +241,7 @@ class BlockPool:
             TokenTypeError: The ids are of a type or dtype that is not taken.
         """
     def register_table(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
-        """Registers held blocks as computed ones, or exchanges them for cached ones; returns the positions that changed.
+        """Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
 
         Where another computed block has the content already, the caller gets a reference to that one and loses its own
         block's: a pair of the position in ``block_ids`` and the id that is there now. A block in its place already

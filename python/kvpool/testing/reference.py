@@ -246,9 +246,7 @@ class ReferencePool:
                 self.blocks[b].held = 1
         return changes
 
-    def _enter(
-        self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int
-    ) -> list[tuple[int, int]]:
+    def _enter(self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int) -> list[tuple[int, int]]:
         """Registers what stays in its place, computed, and holds what takes the places of the others."""
         contents = [self.content(extra, tokens, start + at) for at in range(len(ids))]
         each = [(at, self.find(contents[at]), b) for at, b in enumerate(ids)]

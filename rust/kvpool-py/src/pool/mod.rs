@@ -213,7 +213,7 @@ impl PyBlockPool {
         Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
     }
 
-    /// Registers held blocks as computed ones, or exchanges them for cached ones; returns the positions that changed.
+    /// Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register_table(
         &self,
