@@ -211,6 +211,7 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
 COUNTS: dict[str, Call] = {
     "allocate": lambda w, n: w.pool.allocate(n),
     "evict": lambda w, n: w.pool.evict(n),
+    "manager.evict": lambda w, n: w.manager.evict(n),
     "lookup, start": lambda w, n: w.pool.lookup(w.chain, n),
     "lookup, max_blocks": lambda w, n: w.pool.lookup(w.chain, 0, n, refresh=True),
     "pop_front_n": lambda _, n: kvpool.parts.FreeBlockList(8).pop_front_n(n),

@@ -157,6 +157,7 @@ def test_negative_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, 
     check(lambda: pool.lookup(chain(), n), "start", pool)
     check(lambda: pool.lookup(chain(), 0, n, refresh=True), "max_blocks", pool)
     check(lambda: pool.evict(n), "n", pool)
+    check(lambda: manager.evict(n), "n", manager)
     check(lambda: manager.commit("run", n), "computed_tokens", manager)
     check(lambda: manager.release("run", after_step=n), "after_step", manager)
     check(lambda: manager.preempt("run", after_step=n), "after_step", manager)

@@ -101,6 +101,7 @@ impl Simpler for ManagerOperation {
             Self::Commit { request, computed_tokens } => {
                 Self::Commit { request, computed_tokens: less(computed_tokens, which)? }
             }
+            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
             Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },
             Self::Release { request, after_step: Some(_), end_of_life } if which == 0 => {

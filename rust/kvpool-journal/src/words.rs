@@ -199,6 +199,7 @@ impl Words for ManagerOperation {
             Self::BumpEpoch => "bump_epoch",
             Self::Reset => "reset",
             Self::Evict { .. } => "drop_cached",
+            Self::EvictNext { .. } => "evict",
             Self::Resize { .. } => "resize",
             Self::TakeEvents => "take_events",
         }
@@ -256,6 +257,7 @@ impl Words for ManagerOperation {
             Self::AdvanceTime { now } => format!("to {now} s"),
             Self::CompleteStep { step } => format!("step {step}"),
             Self::Evict { blocks: ids } => blocks(ids),
+            Self::EvictNext { blocks } => counted(*blocks, "block"),
             Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
             Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents => String::new(),
         }

@@ -150,6 +150,8 @@ pub enum ManagerOperation {
     Resize { num_blocks: usize },
     /// [`kvpool_observe::ManagerWatch::take_events`]
     TakeEvents,
+    /// [`kvpool::CacheManager::evict`]; `Evict` is of blocks that are named.
+    EvictNext { blocks: usize },
 }
 
 /// One operation of a step that was planned.

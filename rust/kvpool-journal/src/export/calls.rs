@@ -119,6 +119,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::Reset => ("reset", vec![]),
         O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
+        O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
         O::TakeEvents => return source.take_events(value),
     };
     source.call(name, &arguments, &step.answer, value)?;

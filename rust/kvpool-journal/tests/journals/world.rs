@@ -205,6 +205,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 2 => drop(manager.apply(ops::manager::Resize {
                     num_blocks: manager.pool().num_blocks() + (c % 4) as usize,
                 })),
+                3 => drop(manager.apply(ops::manager::Evict { blocks: (c % 5) as usize })),
                 _ => drop(manager.apply(ops::manager::DropCached {
                     blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
                 })),

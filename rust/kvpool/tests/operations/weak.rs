@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use kvpool::hash::{Fingerprint, HashAlgorithm};
 use kvpool::{
-    BlockHash, BlockHasher, BlockId, BlockPool, BlockState, DuplicatePolicy, ExtraKeys, HashChain,
-    HashCursor, HasherConfig, Match, PoolConfig, PoolError, Verify,
+    BlockHash, BlockHasher, BlockId, BlockPool, BlockState, CacheManager, DuplicatePolicy, ExtraKeys,
+    HashChain, HashCursor, HasherConfig, ManagerConfig, ManagerError, Match, PoolConfig, PoolError, Verify,
 };
 
 const BLOCK_SIZE: usize = 2;
@@ -249,6 +249,23 @@ fn a_match_is_verified_as_a_hit_is() {
         let bare = HashChain::from_digests(HashAlgorithm::Sha256, BLOCK_SIZE, 0, chain().hashes().to_vec());
         stale(&mut pool, &Match::new(&bare.unwrap(), 0, &table).unwrap(), 0);
     }
+}
+
+#[test]
+fn a_manager_evicts_what_its_device_does() {
+    let config = ManagerConfig { num_blocks: 7, block_size: BLOCK_SIZE, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+    let table = manager.admit("a", prompt).unwrap().block_ids;
+    manager.commit("a", 4).unwrap();
+    assert_eq!(manager.evict(9).unwrap(), []);
+    manager.release("a", None).unwrap();
+    let mut plan = manager.plan_step();
+    assert_eq!(manager.evict(1).unwrap(), table[1..2]);
+    assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
+    assert_eq!(manager.evict(9).unwrap(), table[..1]);
+    assert_eq!(manager.stats().pool.evicted, 2);
+    manager.check_invariants().unwrap();
 }
 
 #[test]
