@@ -151,6 +151,13 @@ def test_negative_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, 
     check(lambda: pool.complete_step(n), "step", pool)
     check(lambda: pool.resize(n), "num_blocks", pool)
     check(lambda: pool.register([1], chain(), n), "start", pool)
+    check(lambda: pool.register_table([1], chain(), n), "start", pool)
+    check(lambda: pool.adopt([5], chain(), n), "start", pool)
+    check(lambda: kvpool.Match(chain(), [1], n), "start", pool)
+    check(lambda: pool.lookup(chain(), n), "start", pool)
+    check(lambda: pool.lookup(chain(), 0, n, refresh=True), "max_blocks", pool)
+    check(lambda: pool.evict(n), "n", pool)
+    check(lambda: manager.evict(n), "n", manager)
     check(lambda: manager.commit("run", n), "computed_tokens", manager)
     check(lambda: manager.release("run", after_step=n), "after_step", manager)
     check(lambda: manager.preempt("run", after_step=n), "after_step", manager)
@@ -175,6 +182,9 @@ def test_huge_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, n: i
     assert observe(pool) == before
     wrong = errors.InvalidArgumentError
     refused(lambda: pool.register([1], chain(), n), wrong, ValueError, n, on=pool)
+    refused(lambda: pool.register_table([1], chain(), n), wrong, ValueError, n, on=pool)
+    refused(lambda: pool.adopt([5], chain(), n), wrong, ValueError, n, on=pool)
+    refused(lambda: kvpool.Match(chain(), [1], n), wrong, ValueError, n, on=pool)
     refused(lambda: pool.resize(n), wrong, ValueError, n, on=pool)
     refused(lambda: manager.commit("run", n), wrong, ValueError, n, on=manager)
     refused(lambda: manager.commit_batch(["run"], [n]), wrong, ValueError, n, on=manager)
@@ -382,6 +392,7 @@ def test_out_of_a_wrong_type(pool: kvpool.BlockPool, manager: kvpool.CacheManage
     refused(lambda: pool.allocate(2, out=out), errors.ArgumentTypeError, TypeError, "out", "int32", on=pool)
     refused(lambda: manager.admit("new", [1], out=out), errors.ArgumentTypeError, TypeError, "out", on=manager)
     refused(lambda: manager.block_ids("run", out=out), errors.ArgumentTypeError, TypeError, "out", on=manager)
+    refused(lambda: pool.ref_counts([1, 2], out=out), errors.ArgumentTypeError, TypeError, "out", "int32", on=pool)
     assert before is None or bytes(out) == before
 
 
@@ -389,6 +400,7 @@ def test_out_too_short(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> 
     out = np.full(2, -1, dtype=np.int32)
     wrong = errors.InvalidArgumentError
     refused(lambda: pool.allocate(3, out=out), wrong, ValueError, "2 ids", "3 are needed", on=pool)
+    refused(lambda: pool.ref_counts([1, 2, 3], out=out), wrong, ValueError, "2 ids", "3 are needed", on=pool)
     refused(lambda: manager.admit("new", range(9), out=out), wrong, ValueError, "2 ids", "3 are", on=manager)
     refused(lambda: manager.block_ids("run", out=out), wrong, ValueError, "2 ids", "3 are needed", on=manager)
     assert out.tolist() == [-1, -1]
@@ -397,6 +409,7 @@ def test_out_too_short(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> 
 def test_out_is_untouched_if_the_call_fails(pool: kvpool.BlockPool, manager: kvpool.CacheManager) -> None:
     out = np.full(100, -1, dtype=np.int32)
     refused(lambda: pool.allocate(50, out=out), errors.OutOfBlocksError, MemoryError, on=pool)
+    refused(lambda: pool.ref_counts([1, 10], out=out), errors.InvalidBlockError, ValueError, 10, on=pool)
     refused(lambda: manager.admit("new", range(200), out=out), errors.OutOfBlocksError, MemoryError, on=manager)
     refused(lambda: manager.admit("run", [1], out=out), errors.DuplicateRequestError, ValueError, on=manager)
     assert set(out.tolist()) == {-1}
@@ -659,6 +672,91 @@ def test_block_ids_out_of_range(pool: kvpool.BlockPool, manager: kvpool.CacheMan
             refused(lambda look=look: look(block), errors.InvalidBlockError, ValueError, block, on=pool)  # type: ignore[misc]
     outside = block if block != 10 else 12
     refused(lambda: manager.drop_cached([outside]), errors.InvalidBlockError, ValueError, outside, on=manager)
+
+
+@pytest.mark.parametrize("block", [-1, 10, 2**31, 2**32 - 1, 2**32, 10**30])
+def test_block_ids_of_tables_out_of_range(pool: kvpool.BlockPool, block: int) -> None:
+    wrong = errors.InvalidBlockError
+    refused(lambda: pool.register_table([1, block], chain(4)), wrong, ValueError, block, on=pool)
+    refused(lambda: pool.adopt([5, block], chain(4)), wrong, ValueError, block, on=pool)
+    refused(lambda: pool.disown([1, block]), wrong, ValueError, block, on=pool)
+    refused(lambda: pool.ref_counts([0, block]), wrong, ValueError, block, on=pool)
+    refused(lambda: pool.states([0, block]), wrong, ValueError, block, on=pool)
+    if 0 <= block < 2**32:
+        found = kvpool.Match(chain(4), [4, block])
+        refused(lambda: pool.acquire_match(found), errors.StaleMatchError, RuntimeError, block, "block 1", on=pool)
+    else:
+        refused(lambda: kvpool.Match(chain(4), [4, block]), wrong, ValueError, block, on=pool)
+
+
+def test_tables_in_the_wrong_state(pool: kvpool.BlockPool) -> None:
+    wrong = errors.InvalidBlockError
+    for block, state in ((1, "active"), (3, "fenced"), (4, "cached-free")):
+        refused(lambda block=block: pool.adopt([5, block], chain(4)), wrong, ValueError, state, block, on=pool)  # type: ignore[misc]
+    refused(lambda: pool.adopt([5, 5], chain(4)), wrong, ValueError, "named twice", on=pool)
+    refused(lambda: pool.adopt([0], chain(4)), wrong, ValueError, "block 0", on=pool)
+    refused(lambda: pool.disown([0]), wrong, ValueError, "block 0", on=pool)
+    refused(lambda: pool.disown([1, 2]), wrong, ValueError, "held by others", on=pool)
+    refused(lambda: pool.disown([1, 1]), wrong, ValueError, "block 1", on=pool)
+    refused(lambda: pool.disown([3]), wrong, ValueError, "fenced", on=pool)
+    refused(lambda: pool.disown([4]), wrong, ValueError, "0 references", on=pool)
+    for block in (3, 4, 5):
+        refused(lambda block=block: pool.register_table([1, block], chain(4)), wrong, ValueError, block, on=pool)  # type: ignore[misc]
+    refused(lambda: pool.register_table([1, 1], chain(4)), wrong, ValueError, "already", on=pool)
+    pool.register([1], chain())
+    other = kvpool.BlockHasher(block_size=4).cursor(range(50, 58)).chain()
+    refused(lambda: pool.register_table([2, 1], other), wrong, ValueError, "already", on=pool)
+    refused(lambda: pool.register_table([1, 2], chain()), errors.InvalidArgumentError, ValueError, "2 blocks", on=pool)
+
+
+def test_matches_that_are_stale(pool: kvpool.BlockPool) -> None:
+    found = pool.lookup(chain())
+    assert (found.block_ids, found.start, len(found)) == ([4], 0, 1)
+    assert found == kvpool.Match(chain(), [7])
+    assert found != pool.lookup(chain(), 1)
+    assert len({found, kvpool.Match(chain(), [7]), pool.lookup(chain(), 0, 0)}) == 2
+    assert pool.evict(9) == [4]
+    refused(lambda: pool.acquire_match(found), errors.StaleMatchError, RuntimeError, "block 4", on=pool)
+    pool.bump_epoch()
+    refused(lambda: pool.acquire_match(found), errors.StaleMatchError, RuntimeError, "block 4", on=pool)
+    for refresh in (False, True):
+        look = functools.partial(pool.lookup, chain(), refresh=refresh)
+        refused(look, errors.StaleEpochError, RuntimeError, on=pool)
+    nothing = kvpool.Match(chain(), [])
+    assert (nothing.link, len(nothing)) == (None, 0)
+    pool.acquire_match(nothing)
+
+
+def test_payloads() -> None:
+    pool = kvpool.BlockPool(4, 4, payloads=True)
+    pool.adopt([1, 2], chain(2))
+    wrong = errors.InvalidBlockError
+    refused(lambda: pool.set_payloads([1, 3], [7, 8]), wrong, ValueError, "block 3", "position 1", on=pool)
+    refused(lambda: pool.set_payloads([0], [7]), wrong, ValueError, "block 0", on=pool)
+    refused(lambda: pool.set_payloads([9], [7]), wrong, ValueError, "block 9", on=pool)
+    amiss = errors.InvalidArgumentError
+    refused(lambda: pool.set_payloads([1], [7, 8]), amiss, ValueError, "2 payloads for 1 blocks", on=pool)
+    for number in (-1, 2**64, 2**200):
+        refused(lambda number=number: pool.set_payloads([1], [number]), amiss, ValueError, number, on=pool)  # type: ignore[misc]
+    no_payloads: list[Any] = [1.0, "1", None, True, [1], bytearray(b"1")]
+    for wrong_one in no_payloads:
+        call = functools.partial(pool.set_payloads, [1, 2], [1, wrong_one])
+        refused(call, errors.ArgumentTypeError, TypeError, "item 1", "int or bytes", on=pool)
+    no_lists: list[Any] = [b"12", "12", {1, 2}, 5, None]
+    for no_list in no_lists:
+        refused(functools.partial(pool.set_payloads, [1, 2], no_list), errors.ArgumentTypeError, TypeError, on=pool)
+    assert pool.take_evicted() == []
+    numbers: list[int | bytes] = [0, 2**64 - 1, b"", b"\x00node"]
+    for payload in numbers:
+        pool.set_payloads([2], [payload])
+        pool.disown([2])
+        pool.adopt([2], chain(2), 1)
+    refused(lambda: pool.set_payloads([1], [7]), errors.PayloadError, RuntimeError, "4 payloads", on=pool)
+    assert pool.take_evicted() == [(2, chain(2).digests()[1], payload) for payload in numbers]
+    pool.set_payloads([1], [7])
+    none = kvpool.BlockPool(4, 4)
+    refused(lambda: none.set_payloads([], []), errors.PayloadError, RuntimeError, "keeps no payloads", on=none)
+    assert none.take_evicted() == []
 
 
 def test_the_null_block(pool: kvpool.BlockPool) -> None:

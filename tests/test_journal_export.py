@@ -55,6 +55,7 @@ MANAGER_CALLS = [
     "complete_step",
     "complete_swap",
     "drop_cached",
+    "evict",
     "fork",
     "preempt",
     "release",
@@ -71,17 +72,23 @@ MANAGER_CALLS = [
 ]
 POOL_CALLS = [
     "acquire",
+    "acquire_match",
     "acquire_registered",
+    "adopt",
     "advance_time",
     "allocate",
     "assign_tenant",
     "bump_epoch",
     "complete_step",
+    "disown",
     "drop_cached",
+    "evict",
+    "lookup_refreshing",
     "mark_accessed",
     "mark_computed",
     "match_and_acquire",
     "register_link",
+    "register_table",
     "register",
     "release",
     "release_after",
@@ -240,6 +247,8 @@ class Manager:
                 pool.complete_step(r.randrange(4))
             case "drop_cached":
                 pool.drop_cached([r.randrange(12), r.randrange(30)])
+            case "evict":
+                pool.evict(r.randrange(4))
             case "resize":
                 pool.resize(pool.num_blocks + r.randrange(3) - 1)
             case _:
@@ -266,6 +275,8 @@ class Pool:
         self.image = self.pool.journal_image
         self.hasher = kvpool.BlockHasher(self.algorithm, self.pool.block_size, verify=self.verify, seed="7")
         self.table: list[int] = []
+        self.adopted: kvpool.hashing.HashChain | None = None
+        self.found: kvpool.Match | None = None
 
     def epoch(self, r: random.Random) -> int:
         return self.pool.epoch + (r.random() < 0.1)
@@ -302,6 +313,30 @@ class Pool:
             case "register":
                 chain = self.chain(r)
                 pool.register(self.table[: len(chain)], chain, r.choice([0, 0, 0, 1]))
+            case "register_table":
+                chain, start = self.chain(r), r.choice([0, 0, 0, 1])
+                part = self.table[: max(0, len(chain) - start)]
+                for at, block in pool.register_table(part, chain, start):
+                    self.table[at] = block
+            case "adopt":
+                chain = self.chain(r)
+                ids = r.choice([pool.free_order()[::-1][: len(chain)], some])
+                changes = dict(pool.adopt(ids, chain))
+                self.adopted = chain
+                self.table += [changes.get(at, block) for at, block in enumerate(ids)]
+            case "disown":
+                pool.disown(some)
+                self.table = [block for block in self.table if block not in some]
+            case "evict":
+                pool.evict(r.randrange(4))
+            case "lookup_refreshing":
+                chain = r.choice([self.chain(r), self.adopted or self.chain(r)])
+                self.found = pool.lookup(chain, r.choice([0, 0, 1]), r.choice([None, 2]), refresh=True)
+            case "acquire_match":
+                chain = self.chain(r)
+                self.found = self.found or kvpool.Match(chain, self.table[: len(chain)])
+                pool.acquire_match(self.found)
+                self.table += self.found.block_ids
             case "mark_computed" | "drop_cached" | "acquire":
                 if name == "acquire":
                     self.table += some

@@ -3,7 +3,8 @@
 After each call the result, the class of the error, both orders, every block, the sums, the events, the digest and all
 invariants are compared; a call that failed has changed nothing. Under other policies than LRU, and with hints, the
 order of eviction is the pool's own: the model takes it over before each call, after a check that the blocks are the
-same. Not driven here: journals (tests/test_journal.py) and policies of one's own (tests/test_python_policy.py).
+same. Payloads are checked here, without a model: each comes out when its block holds
+another hash. Not driven here: journals (tests/test_journal.py) and policies of one's own (tests/test_python_policy.py).
 """
 
 from __future__ import annotations
@@ -75,10 +76,15 @@ class PoolMachine(RuleBasedStateMachine):
             advisor=advisor,
             event_capacity=10_000,
             digest=True,
+            payloads=True,
         )
         self.now: float | None = None
         self.model = ReferencePool(num_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep")
         self.tables: list[list[int]] = []
+        #: What lookups found, perhaps long ago, and what the blocks held.
+        self.found: list[tuple[kvpool.Match, list[Content]]] = []
+        #: Payloads by block, with the hash that they hang on.
+        self.hung: dict[int, tuple[bytes | None, int | bytes]] = {}
         self.digests: dict[Content, bytes] = {}
         self.matchable: set[bytes] = set()
 
@@ -115,7 +121,12 @@ class PoolMachine(RuleBasedStateMachine):
         assert (pool.free_order(), pool.eviction_order()) == (model.free, model.evictable)
         assert (stats.free, stats.cached_free, stats.active, stats.fenced) == model.sums()
         assert sum(model.sums()) == stats.usable == pool.num_blocks - 1 == len(model.blocks) - 1
-        assert stats.registered == sum(block.content is not None for block in model.blocks)
+        registered = [block for block in model.blocks if block.content is not None]
+        assert stats.registered == len(registered)
+        assert stats.registered_active == sum(block.held > 0 for block in registered)
+        everything = range(len(model.blocks))
+        assert pool.ref_counts(everything) == [block.held for block in model.blocks]
+        assert pool.states(everything) == [pool.state(block) for block in everything]
         assert pool.num_available == stats.available == len(model.free) + len(model.evictable)
         assert pool.epoch == model.epoch
         for block, expected in enumerate(model.blocks[1:], 1):
@@ -134,6 +145,11 @@ class PoolMachine(RuleBasedStateMachine):
             if content:
                 assert pool.copies(self.digests[content]) == copies
         self.replay_events()
+        gone = {block: one for block, one in self.hung.items() if pool.hash_of(block) != one[0]}
+        taken = pool.take_evicted()
+        assert {block: (digest, payload) for block, digest, payload in taken} == gone
+        assert len(taken) == len(gone)
+        self.hung = {block: one for block, one in self.hung.items() if block not in gone}
 
     def replay_events(self) -> None:
         """Events replayed into a set are the hashes that can be matched."""
@@ -227,6 +243,48 @@ class PoolMachine(RuleBasedStateMachine):
         number = self.ticket(ticket)
         self.both(lambda: self.pool.end_fence(number), lambda: self.model.end_fence(number))
 
+    @rule(nth=NTH, salt=SALTS, tokens=TOKENS, start=st.sampled_from([0, 0, 0, 1]))
+    def register_computed(self, nth: int, salt: str, tokens: list[int], start: int) -> None:
+        table = self.nth(nth)
+        part = table[: max(0, len(tokens) // BLOCK_SIZE - start)]
+        chain = self.chain(salt, tokens)
+        changes = self.both(
+            lambda: self.pool.register_table(part, chain, start),
+            lambda: self.model.register_table(part, salt, tokens, start),
+        )
+        if isinstance(changes, list):
+            for at, block in changes:
+                table[at] = block
+
+    @rule(ids=IDS, salt=SALTS, tokens=TOKENS)
+    def register_any(self, ids: list[int], salt: str, tokens: list[int]) -> None:
+        chain = self.chain(salt, tokens)
+        self.both(lambda: self.pool.register_table(ids, chain), lambda: self.model.register_table(ids, salt, tokens))
+
+    @rule(ids=st.none() | IDS, salt=SALTS, tokens=TOKENS, start=st.sampled_from([0, 0, 0, 1]))
+    def adopt(self, ids: list[int] | None, salt: str, tokens: list[int], start: int) -> None:
+        """Free blocks, those that are handed out last, or any."""
+        fits = max(0, len(tokens) // BLOCK_SIZE - start)
+        table = self.model.free[::-1][:fits] if ids is None else list(ids)
+        chain = self.chain(salt, tokens)
+        changes = self.both(
+            lambda: self.pool.adopt(table, chain, start), lambda: self.model.adopt(table, salt, tokens, start)
+        )
+        if isinstance(changes, list):
+            for at, block in changes:
+                table[at] = block
+            self.take(table)
+
+    @rule(ids=IDS)
+    def disown(self, ids: list[int]) -> None:
+        self.both(lambda: self.pool.disown(ids), lambda: self.model.disown(ids))
+
+    @rule(nth=NTH)
+    def disown_table(self, nth: int) -> None:
+        table = self.nth(nth)
+        if self.both(lambda: self.pool.disown(table), lambda: self.model.disown(table)) is None:
+            self.drop(nth)
+
     def ticket(self, nth: int) -> int:
         """The nth open ticket, or one that is not open."""
         return [*self.model.tickets, *[self.model.next_ticket] * 4][nth]
@@ -253,7 +311,7 @@ class PoolMachine(RuleBasedStateMachine):
         for at in order:
             self.mark_computed(tables[at])
             self.match(salt, tokens, None)
-        self.evict(tables[order[0]])
+        self.drop_cached(tables[order[0]])
         self.match(salt, tokens, None)
         for at in order[kept:]:
             self.release(tables[at])
@@ -368,8 +426,48 @@ class PoolMachine(RuleBasedStateMachine):
             )
         )
 
+    @rule(salt=SALTS, tokens=TOKENS, start=st.integers(0, 2), most=st.none() | st.integers(0, 5), refresh=st.booleans())
+    def lookup(self, salt: str, tokens: list[int], start: int, most: int | None, refresh: bool) -> None:
+        chain = self.chain(salt, tokens)
+        expected = self.model.find_run(salt, tokens, start, most)
+        before = observe_pool(self.pool)
+        self.follow()
+        found = self.pool.lookup(chain, start, most, refresh=refresh)
+        if refresh:
+            self.model.refresh(expected)
+            expected = self.model.find_run(salt, tokens, start, most)  # a copy may have been dropped
+        else:
+            assert observe_pool(self.pool) == before
+        assert (found.start, found.block_ids, len(found)) == (start, expected, len(expected))
+        digests = [self.pool.hash_of(block) for block in expected]
+        assert (found.link.digest if found.link else None) == (digests[-1] if digests else None)
+        contents = [self.model.content(salt, tokens, start + at) for at in range(len(expected))]
+        self.found = [*self.found[-7:], (found, contents)]
+        self.compare()
+
+    @rule(nth=NTH)
+    def acquire_match(self, nth: int) -> None:
+        if self.found:
+            found, contents = self.found[nth % len(self.found)]
+            ids = found.block_ids
+            result = self.both(lambda: self.pool.acquire_match(found), lambda: self.model.acquire_match(ids, contents))
+            self.take(ids if result is None else None)
+
+    @rule(ids=IDS, number=st.integers(0, 2**64 - 1) | st.binary(max_size=3))
+    def set_payloads(self, ids: list[int], number: int | bytes) -> None:
+        before = observe_pool(self.pool)
+        fine = all(0 < b < len(self.model.blocks) and self.model.blocks[b].content for b in ids)
+        result, _ = attempt(lambda: self.pool.set_payloads(ids, [number] * len(ids)))
+        assert result is (None if fine else kvpool.errors.InvalidBlockError)
+        assert observe_pool(self.pool) == before
+        self.hung |= {b: (self.pool.hash_of(b), number) for b in ids if fine}
+
+    @rule(n=st.integers(0, 4))
+    def evict(self, n: int) -> None:
+        self.both(lambda: self.pool.evict(n), lambda: self.model.evict(n))
+
     @rule(ids=IDS)
-    def evict(self, ids: list[int]) -> None:
+    def drop_cached(self, ids: list[int]) -> None:
         self.both(lambda: self.pool.drop_cached(ids), lambda: self.model.drop_cached(ids))
 
     @rule()

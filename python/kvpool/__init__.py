@@ -35,7 +35,16 @@ from kvpool._core.explain import ExplainConfig, Explanation, MissSpan
 from kvpool._core.hashing import BlockHasher, ExtraKeys
 from kvpool._core.manager import CacheManager
 from kvpool._core.pool import BlockPool, PoolStats
-from kvpool._core.requests import Admission, AdmissionFit, ManagerStats, Probe, RequestInfo, ScrubReport, Step
+from kvpool._core.requests import (
+    Admission,
+    AdmissionFit,
+    ManagerStats,
+    Match,
+    Probe,
+    RequestInfo,
+    ScrubReport,
+    Step,
+)
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats, TenantLimits
 from kvpool._core.sequences import Sequences
 from kvpool._core.tiers import Swap, TieredPool, TransferPlan
@@ -78,6 +87,7 @@ __all__ = [
     "Explanation",
     "HintReport",
     "ManagerStats",
+    "Match",
     "MissSpan",
     "PoolStats",
     "Probe",

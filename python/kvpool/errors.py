@@ -79,6 +79,10 @@ class StaleEpochError(KvpoolError, RuntimeError):
     """Tokens that were hashed before the last epoch bump: hash them again."""
 
 
+class StaleMatchError(KvpoolError, RuntimeError):
+    """A match whose block no longer holds what it did: the message names the first; look it up again."""
+
+
 class StaleStepError(KvpoolError, RuntimeError):
     """The manager has changed since the step was begun, or the step is over: begin a new one."""
 
@@ -101,6 +105,10 @@ class BlocksInUseError(KvpoolError, RuntimeError):
 
 class NoRetentionError(KvpoolError, RuntimeError):
     """A hint for a pool or manager that was made without ``retention``."""
+
+
+class PayloadError(KvpoolError, RuntimeError):
+    """A payload for a pool that was made without ``payloads``, or whose evicted ones wait to be taken."""
 
 
 class TimeBackwardsError(KvpoolError, ValueError):

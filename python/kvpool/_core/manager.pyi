@@ -880,6 +880,14 @@ class CacheManager:
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
         """
+    def evict(self, n: int) -> list[int]:
+        """Evicts cached-free blocks of the device, up to a number, and returns their ids in the order of eviction.
+
+        They are free then; fewer than ``n`` are all that were cached-free. O(1) per block.
+
+        Raises:
+            InvalidArgumentError: ``n`` is negative.
+        """
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Forgets the contents of blocks by id and returns how many were registered.
 

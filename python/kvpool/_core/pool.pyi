@@ -1,5 +1,6 @@
 """The block pool: allocation, prefix cache and eviction of one tier."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import ClassVar, Literal, Self, TypeAlias, TypedDict, final, overload, type_check_only
 
@@ -7,7 +8,7 @@ from kvpool._core import BlockIds, BlockState, Duplicates, EvictionPolicy, Verif
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.hashing import ChainLink, HashChain
 from kvpool._core.journal import Journal, JournalStats
-from kvpool._core.requests import Probe, ScrubReport
+from kvpool._core.requests import Match, Probe, ScrubReport
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats
 from kvpool.policies import Policy as _Policy
 
@@ -67,6 +68,7 @@ class BlockPool:
             run.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the pool's back. 24 bytes per block.
+        payloads: Contents can have payloads, for ``set_payloads``. Some 90 bytes per block that has one.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -99,6 +101,7 @@ class BlockPool:
         event_capacity: int = 0,
         journal: Journal | None = None,
         digest: bool = False,
+        payloads: bool = False,
     ) -> Self: ...
     @property
     def num_blocks(self) -> int:
@@ -237,6 +240,60 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
+    def register_table(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+        """Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
+
+        Where another computed block has the content already, the caller gets a reference to that one and loses its own
+        block's: a pair of the position in ``block_ids`` and the id that is there now. A block in its place already
+        stays. A hash collision stops it and is counted: the blocks from there on are as they were. O(n log n).
+
+        Args:
+            block_ids: Held blocks whose KV is written, in the order of the chain.
+            chain: Hashes of the prompt.
+            start: Position in the chain of the first of the blocks.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, not held, named twice, or registered with another
+                content.
+            InvalidArgumentError: As ``register``.
+            StaleEpochError: The chain belongs to another epoch.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def adopt(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+        """Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+
+        For engines that own the ids and use the pool as an index: they never call ``allocate``, and to the pool an id
+        of theirs is free. Each is held by one reference then, registered and computed. Where another computed block
+        has the content already, the caller gets a reference to that one, and its own id stays free. ``evict`` and
+        ``disown`` give ids back. A hash collision stops it and is counted: the ids from there on stay free. O(n log n).
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, not free, or named twice.
+            InvalidArgumentError: As ``register``.
+            StaleEpochError: The chain belongs to another epoch.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+
+        >>> pool = kvpool.BlockPool(num_blocks=100, block_size=4)
+        >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+        >>> pool.adopt([70, 30], chain), pool.adopt([41, 42], chain)  # computed twice: 41 and 42 stay the engine's
+        ([], [(0, 70), (1, 30)])
+        >>> pool.release_table([70, 30]), pool.release_table([70, 30])
+        (None, None)
+        >>> found = pool.lookup(chain)
+        >>> pool.acquire_match(found)
+        >>> pool.release_table(found.block_ids)
+        >>> pool.evict(2)  # the engine's again
+        [30, 70]
+        """
+    def disown(self, block_ids: BlockIds) -> None:
+        """Gives ids back to an engine's own allocator, contents and all: only the caller may hold them.
+
+        O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown, the null block, named twice, fenced, or held by nobody or by others.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
+        """
     def mark_computed(self, block_ids: BlockIds) -> None:
         """Says that the KV of registered blocks is written: lookups may return them.
 
@@ -264,6 +321,34 @@ class BlockPool:
                 tenant is not a number of 32 bits.
             StaleEpochError: The chain belongs to another epoch.
         """
+    def lookup(
+        self, chain: HashChain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False
+    ) -> Match:
+        """Finds the cached blocks of a chain, and returns a match that holds none of them.
+
+        Only computed blocks match; the walk ends at the first that does not. Another call may take, evict or drop the
+        blocks: ``acquire_match`` acquires them if all are still what they were. Counts neither hits nor misses, and
+        without ``refresh`` changes nothing and is in no journal. O(blocks matched).
+
+        Args:
+            chain: Hashes of the prompt.
+            start: Position where the walk begins: blocks before it are not asked for.
+            max_blocks: The longest match wanted; all of the chain by default.
+            refresh: Counts as a use: as if just released. Refresh what is before ``start``, too: it is not.
+
+        Raises:
+            InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool.
+            StaleEpochError: The chain belongs to another epoch.
+        """
+    def acquire_match(self, found: Match) -> None:
+        """Acquires what matched, one reference per block, if all of it is still there.
+
+        Takes held and cached-free blocks, and counts them as hits. O(1) per block.
+
+        Raises:
+            StaleMatchError: A block is not cached any more or holds something else, or the epoch has ended.
+            InvalidBlockError: A block has as many references as can be counted.
+        """
     def probe(self, chain: HashChain, max_blocks: int | None = None) -> Probe:
         """Says what a lookup would find now; changes nothing and counts nothing.
 
@@ -282,6 +367,25 @@ class BlockPool:
         Raises:
             InvalidBlockError: An id is unknown, or the null block.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
+        """
+    def evict(self, n: int) -> list[int]:
+        """Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
+
+        They are free then, and handed out next, in that order; fewer than ``n`` are all that were cached-free. For
+        engines that allocate elsewhere; ``allocate`` evicts by itself what it needs. Counted and told as any eviction.
+        O(1) per block.
+
+        Raises:
+            InvalidArgumentError: ``n`` is negative.
+
+        >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4)
+        >>> blocks = pool.allocate(3)
+        >>> pool.register(blocks, kvpool.BlockHasher(block_size=4).cursor(range(12)).chain())
+        3
+        >>> pool.mark_computed(blocks)
+        >>> pool.release_table(blocks)
+        >>> pool.evict(2), pool.states(blocks)
+        ([3, 2], ['cached-free', 'free', 'free'])
         """
     def reset(self) -> int:
         """Forgets all cached content of every tier and returns how many blocks were registered.
@@ -317,6 +421,39 @@ class BlockPool:
 
         Raises:
             InvalidBlockError: The id is outside the pool.
+        """
+    @overload
+    def ref_counts(self, block_ids: BlockIds, *, out: None = None) -> list[int]:
+        """Returns the references of blocks, those of fences included, or writes them and returns how many.
+
+        ``ref_count`` of each, in one call. Takes the null block, which has none. O(1) per block.
+
+        Args:
+            block_ids: The blocks, in any order; one may be named twice.
+            out: Receives the counts, if given; one above ``2**31 - 1`` is written as that.
+
+        Raises:
+            InvalidBlockError: An id is outside the pool.
+            InvalidArgumentError: ``out`` is too short.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken, or ``out`` is not a writable,
+                contiguous, 1-D int32 buffer.
+
+        >>> pool = kvpool.BlockPool(num_blocks=100)
+        >>> table = pool.allocate(2)
+        >>> pool.acquire(table[:1])
+        >>> pool.ref_counts([1, 2, 3]), pool.states([1, 2, 3])
+        ([2, 1, 0], ['active', 'active', 'free'])
+        """
+    @overload
+    def ref_counts(self, block_ids: BlockIds, *, out: _Array) -> int: ...
+    def states(self, block_ids: BlockIds) -> list[BlockState]:
+        """Returns where blocks are in their lives.
+
+        ``state`` of each, in one call. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is outside the pool.
+            ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
     def num_holders(self, block_id: int) -> int:
         """Returns the references of a block outside of fences and planned copies.
@@ -485,6 +622,39 @@ class BlockPool:
         more than ``event_capacity`` wait: start again from a snapshot then. O(events). Hashes are those of
         ``hash_of``, always 32 bytes.
         """
+    def set_payloads(self, block_ids: BlockIds, payloads: Sequence[int | bytes]) -> None:
+        """Hangs a payload on what each block holds, until the content leaves the block.
+
+        For what an engine keeps of a cached block: a node of its tree, a place in another store. It stays with the
+        block, is in no journal and no digest, and is handed out by ``take_evicted``; one that is replaced is not. Takes
+        held and cached-free blocks. O(1) per block.
+
+        Args:
+            block_ids: Registered blocks.
+            payloads: For each an int of 64 bits without a sign, or bytes.
+
+        Raises:
+            PayloadError: The pool was made without ``payloads``; or as many as it has blocks wait to be taken.
+            InvalidBlockError: A block is not registered, or its id unknown.
+            InvalidArgumentError: Not as many payloads as blocks, or an int out of range.
+            ArgumentTypeError: The ids or the payloads are of a type that is not taken.
+        """
+    def take_evicted(self) -> list[tuple[int, bytes, int | bytes]]:
+        """Returns the payloads of contents that have left their blocks since the last call.
+
+        Each with its block and the hash that the block held, in the order in which they left: evicted, dropped by
+        name, as a duplicate or uncomputed, or all at once by a reset or a new epoch, then by block. None is lost: while
+        as many wait as the pool has blocks, ``set_payloads`` is refused. O(payloads).
+
+        >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4, payloads=True)
+        >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+        >>> pool.adopt([3, 5], chain)
+        []
+        >>> pool.set_payloads([3, 5], [77, b"node"])
+        >>> pool.release_table([3, 5])
+        >>> pool.evict(1), [(block, payload) for block, _, payload in pool.take_evicted()]
+        ([5], [(5, b'node')])
+        """
     def stats(self) -> PoolStats:
         """Returns the pool's counters and gauges.
 
@@ -575,7 +745,7 @@ class PoolStats:
         """Blocks without cached content that nobody holds."""
     @property
     def cached_free(self) -> int:
-        """Blocks that nobody holds and a hit can take; an allocation may evict them."""
+        """Blocks that nobody holds and a hit can take: evictable, as engines call it."""
     @property
     def active(self) -> int:
         """Blocks held by at least one block table."""
@@ -585,6 +755,12 @@ class PoolStats:
     @property
     def registered(self) -> int:
         """Registered blocks, held or not."""
+    @property
+    def registered_active(self) -> int:
+        """Registered blocks with a reference: protected, as engines call it.
+
+        That of a fence or of a planned copy counts. ``registered`` less ``cached_free``, exact at any time.
+        """
     @property
     def available(self) -> int:
         """Blocks that an allocation can take: free and cached-free."""
@@ -602,7 +778,7 @@ class PoolStats:
         """Blocks handed out so far."""
     @property
     def evicted(self) -> int:
-        """Of the blocks handed out, those that held cached content until then."""
+        """Blocks whose cached content made way: for those handed out, or by evict."""
     @property
     def hits(self) -> int:
         """Blocks that matched and were acquired."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar, Self, final
 
-from kvpool._core import Fit, RequestId, RequestState, Tokens, _Ints
-from kvpool._core.hashing import ExtraKeys, HashCursor
+from kvpool._core import BlockIds, Fit, HashAlgorithm, RequestId, RequestState, Tokens, _Ints
+from kvpool._core.hashing import ChainLink, ExtraKeys, HashChain, HashCursor
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges
 
@@ -12,6 +12,7 @@ __all__ = [
     "Admission",
     "AdmissionFit",
     "ManagerStats",
+    "Match",
     "Probe",
     "RequestInfo",
     "ScrubReport",
@@ -254,6 +255,53 @@ class RequestInfo:
         """The tier of its blocks: 0, or 1 if it is swapped out."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class Match:
+    """Cached blocks of a chain as a lookup found them; it holds none.
+
+    ``BlockPool.lookup`` makes them, and ``acquire_match`` acquires what they name. Two are equal if they begin at one
+    position and end in one hash, wherever their blocks are: they serve as keys and as handles of nodes. Some 36 bytes
+    per block.
+
+    Args:
+        chain: Hashes of the prompt.
+        block_ids: Blocks that are said to hold its blocks; ``acquire_match`` compares.
+        start: Position in the chain of the first of them.
+
+    Raises:
+        InvalidArgumentError: The chain is too short.
+
+    >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4)
+    >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(8)).chain()
+    >>> pool.register(pool.allocate(2), chain)
+    2
+    >>> pool.mark_computed([1, 2])
+    >>> pool.release_table([1, 2])
+    >>> found = pool.lookup(chain)
+    >>> found, found.block_ids, found.link.depth
+    (Match(start=0, blocks=2), [1, 2], 1)
+    >>> pool.acquire_match(found)
+    >>> pool.ref_counts(found.block_ids)
+    [1, 1]
+    """
+
+    def __new__(cls, chain: HashChain, block_ids: BlockIds, start: int = 0) -> Self: ...
+    @property
+    def start(self) -> int:
+        """Position in the chain of the first block."""
+    @property
+    def block_ids(self) -> list[int]:
+        """The blocks, as they were when they matched."""
+    @property
+    def link(self) -> ChainLink | None:
+        """The link of the last block, or None.
+
+        None if no block matched, and of a chain whose digests were computed elsewhere.
+        """
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class Probe:

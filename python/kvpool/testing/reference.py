@@ -216,6 +216,58 @@ class ReferencePool:
             self.copies.setdefault(block.content, []).append(b)
         return len(ids)
 
+    @_atomic
+    def register_table(
+        self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int = 0
+    ) -> list[tuple[int, int]]:
+        """Held blocks get the contents of a prompt, computed, but where a cached one takes the place."""
+        _check(start + len(ids) <= len(tokens) // self.block_size, errors.InvalidArgumentError)
+        new = list[int]()
+        for at, (b, block) in enumerate(zip(ids, self._known(ids), strict=True)):
+            _check(block.held > block.fenced, errors.InvalidBlockError)
+            _check(block.content in {None, self.content(extra, tokens, start + at)}, errors.InvalidBlockError)
+            new += [b] * (block.content is None)
+        _check(len(new) == len(set(new)), errors.InvalidBlockError)
+        changes = self._enter(ids, extra, tokens, start)
+        self.release([ids[at] for at, _ in reversed(changes)])
+        return changes
+
+    @_atomic
+    def adopt(
+        self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int = 0
+    ) -> list[tuple[int, int]]:
+        """The same of free blocks, each of which is held then, but where a cached one takes the place."""
+        _check(start + len(ids) <= len(tokens) // self.block_size, errors.InvalidArgumentError)
+        _check(all(b in self.free for b in ids) and len(ids) == len(set(ids)), errors.InvalidBlockError)
+        changes = self._enter(ids, extra, tokens, start)
+        for at, b in enumerate(ids):
+            if at not in dict(changes):
+                self.free.remove(b)
+                self.blocks[b].held = 1
+        return changes
+
+    def _enter(self, ids: Sequence[int], extra: Hashable, tokens: Sequence[int], start: int) -> list[tuple[int, int]]:
+        """Registers what stays in its place, computed, and holds what takes the places of the others."""
+        contents = [self.content(extra, tokens, start + at) for at in range(len(ids))]
+        each = [(at, self.find(contents[at]), b) for at, b in enumerate(ids)]
+        changes = [(at, cached) for at, cached, b in each if cached is not None and cached != b]
+        kept = [at for at in range(len(ids)) if at not in dict(changes)]
+        for at in kept:
+            if self.blocks[ids[at]].content is None:
+                self.blocks[ids[at]].content = contents[at]
+                self.copies.setdefault(contents[at], []).append(ids[at])
+        self.mark_computed([ids[at] for at in kept])
+        for _, cached in changes:
+            self.hold(cached)
+        return changes
+
+    def disown(self, ids: Sequence[int]) -> None:
+        """What one holder alone holds is free, without its content."""
+        alone = all(block.held == 1 and not block.fenced for block in self._known(ids))
+        _check(alone and len(ids) == len(set(ids)), errors.InvalidBlockError)
+        self.drop_cached(ids)
+        self.release(ids[::-1])
+
     def register_link(self, b: int, extra: Hashable, tokens: Sequence[int]) -> int:
         """Registers a held block as the last one of these tokens, or holds the block that is, computed or not."""
         [block] = self._known([b])
@@ -252,6 +304,36 @@ class ReferencePool:
         registered = list(takewhile(bool, [first for first, *_ in copies]))
         found = list(takewhile(lambda b: self.blocks[b].computed, registered))
         return found, len(registered) - len(found)
+
+    def find_run(self, extra: Hashable, tokens: Sequence[int], start: int, max_blocks: int | None) -> list[int]:
+        """The computed blocks of a prompt from ``start`` on; changes nothing."""
+        asked = range(len(tokens) // self.block_size)[start:][:max_blocks]
+        each = (self.find(self.content(extra, tokens, position)) for position in asked)
+        return [b for b in takewhile(lambda b: b is not None, each) if b is not None]
+
+    def refresh(self, ids: Sequence[int]) -> None:
+        """Counts as a use of what the blocks hold."""
+        for b in ids:
+            self.hold(b)
+        self.release(ids[::-1])
+
+    def acquire_match(self, ids: Sequence[int], contents: Sequence[Content]) -> None:
+        """One more reference each, if all hold what they did."""
+        fine = all(0 < b < len(self.blocks) and self.cached(b) == held for b, held in zip(ids, contents, strict=True))
+        _check(fine, errors.StaleMatchError)
+        for b in ids:
+            self.hold(b)
+
+    def evict(self, n: int) -> list[int]:
+        """The next victims, up to so many: free now, and handed out next."""
+        victims = list[int]()
+        while len(victims) < n and self.eviction_order():
+            b = self.evictable.pop(0)
+            victims += [b] * (not self.blocks[b].held)  # a pinned block only leaves the order
+        for b in victims:
+            self._unregister(b)
+        self.free[:0] = victims
+        return victims
 
     def hold(self, b: int) -> None:
         """One more reference to a block that is held or cached-free."""

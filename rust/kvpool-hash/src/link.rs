@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use super::{BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgorithm, HashError};
+use super::{
+    BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError,
+};
 
 /// A full block's place in a hash chain.
 ///
@@ -98,6 +100,22 @@ impl ChainLink {
             parent: parent.map(|(parent, _)| parent),
             depth: parent.map_or(0, |(_, depth)| depth.saturating_add(1)),
             tokens: tokens.into(),
+        })
+    }
+
+    /// The link of block `position` of a chain. `None` past its end, and of a chain whose digests were computed elsewhere: a link has its
+    /// block's tokens.
+    #[must_use]
+    pub fn of_chain(chain: &HashChain, position: usize) -> Option<Self> {
+        let LinkRef { algorithm, hash, fingerprint, tokens, depth, parent } = chain.link(position)?;
+        Some(Self {
+            algorithm,
+            epoch: chain.epoch(),
+            state: ChainState::new(hash, fingerprint.unwrap_or(0)),
+            has_fingerprint: fingerprint.is_some(),
+            parent,
+            depth,
+            tokens: tokens?.into(),
         })
     }
 

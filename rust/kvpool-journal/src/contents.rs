@@ -13,6 +13,7 @@ use kvpool::hash::{
     BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
     RecordedHashes, Verify,
 };
+use kvpool::{BlockId, Match};
 use kvpool_record::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 
 use crate::error::{ReplayError, zeros};
@@ -185,6 +186,28 @@ impl Contents {
         }
         let fingerprints = fingerprints.collect();
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
+    }
+
+    /// A match with the digests of a record, which is of its part of a chain.
+    pub(crate) fn found(
+        &mut self,
+        record: &ChainRecord,
+        start: usize,
+        blocks: Vec<BlockId>,
+    ) -> Result<Match, ReplayError> {
+        let fingerprints = record.fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
+        let (mut hashes, mut compared, mut parent) = (Vec::new(), Vec::new(), None);
+        for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
+            parent = Some(self.token(key, fingerprint.unwrap_or(0), parent)?);
+            hashes.push(BlockHash::from_key(key));
+            compared.extend(fingerprint.map(u128::from));
+        }
+        if hashes.len() != blocks.len() {
+            return Err(ReplayError::BadLength { tokens: record.tokens });
+        }
+        let (algorithm, size) = (algorithm(record.algorithm)?, record.block_size);
+        let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, Vec::new());
+        Ok(Match::forged(start, blocks, &part))
     }
 
     /// A link with the digest of a record.

@@ -407,6 +407,9 @@ impl Subject for ManagerSubject {
                 let blocks = &blocks.unpack();
                 answered(&self.manager.apply(op::DropCached { blocks }), |_| Vec::new())
             }
+            O::EvictNext { blocks } => {
+                answered(&self.manager.apply(op::Evict { blocks: *blocks }), Vec::clone)
+            }
             O::Resize { num_blocks } => {
                 answered(&self.manager.apply(op::Resize { num_blocks: *num_blocks }), nothing)
             }
@@ -469,6 +472,7 @@ impl Subject for ManagerSubject {
             | O::BumpEpoch
             | O::Reset
             | O::Evict { .. }
+            | O::EvictNext { .. }
             | O::Resize { .. }
             | O::Fence
             | O::EndFence { .. }

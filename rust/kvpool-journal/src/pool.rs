@@ -100,6 +100,7 @@ impl Subject for PoolSubject {
         let Self { pool, contents, .. } = self;
         let none = |_: &()| Vec::new();
         let count = |_: &usize| Vec::new();
+        let taken = |changes: &Vec<(usize, BlockId)>| changes.iter().map(|&(_, block)| block).collect();
         Ok(match operation {
             O::Allocate { blocks } => answered(&pool.apply(op::Allocate { blocks: *blocks }), Vec::clone),
             O::Acquire { blocks } => answered(&pool.apply(op::Acquire { blocks: &blocks.unpack() }), none),
@@ -135,6 +136,26 @@ impl Subject for PoolSubject {
                 answered(&pool.apply(op::MarkAccessed { blocks: &blocks.unpack(), time: *time }), none)
             }
             O::Evict { blocks } => answered(&pool.apply(op::DropCached { blocks: &blocks.unpack() }), count),
+            O::LookupRefreshing { chain, start, max_blocks } => {
+                let (chain, start, max_blocks) = (&contents.chain(chain)?, *start, *max_blocks);
+                answered(&pool.apply(op::LookupRefreshing { chain, start, max_blocks }), |found| {
+                    found.blocks().to_vec()
+                })
+            }
+            O::AcquireMatch { blocks, chain, start } => {
+                let found = &contents.found(chain, *start, blocks.unpack())?;
+                answered(&pool.apply(op::AcquireMatch { found }), none)
+            }
+            O::RegisterTable { blocks, chain, start } => {
+                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
+                answered(&pool.apply(op::RegisterTable { blocks, chain, start }), taken)
+            }
+            O::Adopt { blocks, chain, start } => {
+                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
+                answered(&pool.apply(op::Adopt { blocks, chain, start }), taken)
+            }
+            O::Disown { blocks } => answered(&pool.apply(op::Disown { blocks: &blocks.unpack() }), none),
+            O::EvictNext { blocks } => answered(&pool.apply(op::Evict { blocks: *blocks }), Vec::clone),
             O::Reset => answered(&pool.apply(op::Reset), count),
             O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
             O::Resize { num_blocks } => answered(&pool.apply(op::Resize { num_blocks: *num_blocks }), none),
@@ -175,6 +196,15 @@ impl Subject for PoolSubject {
             PoolOperation::Register { blocks, chain, start } => {
                 PoolOperation::Register { blocks, chain: self.contents.whole(&chain)?, start }
             }
+            PoolOperation::LookupRefreshing { chain, start, max_blocks } => {
+                PoolOperation::LookupRefreshing { chain: self.contents.whole(&chain)?, start, max_blocks }
+            }
+            PoolOperation::RegisterTable { blocks, chain, start } => {
+                PoolOperation::RegisterTable { blocks, chain: self.contents.whole(&chain)?, start }
+            }
+            PoolOperation::Adopt { blocks, chain, start } => {
+                PoolOperation::Adopt { blocks, chain: self.contents.whole(&chain)?, start }
+            }
             other => other,
         })
     }
@@ -188,6 +218,10 @@ impl Subject for PoolSubject {
             | O::ReleaseTable { blocks }
             | O::ReleaseAfter { blocks, .. }
             | O::Register { blocks, .. }
+            | O::AcquireMatch { blocks, .. }
+            | O::RegisterTable { blocks, .. }
+            | O::Adopt { blocks, .. }
+            | O::Disown { blocks }
             | O::MarkComputed { blocks }
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
@@ -197,7 +231,14 @@ impl Subject for PoolSubject {
             _ => {}
         }
         match &mut operation {
-            O::Match { chain, .. } | O::Register { chain, .. } if chain.epoch == step.epoch => {
+            O::Match { chain, .. }
+            | O::Register { chain, .. }
+            | O::LookupRefreshing { chain, .. }
+            | O::AcquireMatch { chain, .. }
+            | O::RegisterTable { chain, .. }
+            | O::Adopt { chain, .. }
+                if chain.epoch == step.epoch =>
+            {
                 chain.epoch = self.pool.epoch();
             }
             O::RegisterLink { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {

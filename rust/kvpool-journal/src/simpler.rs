@@ -39,6 +39,12 @@ fn fewer(blocks: &Ids, which: usize) -> Option<Ids> {
     without(&blocks.unpack(), which).map(|blocks| Ids::pack(&blocks))
 }
 
+/// The list without its end: what has a place in a chain keeps it.
+fn fewer_behind(blocks: &Ids, which: usize) -> Option<Ids> {
+    let all = blocks.unpack();
+    all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty()).map(Ids::pack)
+}
+
 impl Simpler for PoolOperation {
     fn simpler(&self, which: usize) -> Option<Self> {
         Some(match self.clone() {
@@ -52,13 +58,22 @@ impl Simpler for PoolOperation {
             Self::Match { chain, max_blocks, tenant } => {
                 Self::Match { chain: shorter(&chain, which)?, max_blocks, tenant }
             }
-            Self::Register { blocks, chain, start } => {
-                let all = blocks.unpack();
-                let shorter = all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty())?;
-                Self::Register { blocks: Ids::pack(shorter), chain, start }
+            Self::LookupRefreshing { chain, start, max_blocks } => {
+                Self::LookupRefreshing { chain: shorter(&chain, which)?, start, max_blocks }
             }
+            Self::Register { blocks, chain, start } => {
+                Self::Register { blocks: fewer_behind(&blocks, which)?, chain, start }
+            }
+            Self::RegisterTable { blocks, chain, start } => {
+                Self::RegisterTable { blocks: fewer_behind(&blocks, which)?, chain, start }
+            }
+            Self::Adopt { blocks, chain, start } => {
+                Self::Adopt { blocks: fewer_behind(&blocks, which)?, chain, start }
+            }
+            Self::Disown { blocks } => Self::Disown { blocks: fewer(&blocks, which)? },
             Self::MarkComputed { blocks } => Self::MarkComputed { blocks: fewer(&blocks, which)? },
             Self::Evict { blocks } => Self::Evict { blocks: fewer(&blocks, which)? },
+            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             _ => return None,
         })
     }
@@ -98,6 +113,7 @@ impl Simpler for ManagerOperation {
             Self::Commit { request, computed_tokens } => {
                 Self::Commit { request, computed_tokens: less(computed_tokens, which)? }
             }
+            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
             Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },
             Self::Release { request, until, end_of_life } if which == 0 && until != UntilRecord::Now => {

@@ -2,7 +2,7 @@
 
 use kvpool::retention::HintReport;
 use kvpool::{
-    Admission, BlockId, NewBlock, Registered, StepOutcome, SwapId, TableChange, Ticket, Transfer,
+    Admission, BlockId, Match, NewBlock, Registered, StepOutcome, SwapId, TableChange, Ticket, Transfer,
     TransferPlan,
 };
 use kvpool_vllm::Removed;
@@ -110,6 +110,12 @@ impl ToValue for SwapId {
 impl ToValue for Registered {
     fn value(&self) -> Value {
         self.blocks.value()
+    }
+}
+
+impl ToValue for Match {
+    fn value(&self) -> Value {
+        self.blocks().value()
     }
 }
 

@@ -89,6 +89,10 @@ fn name(name: &Name) -> String {
     }
 }
 
+fn at_most(max_blocks: usize) -> String {
+    if max_blocks == usize::MAX { String::new() } else { format!(", at most {max_blocks}") }
+}
+
 fn rows(rows: &Rows) -> String {
     match rows {
         Rows::Same => "the same batch".into(),
@@ -209,6 +213,7 @@ impl Words for ManagerOperation {
             Self::BumpEpoch => "bump_epoch",
             Self::Reset => "reset",
             Self::Evict { .. } => "drop_cached",
+            Self::EvictNext { .. } => "evict",
             Self::Resize { .. } => "resize",
             Self::TakeEvents => "take_events",
             Self::TruncateBatch { .. } => "truncate_batch",
@@ -301,6 +306,7 @@ impl Words for ManagerOperation {
             Self::AdvanceTime { now } => format!("to {now} s"),
             Self::CompleteStep { step } => format!("step {step}"),
             Self::Evict { blocks: ids } => blocks(ids),
+            Self::EvictNext { blocks } => counted(*blocks, "block"),
             Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
             Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents | Self::Fence => String::new(),
         }
@@ -333,28 +339,38 @@ impl Words for PoolOperation {
             Self::Fence => "fence",
             Self::ReleaseUntil { .. } => "release_until",
             Self::EndFence { .. } => "end_fence",
+            Self::EvictNext { .. } => "evict",
+            Self::LookupRefreshing { .. } => "lookup_refreshing",
+            Self::AcquireMatch { .. } => "acquire_match",
+            Self::RegisterTable { .. } => "register_table",
+            Self::Adopt { .. } => "adopt",
+            Self::Disown { .. } => "disown",
         }
     }
 
     fn words(&self) -> String {
         match self {
-            Self::Allocate { blocks } => counted(*blocks, "block"),
+            Self::Allocate { blocks } | Self::EvictNext { blocks } => counted(*blocks, "block"),
             Self::Acquire { blocks: ids }
             | Self::Release { blocks: ids }
             | Self::ReleaseTable { blocks: ids }
             | Self::MarkComputed { blocks: ids }
+            | Self::Disown { blocks: ids }
             | Self::Evict { blocks: ids } => blocks(ids),
             Self::ReleaseAfter { blocks: ids, step } => format!("{}{}", blocks(ids), after(Some(*step))),
             Self::CompleteStep { step } => format!("step {step}"),
+            Self::LookupRefreshing { chain: prompt, start, max_blocks } => {
+                format!("{} from block {start}{}", chain(prompt), at_most(*max_blocks))
+            }
             Self::Match { chain: prompt, max_blocks, tenant } => {
-                let most = match *max_blocks {
-                    usize::MAX => String::new(),
-                    most => format!(", at most {most}"),
-                };
+                let most = at_most(*max_blocks);
                 let tenant = tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
                 format!("{}{most}{tenant}", chain(prompt))
             }
-            Self::Register { blocks: ids, chain: prompt, start } => {
+            Self::Register { blocks: ids, chain: prompt, start }
+            | Self::AcquireMatch { blocks: ids, chain: prompt, start }
+            | Self::RegisterTable { blocks: ids, chain: prompt, start }
+            | Self::Adopt { blocks: ids, chain: prompt, start } => {
                 format!("{}; from block {start} of {}", blocks(ids), chain(prompt))
             }
             Self::RegisterLink { block, link: place } => format!("block {block} to {}", link(place)),

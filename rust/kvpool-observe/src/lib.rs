@@ -3,6 +3,7 @@
 //! | what | asked with |
 //! |---|---|
 //! | events: which contents became findable, and which are no longer | [`PoolWatch::take_events`] |
+//! | payloads: what hangs on a content, handed out when it is evicted | [`PoolWatch::set_payloads`], [`PoolWatch::take_evicted`] |
 //! | a digest of the state: equal histories, equal numbers | [`PoolWatch::state_digest`] |
 //! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
 //! | the advisor: other sizes, other policies, tenants | [`PoolWatch::advice`] |
@@ -20,6 +21,7 @@ mod digest;
 mod events;
 pub mod explain;
 mod manager;
+mod payloads;
 mod scrub;
 mod tiers;
 mod watch;
@@ -28,6 +30,7 @@ pub use advisor::{Advice, AdvisorConfig};
 pub use events::{BlockEvent, EventBatch};
 pub use explain::{ExplainConfig, ExplainError, Explanation, MissReason, MissStats};
 pub use manager::{ManagerWatch, ManagerWatchConfig};
+pub use payloads::{Evicted, Payload, PayloadError};
 pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
 pub use tiers::TierWatch;
 pub use watch::{PoolWatch, Watch, WatchConfig};

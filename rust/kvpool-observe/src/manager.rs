@@ -186,7 +186,7 @@ impl ManagerWatch for CacheManager {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, more } =
             config.clone();
         // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None, more };
+        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, more };
         let device = WatchConfig { advisor, ..below.clone() };
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {

@@ -11,6 +11,7 @@ use crate::advisor::{Advice, Advisor, AdvisorConfig};
 use crate::changes::ChangeLog;
 use crate::digest::{self, StateDigest};
 use crate::events::{BlockEvent, EventBatch, EventLog};
+use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
 /// What watches a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct WatchConfig {
     pub digest: bool,
     /// What an advisor samples: see [`crate::advisor`]. `None` has none.
     pub advisor: Option<AdvisorConfig>,
+    /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
+    pub payloads: bool,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -32,7 +35,7 @@ impl WatchConfig {
     /// Whether nothing is asked for: then nothing need watch.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.event_capacity == 0 && !self.digest && self.advisor.is_none()
+        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads
     }
 }
 
@@ -42,6 +45,7 @@ pub struct Watch {
     events: EventLog,
     digest: Option<StateDigest>,
     advisor: Option<Box<Advisor>>,
+    payloads: Option<Payloads>,
     /// What explains misses wants to know of contents that come and go.
     pub(crate) changes: Option<ChangeLog>,
 }
@@ -57,6 +61,7 @@ impl Watch {
             events: EventLog::new(config.event_capacity)?,
             digest: config.digest.then(|| StateDigest::new(pool.blocks(), true)).transpose()?,
             advisor: advisor.transpose()?.map(Box::new),
+            payloads: config.payloads.then(Payloads::default),
             changes: None,
         })
     }
@@ -102,7 +107,7 @@ impl PoolObserver for Watch {
 
     fn wants_contents(&self) -> bool {
         let counted = self.digest.as_ref().is_some_and(StateDigest::counts_contents);
-        counted || self.changes.is_some() || self.events.is_enabled()
+        counted || self.changes.is_some() || self.payloads.is_some() || self.events.is_enabled()
     }
 
     fn changed(&mut self, blocks: &[BlockId]) {
@@ -146,6 +151,9 @@ impl PoolObserver for Watch {
         if let Some(digest) = &mut self.digest {
             digest.note_removed(&content);
         }
+        if let Some(payloads) = &mut self.payloads {
+            payloads.removed(block);
+        }
         if !last {
             return;
         }
@@ -161,6 +169,9 @@ impl PoolObserver for Watch {
         }
         if let Some(advisor) = &mut self.advisor {
             advisor.forget();
+        }
+        if let Some(payloads) = &mut self.payloads {
+            payloads.cleared();
         }
         if let Some(changes) = &self.changes {
             changes.cleared(cause);
@@ -180,6 +191,7 @@ impl PoolObserver for Watch {
 
     fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
+        self.payloads.as_ref().map_or(Ok(()), |payloads| payloads.check(pool.blocks()))?;
         self.digest.as_ref().map_or(Ok(()), |digest| digest.check(pool.blocks()))
     }
 }
@@ -225,6 +237,38 @@ pub trait PoolWatch: Sized {
 
     /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
+
+    /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content leaves the block. One that is there
+    /// already is replaced, and gone. O(blocks).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{Payload, PoolWatch, WatchConfig};
+    /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
+    /// let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
+    /// prompt.append(&[1, 2]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?
+    ///     .watched(&WatchConfig { payloads: true, ..Default::default() })?;
+    /// let blocks = pool.allocate(1)?;
+    /// pool.register_table(&blocks, prompt.chain(), 0)?;
+    /// pool.set_payloads(&blocks, vec![Payload::Number(77)])?;
+    /// pool.release(&blocks)?;
+    ///
+    /// pool.evict(1)?;
+    /// let gone = pool.take_evicted();
+    /// assert_eq!((gone[0].block, gone[0].hash, &gone[0].payload), (blocks[0], prompt.chain().hashes()[0], &Payload::Number(77)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PayloadError`]; then none is set.
+    fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError>;
+
+    /// The payloads of contents that have left their blocks since the last call, however they did, in the order in which they left; of
+    /// all contents at once by block. Empty without [`WatchConfig::payloads`]. As long as as many wait as the pool has blocks, no
+    /// further ones can be set.
+    fn take_evicted(&mut self) -> Vec<Evicted>;
 
     /// One number for the state of the pool, after any operation: see [`WatchConfig::digest`]. `None` without it. Equal histories give
     /// equal digests, on any host. O(blocks that changed since the last call).
@@ -280,6 +324,18 @@ impl PoolWatch for BlockPool {
 
     fn take_events(&mut self) -> EventBatch {
         self.observer_mut::<Watch>().map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError> {
+        self.check_poison()?;
+        let algorithm = self.algorithm();
+        let (watch, view) = self.observer_mut::<Watch>().ok_or(PayloadError::NotKept)?;
+        watch.payloads.as_mut().ok_or(PayloadError::NotKept)?.set(blocks, payloads, algorithm, view)
+    }
+
+    fn take_evicted(&mut self) -> Vec<Evicted> {
+        let watch = self.observer_mut::<Watch>();
+        watch.and_then(|(watch, _)| watch.payloads.as_mut()).map(Payloads::take).unwrap_or_default()
     }
 
     fn state_digest(&mut self) -> Option<u64> {

@@ -384,11 +384,19 @@ impl IdsOut {
 
     /// Writes the ids, as many as were announced, and returns how many.
     pub(crate) fn write(&self, py: Python<'_>, blocks: &[BlockId]) -> PyResult<usize> {
-        let ids: Vec<_> = blocks.iter().map(|block| block.get().cast_signed()).collect();
+        self.fill(py, blocks.iter().map(|block| block.get().cast_signed()).collect())
+    }
+
+    /// Writes counts instead, one above what an int32 holds as the most that it holds.
+    pub(crate) fn write_counts(&self, py: Python<'_>, counts: &[u32]) -> PyResult<usize> {
+        self.fill(py, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)).collect())
+    }
+
+    fn fill(&self, py: Python<'_>, values: Vec<i32>) -> PyResult<usize> {
         if let Some(out) = &self.0 {
-            out.copy_from_slice(py, &ids)?;
+            out.copy_from_slice(py, &values)?;
         }
-        Ok(ids.len())
+        Ok(values.len())
     }
 }
 

@@ -6,7 +6,7 @@ use kvpool::{
     HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
 };
 use kvpool_journal::JournalError;
-use kvpool_observe::ExplainError;
+use kvpool_observe::{ExplainError, PayloadError};
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
 use kvpool_transfer::{CudaError, TransferError};
@@ -72,6 +72,7 @@ impl ToPyErr for PoolError {
             | Self::AlreadyRegistered { .. }
             | Self::NotRegistered { .. } => "InvalidBlockError",
             Self::StaleEpoch { .. } => "StaleEpochError",
+            Self::StaleMatch { .. } => "StaleMatchError",
             Self::InUse { .. } => "BlocksInUseError",
             Self::Poisoned { .. } => "PoolPoisonedError",
             Self::NoRetention { .. } => "NoRetentionError",
@@ -138,6 +139,18 @@ impl ToPyErr for ExplainError {
         let class = match self {
             Self::UnknownRequest { .. } => "UnknownRequestError",
             _ => "InvalidArgumentError",
+        };
+        raise(py, class, self.to_string())
+    }
+}
+
+impl ToPyErr for PayloadError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::Pool(error) => return error.to_py_err(py),
+            Self::NotRegistered { .. } => "InvalidBlockError",
+            Self::Lengths { .. } => "InvalidArgumentError",
+            _ => "PayloadError",
         };
         raise(py, class, self.to_string())
     }

@@ -106,6 +106,8 @@ mod _core {
         #[pymodule_export]
         use crate::manager::step::PyStep;
         #[pymodule_export]
+        use crate::pool::PyMatch;
+        #[pymodule_export]
         use crate::stats::{
             PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, PyScrubReport,
         };

@@ -19,7 +19,7 @@ pub(crate) struct PyPoolStats {
     usable: usize,
     /// Blocks without cached content that nobody holds.
     free: usize,
-    /// Blocks that nobody holds and a hit can take; an allocation may evict them.
+    /// Blocks that nobody holds and a hit can take: evictable, as engines call it.
     cached_free: usize,
     /// Blocks held by at least one block table.
     active: usize,
@@ -27,6 +27,8 @@ pub(crate) struct PyPoolStats {
     fenced: usize,
     /// Registered blocks, held or not.
     registered: usize,
+    /// Registered blocks with a reference: protected, as engines call it.
+    registered_active: usize,
     /// Blocks that an allocation can take: free and cached-free.
     available: usize,
     /// Share of the usable blocks that is active or fenced, 0.0 to 1.0.
@@ -37,7 +39,7 @@ pub(crate) struct PyPoolStats {
     epoch: u64,
     /// Blocks handed out so far.
     allocated: u64,
-    /// Of the blocks handed out, those that held cached content until then.
+    /// Blocks whose cached content made way: for those handed out, or by evict.
     evicted: u64,
     /// Blocks that matched and were acquired.
     hits: u64,
@@ -58,6 +60,7 @@ impl From<PoolStats> for PyPoolStats {
             active: stats.active,
             fenced: stats.fenced,
             registered: stats.registered,
+            registered_active: stats.registered_active,
             available: stats.available(),
             usage: stats.usage(),
             block_size: stats.block_size,

@@ -1,5 +1,6 @@
 //! Prompts and chains as a journal holds them: by the keys of their digests.
 
+use kvpool::Match;
 use kvpool::hash::{ChainLink, HashAlgorithm, HashChain};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,20 @@ impl ChainRecord {
             keys: Keys::of_hashes(chain.hashes().get(known..).unwrap_or(&[])),
             fingerprints: Keys::of_fingerprints(fingerprints.get(known..).unwrap_or(&[])),
             has_tokens: !chain.tokens().is_empty(),
+        }
+    }
+
+    /// The part of a chain that a match is of. Without verified hits fingerprints are left out.
+    pub(crate) fn of_match(found: &Match, verified: bool) -> Self {
+        Self {
+            tokens: found.len().saturating_mul(found.block_size()),
+            epoch: found.epoch(),
+            algorithm: number(found.algorithm()),
+            block_size: found.block_size(),
+            known: None,
+            keys: Keys::of_hashes(found.hashes()),
+            fingerprints: Keys::of_fingerprints(if verified { found.fingerprints() } else { &[] }),
+            has_tokens: found.link().is_some(),
         }
     }
 

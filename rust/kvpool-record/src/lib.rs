@@ -54,6 +54,7 @@ use std::io::Write;
 use std::path::Path;
 
 use hashbrown::HashMap;
+use kvpool::Match;
 use kvpool::hash::{ChainLink, HashChain};
 use serde::Serialize;
 
@@ -320,6 +321,12 @@ impl Journal {
             }
         }
         ChainRecord::new(chain, num_tokens, known, self.verified)
+    }
+
+    /// What is written of a match: its part of the chain.
+    #[must_use]
+    pub fn part(&self, found: &Match) -> ChainRecord {
+        ChainRecord::of_match(found, self.verified)
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.

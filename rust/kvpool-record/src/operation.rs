@@ -70,6 +70,18 @@ pub enum PoolOperation {
     ReleaseUntil { blocks: Ids, ticket: u64 },
     /// [`kvpool::BlockPool::end_fence`]
     EndFence { ticket: u64 },
+    /// [`kvpool::BlockPool::evict`]; `Evict` is of blocks that are named.
+    EvictNext { blocks: usize },
+    /// [`kvpool::BlockPool::lookup_refreshing`]
+    LookupRefreshing { chain: ChainRecord, start: usize, max_blocks: usize },
+    /// [`kvpool::BlockPool::acquire_match`]; the chain is its part from `start` on.
+    AcquireMatch { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::register_table`]
+    RegisterTable { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::adopt`]
+    Adopt { blocks: Ids, chain: ChainRecord, start: usize },
+    /// [`kvpool::BlockPool::disown`]
+    Disown { blocks: Ids },
 }
 
 /// A call of a [`kvpool::CacheManager`].
@@ -159,6 +171,8 @@ pub enum ManagerOperation {
     Fence,
     /// [`kvpool::CacheManager::end_fence`]
     EndFence { ticket: u64 },
+    /// [`kvpool::CacheManager::evict`]; `Evict` is of blocks that are named.
+    EvictNext { blocks: usize },
 }
 
 /// One operation of a step that was planned.

@@ -3,8 +3,8 @@
 use kvpool::hash::HashError;
 use kvpool::retention::HintReport;
 use kvpool::{
-    Admission, BlockId, ManagerError, NewBlock, PoolError, Refusal, Refused, Registered, StepOutcome, SwapId,
-    TableChange, Ticket, TierError, Transfer, TransferPlan,
+    Admission, BlockId, ManagerError, Match, NewBlock, PoolError, Refusal, Refused, Registered, StepOutcome,
+    SwapId, TableChange, Ticket, TierError, Transfer, TransferPlan,
 };
 use kvpool_observe::{BlockEvent, EventBatch};
 
@@ -133,6 +133,13 @@ impl Outcome for Registered {
     }
 }
 
+impl Outcome for Match {
+    fn add_to(&self, check: &mut Check) {
+        check.add(self.start() as u64);
+        self.blocks().add_to(check);
+    }
+}
+
 impl Outcome for HintReport {
     fn add_to(&self, check: &mut Check) {
         [self.accepted, self.clipped, self.ignored].as_slice().add_to(check);
@@ -246,6 +253,7 @@ impl Outcome for PoolError {
             Self::Poisoned { .. } => 119,
             Self::TooDeep { .. } => 120,
             Self::UnknownTicket { .. } => 121,
+            Self::StaleMatch { .. } => 122,
             // As of managers.
             _ => 199,
         });

@@ -108,6 +108,13 @@ impl ReferencePool {
         (self.free.len(), self.eviction_order().len(), held - fenced, fenced)
     }
 
+    /// Blocks with a content: all of them, and those with a reference.
+    #[must_use]
+    pub fn registered(&self) -> (usize, usize) {
+        let registered = || self.blocks.iter().filter(|block| block.content.is_some());
+        (registered().count(), registered().filter(|block| block.references > 0).count())
+    }
+
     /// The blocks that allocations take when none is free, next victim first.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<usize> {
@@ -366,7 +373,7 @@ impl ReferencePool {
     }
 
     /// Registers a held block, computed, with this content.
-    fn adopt(&mut self, block: usize, content: &Content) {
+    fn register_copy(&mut self, block: usize, content: &Content) {
         if self.blocks[block].content.is_none() {
             self.copies.entry(content.clone()).or_default().push(block);
             self.blocks[block].content = Some(content.clone());
@@ -416,6 +423,36 @@ impl ReferencePool {
         found
     }
 
+    /// The blocks of the longest computed run from block `start` of a prompt on; counts as a use of them, if it is to `refresh`.
+    pub fn find_run(
+        &mut self,
+        salt: &[u8],
+        tokens: &[u32],
+        (start, max_blocks): (usize, usize),
+        refresh: bool,
+    ) -> Vec<usize> {
+        let run = |model: &Self| {
+            let positions = (start..tokens.len() / model.block_size).take(max_blocks);
+            positions.map_while(|position| model.find(&model.content(salt, tokens, position))).collect()
+        };
+        let found: Vec<usize> = run(self);
+        if !refresh {
+            return found;
+        }
+        found.iter().for_each(|&b| self.hold(b));
+        let tail_first: Vec<_> = found.iter().rev().copied().collect();
+        self.drop_references(&tail_first);
+        run(self) // a copy may have been dropped
+    }
+
+    /// Acquires blocks of which each must still hold what it did; false, and nothing changed, if one does not.
+    pub fn acquire_match(&mut self, blocks: &[usize], contents: &[Content]) -> bool {
+        let fresh = |(&b, content)| b < self.blocks.len() && self.content_of(b) == Some(content);
+        let fine = blocks.iter().zip(contents).all(fresh);
+        blocks.iter().filter(|_| fine).for_each(|&b| self.hold(b));
+        fine
+    }
+
     /// Registers a held block as the prompt's block `position`; if that content is registered already, holds that block
     /// instead, computed or not. Returns the block held now; `None`, and nothing changed, if the block is not held by anybody
     /// but fences, or registered already.
@@ -446,6 +483,109 @@ impl ReferencePool {
                 }
             }
         }
+    }
+
+    /// What is cached of blocks of a prompt: position and block, where it is not the one that is there.
+    fn changes(&self, blocks: &[usize], contents: &[Content]) -> Vec<(usize, usize)> {
+        let cached = |(at, (b, content)): (usize, (&usize, &Content))| {
+            self.find(content).filter(|cached| cached != b).map(|cached| (at, cached))
+        };
+        blocks.iter().zip(contents).enumerate().filter_map(cached).collect()
+    }
+
+    /// Registers held blocks as those of a prompt, computed, but where a cached one takes the place. `None`, and nothing changed, if
+    /// a block is not held, has another content, or is named twice without one.
+    pub fn register_table(
+        &mut self,
+        blocks: &[usize],
+        salt: &[u8],
+        tokens: &[u32],
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let contents = self.contents(blocks.len(), salt, tokens, start)?;
+        for (at, (&b, content)) in blocks.iter().zip(&contents).enumerate() {
+            let block = self.blocks.get(b).filter(|block| block.references > block.fences)?;
+            let fits = block.content.as_ref().map_or(!blocks[..at].contains(&b), |own| own == content);
+            if !fits {
+                return None;
+            }
+        }
+        let changes = self.changes(blocks, &contents);
+        let given_up: Vec<_> = changes.iter().rev().map(|&(at, _)| blocks[at]).collect();
+        if !self.releasable(&given_up) {
+            return None;
+        }
+        self.enter(blocks, &contents, &changes);
+        self.drop_references(&given_up);
+        Some(changes)
+    }
+
+    /// The contents of blocks of a prompt, if it has so many.
+    fn contents(&self, blocks: usize, salt: &[u8], tokens: &[u32], start: usize) -> Option<Vec<Content>> {
+        let fits = (start + blocks) * self.block_size <= tokens.len();
+        fits.then(|| (start..start + blocks).map(|at| self.content(salt, tokens, at)).collect())
+    }
+
+    fn enter(&mut self, blocks: &[usize], contents: &[Content], changes: &[(usize, usize)]) {
+        let stays = |at: &usize| changes.iter().all(|(changed, _)| changed != at);
+        let kept: Vec<_> = (0..blocks.len()).filter(stays).collect();
+        for &at in &kept {
+            if self.blocks[blocks[at]].content.is_none() {
+                self.copies.entry(contents[at].clone()).or_default().push(blocks[at]);
+                self.blocks[blocks[at]].content = Some(contents[at].clone());
+            }
+        }
+        self.mark_computed(&kept.iter().map(|&at| blocks[at]).collect::<Vec<_>>());
+        changes.iter().for_each(|&(_, cached)| self.hold(cached));
+    }
+
+    /// The same of free blocks, each of which is held then, but where a cached one takes the place. `None`, and nothing changed, if
+    /// one is not free, or named twice.
+    pub fn adopt(
+        &mut self,
+        blocks: &[usize],
+        salt: &[u8],
+        tokens: &[u32],
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let contents = self.contents(blocks.len(), salt, tokens, start)?;
+        let fits = |(at, b): (usize, &usize)| self.free.contains(b) && !blocks[..at].contains(b);
+        if !blocks.iter().enumerate().all(fits) {
+            return None;
+        }
+        let changes = self.changes(blocks, &contents);
+        for (at, &b) in blocks.iter().enumerate() {
+            if changes.iter().all(|&(changed, _)| changed != at) {
+                self.free.retain(|&other| other != b);
+                self.blocks[b].references = 1;
+            }
+        }
+        self.enter(blocks, &contents, &changes);
+        Some(changes)
+    }
+
+    /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly one holder.
+    pub fn disown(&mut self, blocks: &[usize]) -> bool {
+        let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);
+        let fine = blocks.iter().all(alone) && self.releasable(blocks);
+        if fine {
+            self.drop_cached(blocks);
+            self.drop_references(&blocks.iter().rev().copied().collect::<Vec<_>>());
+        }
+        fine
+    }
+
+    /// The next victims, up to so many: free now, and handed out next.
+    pub fn evict(&mut self, n: usize) -> Vec<usize> {
+        let mut victims = Vec::new();
+        while victims.len() < n && !self.eviction_order().is_empty() {
+            let next = self.evictable.remove(0);
+            // Pinned blocks whose turn comes only leave the order.
+            victims.extend((self.blocks[next].references == 0).then_some(next));
+        }
+        victims.iter().for_each(|&b| self.unregister(b));
+        self.free.splice(..0, victims.iter().copied());
+        victims
     }
 
     /// Whether nobody holds a block.

@@ -704,7 +704,7 @@ impl ReferenceManager {
         let from = 1 - to;
         for known in moved.iter().filter(|known| known.copied && known.registered) {
             if let Some(content) = self.pools[from].content_of(known.src).cloned() {
-                self.pools[to].adopt(known.dst, &content);
+                self.pools[to].register_copy(known.dst, &content);
             }
         }
         self.pools[from].release(&references(&moved, |known| known.src));

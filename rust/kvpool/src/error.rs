@@ -218,6 +218,16 @@ pub enum PoolError {
         /// The latest time so far.
         before: Box<str>,
     },
+    /// A match whose block no longer holds what it did when it was looked up.
+    #[error(
+        "block {block} no longer holds what it did when it matched (block {position} of the match): look it up again"
+    )]
+    StaleMatch {
+        /// The block.
+        block: BlockId,
+        /// Its position in the match.
+        position: usize,
+    },
     /// A token that the prefix index could not take: see [`HashError`].
     #[error(transparent)]
     Hash(Box<HashError>),

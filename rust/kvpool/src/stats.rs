@@ -10,7 +10,7 @@ pub struct PoolStats {
     pub usable: usize,
     /// No cached content, nobody holds them.
     pub free: usize,
-    /// Nobody holds them; a hit can take them, an allocation may evict them.
+    /// Nobody holds them; a hit can take them, an allocation may evict them: what engines call evictable.
     pub cached_free: usize,
     /// Held by at least one block table.
     pub active: usize,
@@ -18,13 +18,16 @@ pub struct PoolStats {
     pub fenced: usize,
     /// Registered blocks, held or not.
     pub registered: usize,
+    /// Of those, blocks with a reference, that of a fence or a pin included: what engines call protected. `registered` less
+    /// `cached_free`.
+    pub registered_active: usize,
     /// Tokens per block.
     pub block_size: usize,
     /// The current epoch.
     pub epoch: u64,
     /// Blocks handed out.
     pub allocated: u64,
-    /// Of those, blocks that held cached content until then.
+    /// Blocks whose cached content made way: for those, or by [`crate::BlockPool::evict`].
     pub evicted: u64,
     /// Blocks that matched and were acquired.
     pub hits: u64,

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHash, BlockHasher, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig, PoolConfig,
-    Ticket, Verify,
+    BlockHash, BlockHasher, BlockId, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
+    HasherConfig, Match, PoolConfig, PoolError, Ticket, Verify,
 };
 use kvpool_observe::{BlockEvent, PoolWatch, Scrubber, WatchConfig};
-use kvpool_testing::{ReferencePool, block_ids, indices};
+use kvpool_testing::{Content, ReferencePool, block_ids, indices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -47,7 +47,38 @@ enum Operation {
         prompt: Prompt,
         max: usize,
     },
-    Evict(Vec<usize>),
+    /// Of at most so many blocks from this one on; it counts as a use, or not.
+    Lookup {
+        prompt: Prompt,
+        run: (usize, usize),
+        refresh: bool,
+    },
+    /// The nth of what lookups found, perhaps long ago.
+    AcquireMatch(usize),
+    /// What an engine has computed: blocks of a table, as far as the prompt has them; whole tables at times.
+    RegisterTable {
+        table: usize,
+        prompt: Prompt,
+        start: usize,
+    },
+    RegisterTableRaw {
+        blocks: Vec<usize>,
+        prompt: Prompt,
+    },
+    /// Free blocks, from the end of the list or any.
+    Adopt {
+        blocks: Vec<usize>,
+        prompt: Prompt,
+        start: usize,
+    },
+    AdoptLast {
+        prompt: Prompt,
+        start: usize,
+    },
+    Disown(Vec<usize>),
+    DisownTable(usize),
+    DropCached(Vec<usize>),
+    Evict(usize),
     Reset,
     BumpEpoch,
     Grow,
@@ -85,7 +116,16 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => ids().prop_map(Operation::MarkComputed),
         8 => (0usize..8).prop_map(Operation::MarkTable),
         8 => (prompt(), 0usize..5).prop_map(|(prompt, max)| Operation::Match { prompt, max }),
-        1 => ids().prop_map(Operation::Evict),
+        4 => (prompt(), (0usize..3, 0usize..5), any::<bool>()).prop_map(|(prompt, run, refresh)| Operation::Lookup { prompt, run, refresh }),
+        4 => (0usize..8).prop_map(Operation::AcquireMatch),
+        5 => (0usize..8, prompt(), 0usize..2).prop_map(|(table, prompt, start)| Operation::RegisterTable { table, prompt, start }),
+        1 => (ids(), prompt()).prop_map(|(blocks, prompt)| Operation::RegisterTableRaw { blocks, prompt }),
+        1 => (ids(), prompt(), 0usize..2).prop_map(|(blocks, prompt, start)| Operation::Adopt { blocks, prompt, start }),
+        4 => (prompt(), 0usize..2).prop_map(|(prompt, start)| Operation::AdoptLast { prompt, start }),
+        1 => ids().prop_map(Operation::Disown),
+        1 => (0usize..8).prop_map(Operation::DisownTable),
+        1 => ids().prop_map(Operation::DropCached),
+        1 => (0usize..4).prop_map(Operation::Evict),
         1 => Just(Operation::Reset),
         1 => Just(Operation::BumpEpoch),
         1 => Just(Operation::Grow),
@@ -100,6 +140,8 @@ struct Pair {
     model: ReferencePool,
     hasher: Arc<BlockHasher>,
     tables: Vec<Vec<usize>>,
+    /// What lookups found, and what the blocks held.
+    found: Vec<(Match, Vec<Content>)>,
     matchable: BTreeSet<BlockHash>,
 }
 
@@ -117,6 +159,7 @@ impl Pair {
             model: ReferencePool::new(num_blocks, BLOCK_SIZE, duplicates == DuplicatePolicy::DropOnRelease),
             hasher: Arc::new(hasher),
             tables: Vec::new(),
+            found: Vec::new(),
             matchable: BTreeSet::new(),
         }
     }
@@ -235,7 +278,85 @@ impl Pair {
                 self.tables.extend(Some(got).filter(|table| !table.is_empty()));
                 true
             }
-            Operation::Evict(ids) => {
+            Operation::Lookup { prompt, run: run @ (start, most), refresh } => {
+                let cursor = self.cursor(prompt);
+                let chain = cursor.chain();
+                let stats = self.pool.stats();
+                let found = match refresh {
+                    true => self.pool.lookup_refreshing(chain, *start, *most).unwrap(),
+                    false => self.pool.lookup(chain, *start, *most).unwrap(),
+                };
+                let expected = self.model.find_run(&prompt.salt, &prompt.tokens, *run, *refresh);
+                assert_eq!((found.start(), indices(found.blocks())), (*start, expected.clone()));
+                assert_eq!(
+                    found.hashes(),
+                    chain.hashes().get(*start..).map_or(&[][..], |all| &all[..found.len()])
+                );
+                let last = found.hashes().last().copied();
+                assert_eq!(found.link().map(ChainLink::hash), last);
+                assert_eq!(self.pool.stats().hits, stats.hits);
+                let contents = (*start..*start + found.len())
+                    .map(|position| self.model.content(&prompt.salt, &prompt.tokens, position));
+                self.found.push((found, contents.collect()));
+                if self.found.len() > 8 {
+                    self.found.remove(0);
+                }
+                true
+            }
+            Operation::AcquireMatch(nth) => {
+                let Some((found, contents)) = self.found.get(nth % self.found.len().max(1)) else {
+                    return true;
+                };
+                let hits = self.pool.stats().hits;
+                let got = self.pool.acquire_match(found);
+                let blocks = indices(found.blocks());
+                assert_eq!(got.is_ok(), self.model.acquire_match(&blocks, contents));
+                if got.is_ok() {
+                    assert_eq!(self.pool.stats().hits - hits, blocks.len() as u64);
+                    self.tables.extend(Some(blocks).filter(|table| !table.is_empty()));
+                } else {
+                    assert!(matches!(got, Err(PoolError::StaleMatch { .. })), "{got:?}");
+                }
+                got.is_ok()
+            }
+            Operation::RegisterTable { table, prompt, start } => {
+                let nth = *table;
+                let mut table = self.table(nth);
+                let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start).min(table.len());
+                let Some(changes) = self.register_table(&table[..fits], prompt, *start) else { return false };
+                for (at, block) in changes {
+                    table[at] = block;
+                }
+                if !table.is_empty() {
+                    let at = nth % self.tables.len();
+                    self.tables[at] = table;
+                }
+                true
+            }
+            Operation::RegisterTableRaw { blocks, prompt } => {
+                let done = self.register_table(blocks, prompt, 0);
+                // Tables that may have lost a reference are nobody's now.
+                if done.as_ref().is_some_and(|changes| !changes.is_empty()) {
+                    self.tables.retain(|table| table.iter().all(|b| !blocks.contains(b)));
+                }
+                done.is_some()
+            }
+            Operation::Adopt { blocks, prompt, start } => self.adopt(blocks, prompt, *start),
+            Operation::AdoptLast { prompt, start } => {
+                let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start);
+                let blocks: Vec<_> = self.model.free.iter().rev().take(fits).copied().collect();
+                self.adopt(&blocks, prompt, *start)
+            }
+            Operation::Disown(ids) => self.disown(ids),
+            Operation::DisownTable(nth) => self.disown(&self.table(*nth)),
+            Operation::Evict(n) => {
+                let evicted = self.pool.stats().evicted;
+                let victims = indices(&self.pool.evict(*n).unwrap());
+                assert_eq!(victims, self.model.evict(*n));
+                assert_eq!(self.pool.stats().evicted - evicted, victims.len() as u64);
+                true
+            }
+            Operation::DropCached(ids) => {
                 let valid = ids.iter().all(|&b| b > 0 && b < self.pool.num_blocks());
                 assert_eq!(self.pool.drop_cached(&block_ids(ids)).is_ok(), valid);
                 if valid {
@@ -280,6 +401,42 @@ impl Pair {
         done
     }
 
+    fn register_table(
+        &mut self,
+        blocks: &[usize],
+        prompt: &Prompt,
+        start: usize,
+    ) -> Option<Vec<(usize, usize)>> {
+        let cursor = self.cursor(prompt);
+        let got = self.pool.register_table(&block_ids(blocks), cursor.chain(), start).ok();
+        let got = got.map(|changes| plain(&changes));
+        assert_eq!(got, self.model.register_table(blocks, &prompt.salt, &prompt.tokens, start));
+        got
+    }
+
+    fn adopt(&mut self, blocks: &[usize], prompt: &Prompt, start: usize) -> bool {
+        let cursor = self.cursor(prompt);
+        let got = self.pool.adopt(&block_ids(blocks), cursor.chain(), start).ok();
+        let got = got.map(|changes| plain(&changes));
+        assert_eq!(got, self.model.adopt(blocks, &prompt.salt, &prompt.tokens, start));
+        let Some(changes) = got else { return false };
+        let mut table = blocks.to_vec();
+        for (at, block) in changes {
+            table[at] = block;
+        }
+        self.tables.extend(Some(table).filter(|table| !table.is_empty()));
+        true
+    }
+
+    fn disown(&mut self, blocks: &[usize]) -> bool {
+        let done = self.pool.disown(&block_ids(blocks)).is_ok();
+        assert_eq!(done, self.model.disown(blocks));
+        if done {
+            self.tables.retain(|table| table.iter().all(|b| !blocks.contains(b)));
+        }
+        done
+    }
+
     /// The nth open ticket, or one that is not open.
     fn ticket(&self, nth: usize) -> u64 {
         let open = self.model.open_tickets();
@@ -303,6 +460,7 @@ impl Pair {
         );
         let stats = self.pool.stats();
         assert_eq!((stats.free, stats.cached_free, stats.active, stats.fenced), self.model.sums());
+        assert_eq!((stats.registered, stats.registered_active), self.model.registered());
         // Which copy hits, and which one after it.
         for block in 1..self.pool.num_blocks() {
             let hash = self.pool.hash_of(block_ids(&[block])[0]);
@@ -328,6 +486,10 @@ impl Pair {
             .collect();
         assert_eq!(live, self.matchable, "events after {operation:?}");
     }
+}
+
+fn plain(changes: &[(usize, BlockId)]) -> Vec<(usize, usize)> {
+    changes.iter().map(|&(at, block)| (at, block.index())).collect()
 }
 
 fn operations_in_all() -> u32 {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHash, BlockHasher, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
-    PoolConfig, PoolStats, Ticket,
+    BlockHash, BlockHasher, BlockId, BlockPool, ChainLink, DuplicatePolicy, ExtraKeys, HashCursor,
+    HasherConfig, Match, PoolConfig, PoolStats, Ticket,
 };
 use kvpool_observe::{BlockEvent, PoolWatch, Scrubber, WatchConfig};
-use kvpool_testing::{ReferencePool, block_ids, indices};
+use kvpool_testing::{Content, ReferencePool, block_ids, indices};
 pub use operation::{Operation, Prompt, Setting};
 
 use crate::case::{Failure, Machine, Script, holds, same};
@@ -35,9 +35,18 @@ pub struct Pool {
     model: ReferencePool,
     hasher: Arc<BlockHasher>,
     tables: Vec<Vec<usize>>,
+    found: Vec<Found>,
     /// By the events: the hashes that can be matched, with their parents.
     matchable: BTreeMap<BlockHash, Option<BlockHash>>,
     now: f64,
+}
+
+/// What a lookup found, what the blocks held, and the expression of its chain.
+#[derive(Debug)]
+struct Found {
+    found: Match,
+    contents: Vec<Content>,
+    chain: String,
 }
 
 /// Everything that a refused call must not change.
@@ -212,14 +221,111 @@ impl Pool {
             link = Some(next.map_err(|error| Failure::new("hashing", error.to_string()))?);
         }
         let Some(link) = link else { return Ok(true) };
-        let found =
-            self.pool.register_link(block_ids(&[table[slot]])[0], &link).ok().map(kvpool::BlockId::index);
+        let found = self.pool.register_link(block_ids(&[table[slot]])[0], &link).ok().map(BlockId::index);
         same("block of promote", &found, &expected)?;
         if let Some(held) = found {
             table[slot] = held;
         }
         self.keep_table(table);
         Ok(found.is_some())
+    }
+
+    fn weak_lookup(
+        &mut self,
+        prompt: &Prompt,
+        run @ (start, most): (usize, usize),
+        refresh: bool,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
+        let cursor = self.cursor(prompt)?;
+        let call = if refresh { "lookup_refreshing" } else { "lookup" };
+        let expected = self.model.find_run(&prompt.salt, &prompt.tokens, run, refresh);
+        let chain = self.chain(prompt);
+        script.line(|| {
+            let expected = text::list(&expected);
+            format!(
+                "assert_eq!(indices(pool.{call}({chain}, {start}, {most}).unwrap().blocks()), {expected});"
+            )
+        });
+        let before = self.observe();
+        let found = match refresh {
+            true => self.pool.lookup_refreshing(cursor.chain(), start, most),
+            false => self.pool.lookup(cursor.chain(), start, most),
+        };
+        let found = found.map_err(|error| Failure::new(call, error.to_string()))?;
+        same("blocks of a lookup", &indices(found.blocks()), &expected)?;
+        if !refresh {
+            same("what a lookup left", &self.observe(), &before)?;
+        }
+        let positions = start..start + expected.len();
+        let content = |position| self.model.content(&prompt.salt, &prompt.tokens, position);
+        let contents = positions.map(content).collect();
+        self.found.truncate(7);
+        self.found.insert(0, Found { found, contents, chain });
+        Ok(true)
+    }
+
+    fn acquire_match(&mut self, nth: usize, script: &mut Script) -> Result<bool, Failure> {
+        let Some(Found { found, contents, chain }) = self.found.get(nth % self.found.len().max(1)) else {
+            return Ok(true);
+        };
+        let blocks = indices(found.blocks());
+        let expected = self.model.acquire_match(&blocks, contents);
+        script.line(|| {
+            let start = found.start();
+            let found = format!("Match::new({chain}, {start}, &block_ids(&{blocks:?})).unwrap()");
+            text::outcome(&format!("pool.acquire_match(&{found})"), expected)
+        });
+        same("outcome of acquire_match", &self.pool.acquire_match(found).is_ok(), &expected)?;
+        if expected {
+            self.keep_table(blocks);
+        }
+        Ok(expected)
+    }
+
+    /// Registers or adopts blocks; returns what the caller holds then.
+    fn enter(
+        &mut self,
+        call: &str,
+        blocks: &[usize],
+        prompt: &Prompt,
+        start: usize,
+        script: &mut Script,
+    ) -> Result<Option<Vec<usize>>, Failure> {
+        let cursor = self.cursor(prompt)?;
+        let (salt, tokens, ids) = (&prompt.salt, &prompt.tokens, block_ids(blocks));
+        let adopts = call == "adopt";
+        let expected = match adopts {
+            true => self.model.adopt(blocks, salt, tokens, start),
+            false => self.model.register_table(blocks, salt, tokens, start),
+        };
+        script.line(|| {
+            let call = format!("pool.{call}(&block_ids(&{blocks:?}), {}, {start})", self.chain(prompt));
+            text::outcome(&call, expected.is_some())
+        });
+        let found = match adopts {
+            true => self.pool.adopt(&ids, cursor.chain(), start),
+            false => self.pool.register_table(&ids, cursor.chain(), start),
+        };
+        let plain = |&(at, block): &(usize, BlockId)| (at, block.index());
+        let found = found.ok().map(|changes| changes.iter().map(plain).collect::<Vec<_>>());
+        same("changes of a table", &found, &expected)?;
+        Ok(found.map(|changes| {
+            let mut table = blocks.to_vec();
+            changes.into_iter().for_each(|(at, block)| table[at] = block);
+            table
+        }))
+    }
+
+    fn disown(&mut self, nth: usize, script: &mut Script) -> Result<bool, Failure> {
+        let table = self.table(nth);
+        let expected = self.model.disown(&table);
+        script.line(|| text::outcome(&format!("pool.disown(&block_ids(&{table:?}))"), expected));
+        same("outcome of disown", &self.pool.disown(&block_ids(&table)).is_ok(), &expected)?;
+        if expected {
+            self.take_table(nth);
+        }
+        Ok(expected)
     }
 
     /// Hints: they change nothing but the order. Returns whether the call succeeded, and its Rust.
@@ -309,8 +415,7 @@ impl Pool {
                 let table = self.take_table(*nth);
                 let expected = self.model.release_until(&table, ticket);
                 script.line(|| {
-                    let call =
-                        format!("pool.release_until(&block_ids(&{table:?}), kvpool::Ticket::new({ticket}))");
+                    let call = format!("pool.release_until(&block_ids(&{table:?}), Ticket::new({ticket}))");
                     text::outcome(&call, expected)
                 });
                 let found = self.pool.release_until(&block_ids(&table), Ticket::new(ticket)).is_ok();
@@ -321,7 +426,7 @@ impl Pool {
                 let ticket = self.model.open_tickets().get((step - TICKETS) as usize).copied().unwrap_or(99);
                 let expected = self.model.end_fence(ticket);
                 script.line(|| {
-                    format!("assert_eq!(pool.end_fence(kvpool::Ticket::new({ticket})).ok(), {expected:?});")
+                    format!("assert_eq!(pool.end_fence(Ticket::new({ticket})).ok(), {expected:?});")
                 });
                 let found = self.pool.end_fence(Ticket::new(ticket)).ok();
                 same("outcome of end_fence", &found, &expected)?;
@@ -397,6 +502,46 @@ impl Pool {
                 }
                 Ok(fine)
             }
+            Operation::Lookup(prompt, run, refresh) => self.weak_lookup(prompt, *run, *refresh, script),
+            Operation::AcquireMatch(nth) => self.acquire_match(*nth, script),
+            Operation::RegisterTable(nth, prompt, start) => {
+                let mut table = self.table(*nth);
+                let fits = (prompt.tokens.len() / BLOCK_SIZE).saturating_sub(*start).min(table.len());
+                let Some(now) = self.enter("register_table", &table[..fits], prompt, *start, script)? else {
+                    return Ok(false);
+                };
+                table[..fits].copy_from_slice(&now);
+                self.take_table(*nth);
+                self.keep_table(table);
+                Ok(true)
+            }
+            Operation::Adopt(ids, prompt, start) => {
+                let table = self.enter("adopt", ids, prompt, *start, script)?;
+                let done = table.is_some();
+                self.keep_table(table.unwrap_or_default());
+                Ok(done)
+            }
+            Operation::AdoptLast(prompt) => {
+                let full = prompt.tokens.len() / BLOCK_SIZE;
+                let last: Vec<_> = self.model.free.iter().rev().take(full).copied().collect();
+                let table = self.enter("adopt", &last, prompt, 0, script)?;
+                self.tables.extend(table.filter(|table| !table.is_empty()));
+                Ok(true)
+            }
+            Operation::Disown(nth) => self.disown(*nth, script),
+            Operation::EvictNext(n) => {
+                let expected = self.model.evict(*n);
+                script.line(|| match self.setting.is_lru() {
+                    true => {
+                        let expected = text::list(&expected);
+                        format!("assert_eq!(indices(&pool.evict({n}).unwrap()), {expected});")
+                    }
+                    false => text::outcome(&format!("pool.evict({n})"), true),
+                });
+                let found = self.pool.evict(*n).map(|blocks| indices(&blocks));
+                same("blocks of evict", &found, &Ok(expected))?;
+                Ok(true)
+            }
             Operation::MarkAccessed(..)
             | Operation::Retain(..)
             | Operation::Assign(..)
@@ -429,6 +574,7 @@ impl Pool {
         let stats = self.pool.stats();
         let sums = (stats.free, stats.cached_free, stats.active, stats.fenced);
         same("sums", &sums, &self.model.sums())?;
+        same("registered", &(stats.registered, stats.registered_active), &self.model.registered())?;
         self.replay_events()
     }
 
@@ -496,6 +642,7 @@ impl Machine for Pool {
             model: ReferencePool::new(num_blocks, BLOCK_SIZE, drop),
             hasher: Arc::new(hasher),
             tables: Vec::new(),
+            found: Vec::new(),
             matchable: BTreeMap::new(),
             now: 0.0,
         })

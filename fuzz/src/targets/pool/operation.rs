@@ -140,11 +140,26 @@ pub enum Operation {
     BumpEpoch,
     /// One block more, or a refusal.
     Grow,
+    /// A lookup that holds nothing, of at most so many blocks from this one on; it counts as a use, or not.
+    Lookup(Prompt, (usize, usize), bool),
+    /// What a lookup found, perhaps long ago, is acquired.
+    AcquireMatch(usize),
+    /// Blocks of a table, computed, as a prompt's blocks from this one on.
+    RegisterTable(usize, Prompt, usize),
+    /// These ids of an engine's own as a prompt's blocks from this one on.
+    Adopt(Vec<usize>, Prompt, usize),
+    /// The last free blocks as all of a prompt's.
+    AdoptLast(Prompt),
+    /// A table is given back, contents and all.
+    Disown(usize),
+    /// The next so many victims are evicted.
+    EvictNext(usize),
 }
 
 impl<'a> Arbitrary<'a> for Operation {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Decoded<Self> {
-        const WEIGHTS: [u8; 23] = [6, 1, 1, 2, 10, 3, 2, 10, 4, 6, 1, 2, 6, 8, 3, 1, 1, 3, 1, 2, 1, 1, 1];
+        const WEIGHTS: [u8; 30] =
+            [6, 1, 1, 2, 10, 3, 2, 10, 4, 6, 1, 2, 6, 8, 3, 1, 1, 3, 1, 2, 1, 1, 1, 5, 4, 4, 1, 3, 2, 2];
         let operation = pick(bytes, &WEIGHTS)?;
         let table = |bytes: &mut Unstructured<'a>| up_to(bytes, 7);
         let ids = |bytes: &mut Unstructured<'a>| some(bytes, 4, 15);
@@ -171,7 +186,18 @@ impl<'a> Arbitrary<'a> for Operation {
             19 => Self::Advance(up_to(bytes, 8)? as u8),
             20 => Self::Reset,
             21 => Self::BumpEpoch,
-            _ => Self::Grow,
+            22 => Self::Grow,
+            23 => Self::Lookup(
+                bytes.arbitrary()?,
+                (pick(bytes, &[3, 1])?, up_to(bytes, 5)?),
+                pick(bytes, &[1, 1])? == 1,
+            ),
+            24 => Self::AcquireMatch(up_to(bytes, 7)?),
+            25 => Self::RegisterTable(table(bytes)?, bytes.arbitrary()?, pick(bytes, &[4, 1])?),
+            26 => Self::Adopt(ids(bytes)?, bytes.arbitrary()?, pick(bytes, &[4, 1])?),
+            27 => Self::AdoptLast(bytes.arbitrary()?),
+            28 => Self::Disown(table(bytes)?),
+            _ => Self::EvictNext(up_to(bytes, 4)?),
         })
     }
 }
@@ -189,6 +215,10 @@ impl Operation {
                 | Self::Promote(..)
                 | Self::Evict(_)
                 | Self::MarkAccessed(..)
+                | Self::Lookup(_, (1.., _), _)
+                | Self::RegisterTable(..)
+                | Self::Adopt(..)
+                | Self::Disown(_)
         )
     }
 
@@ -248,6 +278,30 @@ impl Operation {
             Self::Assign(ids, tenant) => lists(ids, &|ids| Self::Assign(ids, *tenant)),
             Self::Advance(by) => numbers(usize::from(*by), &|by| Self::Advance(by as u8)),
             Self::Reset | Self::BumpEpoch | Self::Grow => Vec::new(),
+            Self::Lookup(prompt, run, refresh) => {
+                let mut simpler = prompts(prompt, &|prompt| Self::Lookup(prompt, *run, *refresh));
+                simpler.extend(refresh.then(|| Self::Lookup(prompt.clone(), *run, false)));
+                simpler
+                    .extend(numbers(run.0, &|start| Self::Lookup(prompt.clone(), (start, run.1), *refresh)));
+                simpler.extend(numbers(run.1, &|most| Self::Lookup(prompt.clone(), (run.0, most), *refresh)));
+                simpler
+            }
+            Self::AcquireMatch(nth) => numbers(*nth, &Self::AcquireMatch),
+            Self::RegisterTable(nth, prompt, start) => {
+                let mut simpler = prompts(prompt, &|prompt| Self::RegisterTable(*nth, prompt, *start));
+                simpler.extend(numbers(*nth, &|nth| Self::RegisterTable(nth, prompt.clone(), *start)));
+                simpler.extend(numbers(*start, &|start| Self::RegisterTable(*nth, prompt.clone(), start)));
+                simpler
+            }
+            Self::Adopt(ids, prompt, start) => {
+                let mut simpler = prompts(prompt, &|prompt| Self::Adopt(ids.clone(), prompt, *start));
+                simpler.extend(lists(ids, &|ids| Self::Adopt(ids, prompt.clone(), *start)));
+                simpler.extend(numbers(*start, &|start| Self::Adopt(ids.clone(), prompt.clone(), start)));
+                simpler
+            }
+            Self::AdoptLast(prompt) => prompts(prompt, &Self::AdoptLast),
+            Self::Disown(nth) => numbers(*nth, &Self::Disown),
+            Self::EvictNext(n) => numbers(*n, &Self::EvictNext),
         }
     }
 }

@@ -40,6 +40,12 @@ pub(super) enum Argument<'a> {
     Rows(&'a Rows),
     Chain(&'a ChainRecord),
     Link(&'a LinkRecord),
+    Match {
+        blocks: &'a Ids,
+        part: &'a ChainRecord,
+        start: usize,
+    },
+    Refreshing,
     Prompt(&'a ChainRecord, bool),
     Borrowed(&'a ChainRecord, bool),
     Sampled(&'a Rows, usize, &'a [usize], &'a Keys),
@@ -69,6 +75,31 @@ impl Arguments {
     fn contents(&self, chain: &ChainRecord) -> String {
         let numbers: Vec<String> = chain.keys.unpack().map(|key| self.numbers.of(key).to_string()).collect();
         numbers.join(", ")
+    }
+
+    /// The numbers of what is before a part of a chain.
+    fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
+        let first = part.keys.unpack().next();
+        let mut path = first.map_or_else(Vec::new, |key| self.numbers.path(key, start as u32));
+        path.truncate(start);
+        path
+    }
+
+    fn blocks(&self, blocks: &Ids) -> String {
+        let ids: Vec<u32> = blocks.unpack().iter().map(|block| block.get()).collect();
+        if self.is_rust() { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
+    }
+
+    /// A chain, with what is before it.
+    fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
+        let and = if self.is_rust() { "&" } else { "" };
+        let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
+        let (size, epoch) = (chain.block_size, chain.epoch);
+        let function = if chain.has_tokens || chain.keys.is_empty() { "chain" } else { "digests" };
+        let mut contents: Vec<String> = leading.iter().map(ToString::to_string).collect();
+        contents.push(self.contents(chain));
+        contents.retain(|content| !content.is_empty());
+        format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", contents.join(", "))
     }
 
     /// The arguments of a call, one behind the other.
@@ -103,10 +134,17 @@ impl Arguments {
             Argument::Until(ticket) => format!("until={ticket}"),
             Argument::Block(block) if rust => format!("BlockId::new({block})"),
             Argument::Block(block) => block.to_string(),
-            Argument::Blocks(blocks) => {
-                let ids: Vec<u32> = blocks.unpack().iter().map(|block| block.get()).collect();
-                if rust { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
+            Argument::Blocks(blocks) => self.blocks(blocks),
+            Argument::Match { blocks, part, start } => {
+                // Of a match of nothing nobody asks where.
+                let start = if blocks.is_empty() { 0 } else { *start };
+                let (blocks, chain) = (self.blocks(blocks), self.chain(part, &self.leading(part, start)));
+                match rust {
+                    true => format!("&Match::new({chain}, {start}, {blocks}).unwrap()"),
+                    false => format!("kvpool.Match({chain}, {blocks}, {start})"),
+                }
             }
+            Argument::Refreshing => self.keyword(String::new(), Some("refresh=True".into())),
             Argument::End(UntilRecord::Now) => self.keyword("Until::Now".into(), None),
             Argument::End(UntilRecord::Step(step)) => {
                 self.keyword(format!("Until::Step({step})"), Some(format!("after_step={step}")))
@@ -147,12 +185,7 @@ impl Arguments {
             }
             Argument::Rows(Rows::Ids(ids)) => self.batch(ids.iter()),
             Argument::Rows(_) => self.batch(std::iter::empty()),
-            Argument::Chain(chain) => {
-                let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
-                let (size, epoch) = (chain.block_size, chain.epoch);
-                let function = if chain.has_tokens || chain.keys.is_empty() { "chain" } else { "digests" };
-                format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", self.contents(chain))
-            }
+            Argument::Chain(chain) => self.chain(chain, &[]),
             Argument::Link(link) => {
                 let kind = self.kind_of_chain(link.algorithm, link.fingerprint.is_some());
                 let path = self.numbers.path(link.key, link.depth);

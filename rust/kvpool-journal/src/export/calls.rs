@@ -1,6 +1,8 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use kvpool_record::{ComputedRecord, CoveredRecord, ManagerOperation, Planned, PoolOperation, Rows};
+use kvpool_record::{
+    ChainRecord, ComputedRecord, CoveredRecord, Ids, ManagerOperation, Planned, PoolOperation, Rows,
+};
 
 use super::arguments::{Argument as A, Arguments};
 use super::source::Source;
@@ -24,9 +26,10 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Match { chain, max_blocks, tenant: Some(tenant) } => {
             ("match_and_acquire_for", vec![A::Chain(chain), A::Most(*max_blocks), A::ForTenant(*tenant)])
         }
-        O::Register { blocks, chain, start } => {
-            ("register", vec![A::Blocks(blocks), A::Chain(chain), A::Number(*start as u64)])
-        }
+        O::Register { blocks, chain, start } => ("register", part(blocks, chain, *start)),
+        O::RegisterTable { blocks, chain, start } => ("register_table", part(blocks, chain, *start)),
+        O::Adopt { blocks, chain, start } => ("adopt", part(blocks, chain, *start)),
+        O::Disown { blocks } => ("disown", vec![A::Blocks(blocks)]),
         O::MarkComputed { blocks } => ("mark_computed", vec![A::Blocks(blocks)]),
         O::RegisterLink { block, link } => ("register_link", vec![A::Block(*block), A::Link(link)]),
         O::AcquireRegistered { link } => ("acquire_registered", vec![A::Link(link)]),
@@ -42,8 +45,21 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Fence => ("fence", vec![]),
         O::ReleaseUntil { blocks, ticket } => ("release_until", vec![A::Blocks(blocks), A::Until(*ticket)]),
         O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),
+        O::LookupRefreshing { chain, start, max_blocks } => {
+            let (start, most) = (A::Number(*start as u64), A::Most(*max_blocks));
+            ("lookup_refreshing", vec![A::Chain(chain), start, most, A::Refreshing])
+        }
+        O::AcquireMatch { blocks, chain, start } => {
+            ("acquire_match", vec![A::Match { blocks, part: chain, start: *start }])
+        }
+        O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
     };
     source.call(name, &arguments, &step.answer, &step.answer.value)
+}
+
+/// Blocks, and the part of a chain that they are.
+fn part<'a>(blocks: &'a Ids, chain: &'a ChainRecord, start: usize) -> Vec<A<'a>> {
+    vec![A::Blocks(blocks), A::Chain(chain), A::Number(start as u64)]
 }
 
 pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) -> Result<(), ReplayError> {
@@ -118,6 +134,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::Reset => ("reset", vec![]),
         O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
+        O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
         O::TakeEvents => return source.take_events(value),
     };
     source.call(name, &arguments, &step.answer, value)?;

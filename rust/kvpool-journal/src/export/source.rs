@@ -196,8 +196,9 @@ impl<'a> Source<'a> {
 
                     _ => (subject, name),
                 };
-                let method =
-                    method.trim_end_matches("_with").trim_end_matches("_for").trim_end_matches("_until");
+                let method = ["_with", "_for", "_until", "_refreshing"]
+                    .iter()
+                    .fold(method, |method, how| method.trim_end_matches(how));
                 let comma = if arguments.is_empty() { "" } else { ", " };
                 // The changes of a batch one by one, by a function of the test's own.
                 let call = if name == "append_ragged" { name.into() } else { format!("{object}.{method}") };

@@ -196,7 +196,7 @@ const RUST_POOL: &str = rust_test!(
 
 use kvpool_journal::{Check, Outcome};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
-use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolConfig};
+use kvpool::{BlockHasher, BlockId, BlockPool, ChainLink, ExtraKeys, HashChain, HashCursor, HasherConfig, Match, PoolConfig};
 use kvpool_observe::{PoolWatch, WatchConfig};
 
 fn ids(ids: &[u32]) -> Vec<BlockId> {
@@ -347,7 +347,9 @@ const PYTHON_MANAGER: &str = python_test!(
 
 const PYTHON_POOL: &str = python_test!(
     "import kvpool\n",
-    r#"    if isinstance(given, kvpool.HintReport):
+    r#"    if isinstance(given, kvpool.Match):
+        return given.block_ids
+    if isinstance(given, kvpool.HintReport):
         return [given.accepted, given.clipped, given.ignored]
 "#,
     r#"def block(block_size, content):

@@ -128,6 +128,9 @@ operations! { CacheManager, Answer, ManagerOperation;
     BumpEpoch {} -> u64, CacheManager::bump_epoch, |_, _| ManagerOperation::BumpEpoch;
     /// [`CacheManager::reset`].
     Reset {} -> usize, CacheManager::reset, |_, _| ManagerOperation::Reset;
+    /// [`CacheManager::evict`].
+    Evict { blocks: usize } -> Vec<BlockId>,
+        |manager| manager.evict(blocks), |_, _| ManagerOperation::EvictNext { blocks };
     /// [`CacheManager::drop_cached`].
     DropCached<'a> { blocks: &'a [BlockId] } -> usize,
         |manager| manager.drop_cached(blocks), |_, _| ManagerOperation::Evict { blocks: Ids::pack(blocks) };

@@ -65,6 +65,33 @@ operations! { BlockPool, Answer, PoolOperation;
     /// [`BlockPool::drop_cached`].
     DropCached<'a> { blocks: &'a [BlockId] } -> usize,
         |pool| pool.drop_cached(blocks), |_, _| PoolOperation::Evict { blocks: Ids::pack(blocks) };
+    /// [`BlockPool::register_table`].
+    RegisterTable<'a> { blocks: &'a [BlockId], chain: &'a HashChain, start: usize } -> Vec<(usize, BlockId)>,
+        |pool| pool.register_table(blocks, chain, start),
+        |pool, journal| {
+            let chain = chain_record(pool, journal, chain, start);
+            PoolOperation::RegisterTable { blocks: Ids::pack(blocks), chain, start }
+        };
+    /// [`BlockPool::adopt`].
+    Adopt<'a> { blocks: &'a [BlockId], chain: &'a HashChain, start: usize } -> Vec<(usize, BlockId)>,
+        |pool| pool.adopt(blocks, chain, start),
+        |pool, journal| {
+            let chain = chain_record(pool, journal, chain, start);
+            PoolOperation::Adopt { blocks: Ids::pack(blocks), chain, start }
+        };
+    /// [`BlockPool::disown`].
+    Disown<'a> { blocks: &'a [BlockId] } -> (),
+        |pool| pool.disown(blocks), |_, _| PoolOperation::Disown { blocks: Ids::pack(blocks) };
+    /// [`BlockPool::acquire_match`].
+    AcquireMatch<'a> { found: &'a kvpool::Match } -> (),
+        |pool| pool.acquire_match(found),
+        |_, journal| {
+            let (blocks, start) = (Ids::pack(found.blocks()), found.start());
+            PoolOperation::AcquireMatch { blocks, chain: journal.part(found), start }
+        };
+    /// [`BlockPool::evict`].
+    Evict { blocks: usize } -> Vec<BlockId>,
+        |pool| pool.evict(blocks), |_, _| PoolOperation::EvictNext { blocks };
     /// [`BlockPool::reset`].
     Reset {} -> usize, BlockPool::reset, |_, _| PoolOperation::Reset;
     /// [`BlockPool::bump_epoch`].
@@ -129,6 +156,41 @@ impl Operation<BlockPool> for Match<'_> {
             max_blocks: asked.max_blocks,
             tenant: asked.tenant.map(|tenant| tenant.0),
         })
+    }
+}
+
+/// [`BlockPool::lookup_refreshing`]. One that refreshes nothing is no operation.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the arguments of the call named")]
+pub struct LookupRefreshing<'a> {
+    pub chain: &'a HashChain,
+    pub start: usize,
+    pub max_blocks: usize,
+}
+
+impl Operation<BlockPool> for LookupRefreshing<'_> {
+    type Answer = Result<kvpool::Match, PoolError>;
+    type Before = Self;
+
+    fn before(&self, _: &BlockPool, _: &mut Journal) -> Self {
+        *self
+    }
+
+    #[inline]
+    fn run(self, pool: &mut BlockPool) -> Self::Answer {
+        pool.lookup_refreshing(self.chain, self.start, self.max_blocks)
+    }
+
+    fn record(
+        asked: Self,
+        pool: &BlockPool,
+        journal: &mut Journal,
+        found: &Self::Answer,
+    ) -> Option<PoolOperation> {
+        let Self { chain, start, max_blocks } = asked;
+        let found = found.as_ref().map_or(0, |found| start.saturating_add(found.len()));
+        let chain = chain_record(pool, journal, chain, found.min(chain.len()));
+        Some(PoolOperation::LookupRefreshing { chain, start, max_blocks })
     }
 }
 

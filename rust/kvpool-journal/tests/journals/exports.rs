@@ -295,7 +295,7 @@ fn scripted_manager() -> Vec<u8> {
 fn scripted_pool() -> Vec<u8> {
     let hashed_by = CacheManager::new(scripted_settings()).unwrap();
     let mut pool = recorded_pool(&scripted_settings(), 8, ring(1));
-    run_pool(&mut pool, &hashed_by, &script(250, 1));
+    run_pool(&mut pool, &hashed_by, &script(290, 6));
     pool.take_journal().unwrap().image().unwrap()
 }
 

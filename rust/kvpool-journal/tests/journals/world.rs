@@ -3,8 +3,8 @@
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys,
-    HashAlgorithm, Loaded, ManagerConfig, Part, PoolConfig, RequestRef, RetentionRange, Rows, SwapId, Ticket,
-    Until, Verify,
+    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, SwapId,
+    Ticket, Until, Verify,
 };
 use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
@@ -149,7 +149,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             20 => drop(manager.apply(ops::manager::Truncate {
                 request: id.into(),
                 num_tokens: (b % 14) as usize,
-                until: kvpool::Until::Now,
+                until: Until::Now,
             })),
             21 => {
                 drop(
@@ -207,6 +207,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 2 => drop(manager.apply(ops::manager::Resize {
                     num_blocks: manager.pool().num_blocks() + (c % 4) as usize,
                 })),
+                3 => drop(manager.apply(ops::manager::Evict { blocks: (c % 5) as usize })),
                 _ => drop(manager.apply(ops::manager::DropCached {
                     blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
                 })),
@@ -343,7 +344,7 @@ pub(crate) fn recorded_pool(
 pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];
-    let mut step = 0;
+    let (mut step, mut found, mut cached) = (0, None, None);
     for &(call, a, b, c) in calls {
         let table = tables[a as usize % 5].clone();
         let mut cursor = HashCursor::new(
@@ -353,7 +354,7 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
         .unwrap();
         cursor.append(&prompt(b, c));
         let chain = cursor.chain();
-        match call % 25 {
+        match call % 29 {
             0..4 => {
                 if let Ok(blocks) = pool.apply(ops::pool::Allocate { blocks: (b % 6) as usize }) {
                     tables[a as usize % 5].extend(blocks);
@@ -456,6 +457,51 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
             },
             23 => drop(pool.apply(ops::pool::TakeEvents)),
+            26 => {
+                let chain = cached.as_ref().filter(|_| c % 4 > 1).unwrap_or(chain);
+                let (start, max_blocks) = ((a % 3) as usize, (b % 7) as usize);
+                let lookup = ops::pool::LookupRefreshing { chain, start, max_blocks };
+                found = match c % 4 {
+                    0 => pool.lookup(chain, start, usize::MAX).ok(),
+                    1 => Match::new(chain, 0, &table[..table.len().min(chain.len())]).ok(),
+                    _ => pool.apply(lookup).ok(),
+                }
+                .or(found);
+            }
+            27 => {
+                if let Some(found) = &found
+                    && pool.apply(ops::pool::AcquireMatch { found }).is_ok()
+                {
+                    tables[a as usize % 5].extend(found.blocks());
+                }
+            }
+            24 => {
+                let start = (b % 3) as usize;
+                let blocks = &table[..table.len().min(chain.len().saturating_sub(start))];
+                for (at, block) in
+                    pool.apply(ops::pool::RegisterTable { blocks, chain, start }).unwrap_or_default()
+                {
+                    tables[a as usize % 5][at] = block;
+                }
+            }
+            25 => match b % 4 {
+                0 => {
+                    if pool.apply(ops::pool::Disown { blocks: &table }).is_ok() {
+                        tables[a as usize % 5].clear();
+                    }
+                }
+                1 => drop(pool.apply(ops::pool::Evict { blocks: (c % 5) as usize })),
+                _ => {
+                    let mut blocks: Vec<_> = pool.free_order().into_iter().rev().take(chain.len()).collect();
+                    blocks.extend(c.is_multiple_of(7).then_some(BlockId::new(c % 40)));
+                    let adoption = ops::pool::Adopt { blocks: &blocks, chain, start: 0 };
+                    if let Ok(changes) = pool.apply(adoption) {
+                        changes.into_iter().for_each(|(at, block)| blocks[at] = block);
+                        tables[a as usize % 5].extend(blocks);
+                        cached = Some(chain.clone());
+                    }
+                }
+            },
             _ => {
                 // Chains that are of another kind than the pool's.
                 let chain = match c % 4 {

@@ -695,6 +695,12 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.apply(op::Reset))
     }
 
+    /// Evicts cached-free blocks of the device, up to a number, and returns their ids in the order of eviction.
+    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+        let n = count(py, "n", n)?;
+        Ok(ids(&self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?))
+    }
+
     /// Forgets the contents of blocks by id and returns how many were registered.
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;

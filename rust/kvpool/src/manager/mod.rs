@@ -320,6 +320,17 @@ impl CacheManager {
         Ok(dropped)
     }
 
+    /// Evicts up to `n` cached-free blocks of the device, which are free then: see [`BlockPool::evict`].
+    ///
+    /// # Errors
+    /// Only if the manager is poisoned.
+    pub fn evict(&mut self, n: usize) -> Result<Vec<BlockId>> {
+        self.check_poison()?;
+        let victims = self.tiers.device_mut().evict(n)?;
+        self.contents_changed();
+        Ok(victims)
+    }
+
     fn contents_changed(&mut self) {
         self.version += 1;
         self.tell_changed(None);

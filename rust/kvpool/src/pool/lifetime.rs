@@ -84,7 +84,7 @@ impl BlockPool {
     /// The next `n` victims, of which there are as many, without their contents. Pinned blocks whose turn comes before only leave
     /// the order.
     #[inline]
-    fn evict_into(
+    pub(super) fn evict_into(
         &mut self,
         n: usize,
         out: &mut Vec<BlockId>,
@@ -226,7 +226,7 @@ impl BlockPool {
     }
 
     /// Checks that holders, as opposed to fences, have the references that `blocks` names.
-    fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+    pub(super) fn check_releasable(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         // A release that is taken back at once counts them, and finds the first that is not there.
         let released = self.allocator.release(&mut self.records, &blocks.iter(), |_, _| {});
         self.sound(released)?;
@@ -317,7 +317,7 @@ impl BlockPool {
 
     /// Puts a parked block on the free list.
     #[inline]
-    fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
+    pub(super) fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
         // It is on no list: a list that has it is broken.
         let freed = self.allocator.free(&mut self.records, block);
         self.sound(freed)
@@ -325,7 +325,7 @@ impl BlockPool {
 
     /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
     #[inline]
-    fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
+    pub(super) fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
         let sum = self.num_available().saturating_add(self.allocator.num_held());
         if sum == self.num_usable() {
             Ok(())

@@ -6,7 +6,7 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
-use crate::prefix_index::{Index, Inserted};
+use crate::prefix_index::Inserted;
 use crate::record::ByBlock;
 use crate::retention::TenantId;
 
@@ -54,18 +54,29 @@ impl BlockPool {
 
     /// The longest computed prefix of `chain`, at most `max_blocks` long. Changes nothing.
     pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
+        self.find_from(chain, 0, max_blocks)
+    }
+
+    /// The same of what is behind the first `start` blocks.
+    pub(super) fn find_from(
+        &self,
+        chain: &HashChain,
+        start: usize,
+        max_blocks: usize,
+    ) -> Result<PrefixMatch, PoolError> {
         self.check_poison()?;
         self.check_chain(chain)?;
-        let asked = chain.len().min(max_blocks);
+        let asked = chain.len().saturating_sub(start).min(max_blocks);
         let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
         let PrefixMatch { blocks, idle, collided, .. } = &mut found;
         blocks.reserve(asked.min(self.index.num_registered()));
         let records = &self.records[..];
         if self.verify() == Verify::None {
-            self.index.find_run(records, chain.hashes().get(..asked).unwrap_or(&[]), 0, blocks);
+            let hashes = chain.hashes().get(start..).and_then(|hashes| hashes.get(..asked)).unwrap_or(&[]);
+            self.index.find_run(records, hashes, 0, blocks);
         } else {
-            blocks.extend((0..asked).map_while(|position| {
-                let sure = self.index.find_or_collision(records, chain, position);
+            blocks.extend((0..asked).map_while(|at| {
+                let sure = self.index.find_or_collision(records, chain, start + at);
                 *collided = sure.is_err();
                 sure.ok().flatten()
             }));
@@ -84,7 +95,7 @@ impl BlockPool {
     }
 
     /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
-    pub(crate) fn acquire_match(
+    pub(crate) fn acquire_found(
         &mut self,
         found: &PrefixMatch,
         hashes: &[BlockHash],
@@ -170,7 +181,7 @@ impl BlockPool {
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
         let found = PrefixMatch { tenant, ..self.find_prefix(chain, max_blocks)? };
-        self.acquire_match(&found, chain.hashes())?;
+        self.acquire_found(&found, chain.hashes())?;
         Ok(found.blocks)
     }
 
@@ -205,12 +216,7 @@ impl BlockPool {
         chain: &HashChain,
         start: usize,
     ) -> Result<Registered, PoolError> {
-        self.check_poison()?;
-        self.check_chain(chain)?;
-        Index::check_depth(start.saturating_add(blocks.len().saturating_sub(1)))?;
-        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
-            return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
-        }
+        self.check_part(blocks.len(), chain, start)?;
         let records = &self.records[..];
         for (position, &block) in blocks.iter().enumerate() {
             if records.at(block.get()).references == 0 {

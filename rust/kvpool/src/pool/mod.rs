@@ -44,8 +44,11 @@ mod lookup;
 mod named;
 pub(crate) mod observe;
 mod order;
+mod owned;
 mod pins;
 mod retention;
+mod table;
+mod weak;
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -68,6 +71,7 @@ pub use faults::Fault;
 pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};
+pub use weak::Match;
 
 /// What happens to a released block whose content another cached block holds too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -423,6 +427,8 @@ impl BlockPool {
             active: self.allocator.num_held().saturating_sub(self.num_fenced()),
             fenced: self.num_fenced(),
             registered: self.index.num_registered(),
+            // B3: a registered block is held or cached-free.
+            registered_active: self.index.num_registered().saturating_sub(self.num_cached_free()),
             block_size: self.block_size(),
             epoch: self.epoch,
             allocated,

@@ -243,6 +243,14 @@ impl BlockPool {
     /// [`PoolError::RefCountOverflow`], unknown ids.
     pub fn acquire_by_id(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         self.check_poison()?;
+        self.check_countable(blocks)?;
+        self.acquire_blocks(blocks)?;
+        self.tell_changed(blocks);
+        Ok(())
+    }
+
+    /// Refuses blocks that are none of the pool's, or that so many references more are too many for.
+    pub(super) fn check_countable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let most = u32::MAX.saturating_sub(u32::try_from(blocks.len()).unwrap_or(u32::MAX));
         for &block in blocks {
             match self.records.of(block) {
@@ -254,8 +262,6 @@ impl BlockPool {
                 }
             }
         }
-        self.acquire_blocks(blocks)?;
-        self.tell_changed(blocks);
         Ok(())
     }
 

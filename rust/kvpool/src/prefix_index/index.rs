@@ -246,6 +246,14 @@ impl Index {
         self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
     }
 
+    /// Whether `block` is computed, with this content.
+    pub(crate) fn holds(&self, records: &Records, block: BlockId, content: &LinkRef<'_>) -> bool {
+        let record = records.at(block.get());
+        record.is_computed()
+            && record.is_named(Name::from(&content.hash))
+            && self.verifies_link(block.get(), content)
+    }
+
     fn block_tokens(&self, block: usize) -> Option<&[u32]> {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }

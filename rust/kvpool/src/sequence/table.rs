@@ -138,7 +138,7 @@ impl Staged {
 
     /// Acquires the match. Before any block is allocated: no allocation can evict it then (vLLM #10507).
     pub(crate) fn acquire(&self, pool: &mut BlockPool, prompt: &HashCursor) -> Result<(), PoolError> {
-        pool.acquire_match(&self.found, prompt.chain().hashes())
+        pool.acquire_found(&self.found, prompt.chain().hashes())
     }
 
     /// Allocates the blocks behind the match, which was acquired before.

@@ -11,4 +11,6 @@ mod request_ids;
 mod resets;
 mod secrets;
 mod sequence_bad_input;
+mod tables;
 mod transfer_plans;
+mod weak;

@@ -1,81 +1,31 @@
 //! `BlockPool`.
 
-use std::collections::HashMap;
-use std::ops::Deref;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+mod found;
+mod held;
+mod payloads;
 
-use kvpool::{
-    BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError, Ticket, TierError, Tiers,
-};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, Ticket, Tiers};
+use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
-use kvpool_journal::{Journaled, Operation};
-use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
+use kvpool_observe::{PoolWatch, WatchConfig};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
-use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
+use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
-use crate::parts::unknown_block;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
-
-/// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
-pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
-
-/// Whose pool it is.
-enum Held {
-    /// One alone, which may have a journal.
-    Own(Box<Locked<Journaled<BlockPool>>>),
-    /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
-    Tier(Arc<Locked<Tiers>>, usize),
-}
-
-/// A pool behind its lock.
-enum Entered<'a> {
-    Own(&'a mut Journaled<BlockPool>),
-    Tier(&'a mut BlockPool),
-}
-
-impl Deref for Entered<'_> {
-    type Target = BlockPool;
-
-    fn deref(&self) -> &BlockPool {
-        match self {
-            Self::Own(pool) => pool,
-            Self::Tier(pool) => pool,
-        }
-    }
-}
-
-impl Entered<'_> {
-    fn apply<O: Operation<BlockPool>>(&mut self, operation: O) -> O::Answer {
-        match self {
-            Self::Own(pool) => pool.apply(operation),
-            Self::Tier(pool) => operation.run(pool),
-        }
-    }
-
-    fn unrecorded<R>(&mut self, call: impl FnOnce(&mut BlockPool) -> R) -> R {
-        match self {
-            Self::Own(pool) => pool.unrecorded(call),
-            Self::Tier(pool) => call(pool),
-        }
-    }
-
-    /// The pool, if it is one that may have a journal.
-    fn journaled(&mut self) -> Option<&mut Journaled<BlockPool>> {
-        match self {
-            Self::Own(pool) => Some(pool),
-            Self::Tier(_) => None,
-        }
-    }
-}
+pub(crate) use found::PyMatch;
+use held::Held;
+pub(crate) use held::Scrubbers;
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
@@ -86,78 +36,9 @@ pub(crate) struct PyBlockPool {
     health: Option<Arc<Health>>,
 }
 
-impl PyBlockPool {
-    pub(crate) fn new(tiers: Arc<Locked<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
-        Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
-    }
-
-    /// Runs an operation on `size` blocks.
-    fn run<R: Send>(
-        &self,
-        py: Python<'_>,
-        size: usize,
-        call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError> + Send,
-    ) -> PyResult<R> {
-        match &self.held {
-            Held::Own(pool) => {
-                let call = |pool: &mut _| call(&mut Entered::Own(pool));
-                enter_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
-            }
-            Held::Tier(tiers, tier) => {
-                enter_sized(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)
-            }
-        }
-    }
-
-    /// Runs an operation that ends fences: as many blocks as are fenced.
-    fn ending<O>(&self, py: Python<'_>, operation: O) -> PyResult<usize>
-    where
-        O: Operation<BlockPool, Answer = Result<usize, PoolError>> + Send,
-    {
-        match &self.held {
-            Held::Own(_) if self.health.is_some() => self.run(py, 0, |pool| pool.apply(operation)),
-            Held::Own(pool) => {
-                enter_measured(py, pool, |pool| pool.num_fenced(), |pool| pool.apply(operation)).or_raise(py)
-            }
-            Held::Tier(tiers, tier) => {
-                let fenced = |tiers: &Tiers| tiers.pool(*tier).map_or(0, BlockPool::num_fenced);
-                let end = |tiers: &mut Tiers| in_tier(tiers, *tier, |pool| pool.apply(operation));
-                enter_measured(py, tiers, fenced, end).or_raise(py)
-            }
-        }
-    }
-
-    /// Runs a short call that cannot fail.
-    fn get<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Entered<'_>) -> R + Send) -> PyResult<R> {
-        self.run(py, 0, |pool| Ok(call(pool)))
-    }
-
-    /// What a ring holds.
-    fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
-        self.run(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
-    }
-
-    /// Looks up something of one block.
-    fn look<R: Send>(
-        &self,
-        py: Python<'_>,
-        block_id: &Bound<'_, PyAny>,
-        call: impl FnOnce(&BlockPool, BlockId) -> R + Send,
-    ) -> PyResult<R> {
-        let id = block(block_id)?;
-        let (known, last, value) =
-            self.get(py, |pool| (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id)))?;
-        if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
-    }
-}
-
-/// Runs a call on the pool of a tier.
-fn in_tier<R>(
-    tiers: &mut Tiers,
-    tier: usize,
-    call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError>,
-) -> Result<R, TierError> {
-    Ok(call(&mut Entered::Tier(tiers.pool_mut(tier)?))?)
+/// Positions of a table, and what is there now.
+fn changes(changes: &[(usize, BlockId)]) -> Vec<(usize, u32)> {
+    changes.iter().map(|&(at, block)| (at, block.get())).collect()
 }
 
 /// `max_blocks` of a lookup: all if absent.
@@ -171,9 +52,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0, journal=None, digest=false
+            event_capacity=0, journal=None, digest=false, payloads=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -188,6 +69,7 @@ impl PyBlockPool {
         #[pyo3(from_py_with = int)] event_capacity: i128,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
+        payloads: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -202,6 +84,7 @@ impl PyBlockPool {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
             advisor: advice::config(advisor)?,
+            payloads,
             ..WatchConfig::default()
         };
         let (pool, health) =
@@ -330,6 +213,42 @@ impl PyBlockPool {
         Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
     }
 
+    /// Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
+    #[pyo3(signature = (block_ids, chain, start=0))]
+    fn register_table(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = int)] start: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
+        let operation = op::RegisterTable { blocks: &held, chain, start };
+        let changed = self.run(py, held.len(), |pool| pool.apply(operation))?;
+        Ok(changes(&changed))
+    }
+
+    /// Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+    #[pyo3(signature = (block_ids, chain, start=0))]
+    fn adopt(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = int)] start: i128,
+    ) -> PyResult<Vec<(usize, u32)>> {
+        let (free, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
+        let operation = op::Adopt { blocks: &free, chain, start };
+        let changed = self.run(py, free.len(), |pool| pool.apply(operation))?;
+        Ok(changes(&changed))
+    }
+
+    /// Gives ids back to an engine's own allocator, contents and all: only the caller may hold them.
+    fn disown(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let held = blocks(block_ids)?;
+        self.run(py, held.len(), |pool| pool.apply(op::Disown { blocks: &held }))
+    }
+
     /// Says that the KV of registered blocks is written: lookups may return them.
     fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
@@ -352,6 +271,31 @@ impl PyBlockPool {
         Ok(ids(&found))
     }
 
+    /// Finds the cached blocks of a chain, and returns a match that holds none of them.
+    #[pyo3(signature = (chain, start=0, max_blocks=None, *, refresh=false))]
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = int)] start: i128,
+        max_blocks: Option<Int>,
+        refresh: bool,
+    ) -> PyResult<PyMatch> {
+        let (start, max_blocks) = (count(py, "start", start)?, at_most(py, max_blocks)?);
+        let chain = &chain.get().0;
+        let found = self.run(py, chain.len(), |pool| match refresh {
+            true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
+            false => pool.lookup(chain, start, max_blocks),
+        });
+        Ok(PyMatch(found?))
+    }
+
+    /// Acquires what matched, one reference per block, if all of it is still there.
+    fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
+        let found = &found.get().0;
+        self.run(py, found.len(), |pool| pool.apply(op::AcquireMatch { found }))
+    }
+
     /// Says what a lookup would find now; changes nothing and counts nothing.
     #[pyo3(signature = (chain, max_blocks=None))]
     fn probe(
@@ -368,6 +312,12 @@ impl PyBlockPool {
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
         self.run(py, victims.len(), |pool| pool.apply(op::DropCached { blocks: &victims }))
+    }
+
+    /// Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
+    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+        let n = count(py, "n", n)?;
+        Ok(ids(&self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?))
     }
 
     /// Forgets all cached content of every tier and returns how many blocks were registered.
@@ -395,6 +345,29 @@ impl PyBlockPool {
     /// Returns the references of a block, those of fences included.
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
+    }
+
+    /// Returns the references of blocks, those of fences included, or writes them and returns how many.
+    #[pyo3(signature = (block_ids, *, out=None))]
+    fn ref_counts<'py>(
+        &self,
+        py: Python<'py>,
+        block_ids: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let named = blocks(block_ids)?;
+        let out = out.map(|out| IdsOut::new(out, named.len())).transpose()?;
+        let counts = self.look_all(py, &named, BlockPool::ref_count)?;
+        match out {
+            None => Ok(PyList::new(py, counts)?.into_any()),
+            Some(out) => Ok(out.write_counts(py, &counts)?.into_pyobject(py)?.into_any()),
+        }
+    }
+
+    /// Returns where blocks are in their lives.
+    fn states<'py>(&self, py: Python<'py>, block_ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let states = self.look_all(py, &blocks(block_ids)?, BlockPool::state)?;
+        PyList::new(py, states.iter().map(|state| PyString::intern(py, state.name())))
     }
 
     /// Returns the references of a block outside of fences and planned copies.
@@ -522,6 +495,25 @@ impl PyBlockPool {
     /// Returns the events since the last call, and how many were lost before them.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         events(py, &self.get(py, |pool| pool.apply(op::TakeEvents))?)
+    }
+
+    /// Hangs a payload on what each block holds, until the content leaves the block.
+    fn set_payloads(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        payloads: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (named, hung) = (blocks(block_ids)?, payloads::list(payloads)?);
+        // They are in no journal: no answer that one checks depends on them.
+        let set = |pool: &mut BlockPool| pool.set_payloads(&named, hung);
+        self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
+    }
+
+    /// Returns the payloads of contents that have left their blocks since the last call.
+    fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Vec<payloads::Tuple<'py>>> {
+        let gone = self.get(py, |pool| pool.unrecorded(BlockPool::take_evicted))?;
+        gone.into_iter().map(|one| payloads::tuple(py, one)).collect()
     }
 
     /// Returns the pool's counters and gauges.

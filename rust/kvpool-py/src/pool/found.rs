@@ -1,0 +1,62 @@
+//! `Match`.
+
+use std::hash::{Hash, Hasher};
+
+use kvpool::Match;
+use pyo3::prelude::*;
+
+use crate::convert::{blocks, count, ids, int};
+use crate::errors::OrRaise;
+use crate::hashing::{PyChainLink, PyHashChain};
+
+/// Cached blocks of a chain as a lookup found them; it holds none.
+#[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
+#[derive(PartialEq)]
+pub(crate) struct PyMatch(pub(super) Match);
+
+impl Hash for PyMatch {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+#[pymethods]
+impl PyMatch {
+    #[new]
+    #[pyo3(signature = (chain, block_ids, start=0))]
+    fn new(
+        py: Python<'_>,
+        chain: &Bound<'_, PyHashChain>,
+        block_ids: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = int)] start: i128,
+    ) -> PyResult<Self> {
+        let (named, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        Ok(Self(Match::new(&chain.get().0, start, &named).or_raise(py)?))
+    }
+
+    /// Position in the chain of the first block.
+    #[getter]
+    fn start(&self) -> usize {
+        self.0.start()
+    }
+
+    /// The blocks, as they were when they matched.
+    #[getter]
+    fn block_ids(&self) -> Vec<u32> {
+        ids(self.0.blocks())
+    }
+
+    /// The link of the last block, or None.
+    #[getter]
+    fn link(&self) -> Option<PyChainLink> {
+        self.0.link().cloned().map(PyChainLink)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Match(start={}, blocks={})", self.0.start(), self.0.len())
+    }
+}

@@ -1,0 +1,160 @@
+//! Whose pool it is, and how a call enters it.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use kvpool::{BlockId, BlockPool, PoolError, TierError, Tiers};
+use kvpool_journal::{Journaled, Operation};
+use kvpool_observe::Scrubber;
+use pyo3::prelude::*;
+
+use super::PyBlockPool;
+use crate::convert::block;
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
+use crate::errors::OrRaise;
+use crate::parts::unknown_block;
+
+/// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
+pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
+
+/// Whose pool it is.
+pub(super) enum Held {
+    /// One alone, which may have a journal.
+    Own(Box<Locked<Journaled<BlockPool>>>),
+    /// One of several tiers. Copies and swaps are no operations of a pool, so there is no journal.
+    Tier(Arc<Locked<Tiers>>, usize),
+}
+
+/// A pool behind its lock.
+pub(super) enum Entered<'a> {
+    Own(&'a mut Journaled<BlockPool>),
+    Tier(&'a mut BlockPool),
+}
+
+impl Deref for Entered<'_> {
+    type Target = BlockPool;
+
+    fn deref(&self) -> &BlockPool {
+        match self {
+            Self::Own(pool) => pool,
+            Self::Tier(pool) => pool,
+        }
+    }
+}
+
+impl Entered<'_> {
+    pub(super) fn apply<O: Operation<BlockPool>>(&mut self, operation: O) -> O::Answer {
+        match self {
+            Self::Own(pool) => pool.apply(operation),
+            Self::Tier(pool) => operation.run(pool),
+        }
+    }
+
+    pub(super) fn unrecorded<R>(&mut self, call: impl FnOnce(&mut BlockPool) -> R) -> R {
+        match self {
+            Self::Own(pool) => pool.unrecorded(call),
+            Self::Tier(pool) => call(pool),
+        }
+    }
+
+    /// The pool, if it is one that may have a journal.
+    pub(super) fn journaled(&mut self) -> Option<&mut Journaled<BlockPool>> {
+        match self {
+            Self::Own(pool) => Some(pool),
+            Self::Tier(_) => None,
+        }
+    }
+}
+
+impl PyBlockPool {
+    pub(crate) fn new(tiers: Arc<Locked<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
+        Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
+    }
+
+    /// Runs an operation on `size` blocks.
+    pub(super) fn run<R: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError> + Send,
+    ) -> PyResult<R> {
+        match &self.held {
+            Held::Own(pool) => {
+                let call = |pool: &mut _| call(&mut Entered::Own(pool));
+                enter_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
+            }
+            Held::Tier(tiers, tier) => {
+                enter_sized(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)
+            }
+        }
+    }
+
+    /// Runs an operation that ends fences: as many blocks as are fenced.
+    pub(super) fn ending<O>(&self, py: Python<'_>, operation: O) -> PyResult<usize>
+    where
+        O: Operation<BlockPool, Answer = Result<usize, PoolError>> + Send,
+    {
+        match &self.held {
+            Held::Own(_) if self.health.is_some() => self.run(py, 0, |pool| pool.apply(operation)),
+            Held::Own(pool) => {
+                enter_measured(py, pool, |pool| pool.num_fenced(), |pool| pool.apply(operation)).or_raise(py)
+            }
+            Held::Tier(tiers, tier) => {
+                let fenced = |tiers: &Tiers| tiers.pool(*tier).map_or(0, BlockPool::num_fenced);
+                let end = |tiers: &mut Tiers| in_tier(tiers, *tier, |pool| pool.apply(operation));
+                enter_measured(py, tiers, fenced, end).or_raise(py)
+            }
+        }
+    }
+
+    /// Runs a short call that cannot fail.
+    pub(super) fn get<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Entered<'_>) -> R + Send,
+    ) -> PyResult<R> {
+        self.run(py, 0, |pool| Ok(call(pool)))
+    }
+
+    /// What a ring holds.
+    pub(super) fn image(&self, py: Python<'_>) -> PyResult<Option<Vec<u8>>> {
+        self.run(py, LONG, |pool| Ok(pool.journaled().and_then(Journaled::journal_image)))
+    }
+
+    /// Looks up something of one block.
+    pub(super) fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        block_id: &Bound<'_, PyAny>,
+        call: impl FnOnce(&BlockPool, BlockId) -> R + Send,
+    ) -> PyResult<R> {
+        let id = block(block_id)?;
+        let (known, last, value) =
+            self.get(py, |pool| (id.index() < pool.num_blocks(), pool.num_blocks() - 1, call(pool, id)))?;
+        if known { Ok(value) } else { Err(unknown_block(py, id, last)) }
+    }
+
+    /// Looks up something of several blocks, all of which the pool must have.
+    pub(super) fn look_all<R: Send>(
+        &self,
+        py: Python<'_>,
+        blocks: &[BlockId],
+        call: impl Fn(&BlockPool, BlockId) -> Option<R> + Send + Sync,
+    ) -> PyResult<Vec<R>> {
+        let (found, last) = self.run(py, blocks.len(), |pool| {
+            let each = blocks.iter().map(|&id| call(pool, id).ok_or(id));
+            Ok((each.collect::<Result<Vec<R>, BlockId>>(), pool.num_blocks() - 1))
+        })?;
+        found.map_err(|id| unknown_block(py, id, last))
+    }
+}
+
+/// Runs a call on the pool of a tier.
+fn in_tier<R>(
+    tiers: &mut Tiers,
+    tier: usize,
+    call: impl FnOnce(&mut Entered<'_>) -> Result<R, PoolError>,
+) -> Result<R, TierError> {
+    Ok(call(&mut Entered::Tier(tiers.pool_mut(tier)?))?)
+}

@@ -1,0 +1,139 @@
+//! For engines whose own allocator owns the ids, and for which a pool is the index and the order of eviction.
+//!
+//! To the pool an id that the engine's allocator has is free. The engine never calls [`BlockPool::allocate`]; its pool keeps
+//! duplicates, and has an id for each of the engine's blocks.
+//!
+//! | call | what becomes of an id |
+//! |---|---|
+//! | [`BlockPool::adopt`] | the engine's -> held and cached; or the engine's still, for another id has its content |
+//! | [`BlockPool::release_table`] | held -> cached-free |
+//! | [`BlockPool::lookup`], [`BlockPool::acquire_match`] | found; held again |
+//! | [`BlockPool::evict`] | cached-free -> the engine's |
+//! | [`BlockPool::disown`] | held by one -> the engine's |
+
+use super::BlockPool;
+use super::table::named_twice;
+use crate::block::{BlockId, BlockState};
+use crate::error::PoolError;
+use crate::free_list::check_id;
+use crate::hash::HashChain;
+use crate::record::ByBlock;
+
+impl BlockPool {
+    /// Evicts up to `n` cached-free blocks and returns them, in the order of eviction; fewer are all that there were. They are free
+    /// then, and handed out next, in that order. Counted and told as what an allocation evicts. O(blocks evicted).
+    ///
+    /// ```
+    /// use kvpool::{BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// let hasher = kvpool::BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// let table = pool.allocate(2)?;
+    /// pool.register(&table, prompt.chain(), 0)?;
+    /// pool.mark_computed(&table)?;
+    /// pool.release_table(&table)?;
+    ///
+    /// assert_eq!(pool.evict(1)?, table[1..]); // the deepest first
+    /// assert_eq!(pool.evict(5)?, table[..1]);
+    /// assert_eq!(pool.state(table[0]), Some(BlockState::Free));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
+    pub fn evict(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
+        self.check_poison()?;
+        self.check_sums_of_lists()?;
+        let n = n.min(self.num_cached_free());
+        let mut victims = Vec::with_capacity(n);
+        self.counters.evicted += n as u64;
+        self.evict_into(n, &mut victims, |_, _, _| {})?;
+        // What is freed last is handed out first.
+        for &victim in victims.iter().rev() {
+            self.free_parked(victim)?;
+        }
+        self.tell_changed(&victims);
+        Ok(victims)
+    }
+
+    /// Takes free ids as those of `chain` from `start` on: each is held by one reference, registered and computed. Where another
+    /// computed block has the content already, the caller gets a reference to that one, and the id stays free. Returns the positions in
+    /// `blocks` of those, ascending, with the blocks that have the contents. Stops at a hash collision, which is counted: the ids from
+    /// there on stay free. O(blocks log blocks).
+    ///
+    /// ```
+    /// use kvpool::{BlockId, BlockPool, BlockState, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// let hasher = kvpool::BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    ///
+    /// // The engine computed a prompt in blocks of its own, and then the same in others.
+    /// let (mine, twice) = ([5, 3].map(BlockId::new), [7, 8].map(BlockId::new));
+    /// assert_eq!(pool.adopt(&mine, prompt.chain(), 0)?, []);
+    /// assert_eq!(pool.adopt(&twice, prompt.chain(), 0)?, [(0, mine[0]), (1, mine[1])]);
+    /// assert_eq!(pool.state(twice[0]), Some(BlockState::Free)); // the engine frees it
+    /// pool.release_table(&mine)?;
+    /// pool.release_table(&mine)?;
+    ///
+    /// let found = pool.lookup(prompt.chain(), 0, usize::MAX)?;
+    /// pool.acquire_match(&found)?;
+    /// pool.release_table(found.blocks())?;
+    /// assert_eq!(pool.evict(2)?, [mine[1], mine[0]]); // the engine has them again
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::WrongState`] for an id that is not free, or that is named twice; [`PoolError::RefCountOverflow`]; as
+    /// [`Self::register`].
+    pub fn adopt(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Vec<(usize, BlockId)>, PoolError> {
+        self.check_part(blocks.len(), chain, start)?;
+        let operation = "adopt it";
+        for &block in blocks {
+            check_id(block, self.num_blocks(), "adopted")?;
+            match self.state(block) {
+                Some(BlockState::Free) => {}
+                state => {
+                    let state = state.map_or("", BlockState::name);
+                    return Err(PoolError::WrongState { block, state, operation });
+                }
+            }
+        }
+        if let Some(block) = named_twice(blocks.to_vec()) {
+            return Err(PoolError::WrongState { block, state: "named twice", operation });
+        }
+        let staged = self.stage_table(blocks, chain, start)?;
+        self.enter_table(staged, true)
+    }
+
+    /// Gives ids back that only the caller holds: the reference and the content of each go, and it is free. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`] for one that nobody holds, or that is named twice; [`PoolError::WrongState`] for one that somebody else
+    /// or a fence holds, too; unknown ids.
+    pub fn disown(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        self.check_poison()?;
+        for (position, &block) in blocks.iter().enumerate() {
+            check_id(block, self.num_blocks(), "disowned")?;
+            let operation = "disown it";
+            let record = self.records.at(block.get());
+            match (record.references, record.fences) {
+                (1, 0) => {}
+                (0, _) => return Err(PoolError::NotHeld { block, held: 0, operation, position }),
+                (_, 0) => {
+                    return Err(PoolError::WrongState { block, state: "held by others, too", operation });
+                }
+                _ => return Err(PoolError::WrongState { block, state: "fenced", operation }),
+            }
+        }
+        self.check_releasable(blocks)?;
+        self.drop_cached(blocks)?;
+        self.release_table(blocks)
+    }
+}

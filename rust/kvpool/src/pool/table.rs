@@ -1,0 +1,165 @@
+//! Whole tables of full blocks: what is new is registered as computed, and a block whose content is cached already makes way for the
+//! one that has it.
+
+use super::BlockPool;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::free_list::check_id;
+use crate::hash::HashChain;
+use crate::prefix_index::Index;
+use crate::record::{ByBlock, Name};
+
+/// A table, and what is cached of it: checked, and nothing has changed.
+pub(super) struct Staged<'a> {
+    blocks: &'a [BlockId],
+    chain: &'a HashChain,
+    start: usize,
+    /// Where another content has the hash of a block; the length, if none has.
+    end: usize,
+    /// Positions, ascending, and the cached blocks that take their places.
+    changes: Vec<(usize, BlockId)>,
+}
+
+impl BlockPool {
+    /// Checks that `blocks` blocks can be those of `chain` from `start` on.
+    pub(super) fn check_part(&self, blocks: usize, chain: &HashChain, start: usize) -> Result<(), PoolError> {
+        self.check_poison()?;
+        self.check_chain(chain)?;
+        Index::check_depth(start.saturating_add(blocks.saturating_sub(1)))?;
+        if start.checked_add(blocks).is_none_or(|end| end > chain.len()) {
+            return Err(PoolError::ChainTooShort { start, blocks, chain: chain.len() });
+        }
+        Ok(())
+    }
+
+    /// Registers held, full blocks as those of `chain` from `start` on, and marks them computed. Where another computed block has the
+    /// content already, the caller gets a reference to that one instead, and loses its own block's. Returns the positions in `blocks`
+    /// that changed, ascending, with the blocks that are there now. A block that has its place in the chain already stays. Stops at a
+    /// hash collision as [`Self::register`] does: the blocks from there on are as they were. O(blocks log blocks).
+    ///
+    /// ```
+    /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// let hasher = kvpool::BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// let (mut one, mut other) = (pool.allocate(2)?, pool.allocate(2)?);
+    /// assert_eq!(pool.register_table(&one[..1], prompt.chain(), 0)?, []);
+    /// for (at, block) in pool.register_table(&other, prompt.chain(), 0)? {
+    ///     other[at] = block;
+    /// }
+    /// assert_eq!(other[0], one[0]);
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::NotHeld`]; [`PoolError::AlreadyRegistered`] for a block with another content, or that is named twice;
+    /// [`PoolError::RefCountOverflow`]; as [`Self::register`].
+    pub fn register_table(
+        &mut self,
+        blocks: &[BlockId],
+        chain: &HashChain,
+        start: usize,
+    ) -> Result<Vec<(usize, BlockId)>, PoolError> {
+        self.check_part(blocks.len(), chain, start)?;
+        for (position, &block) in blocks.iter().enumerate() {
+            check_id(block, self.num_blocks(), "registered")?;
+            if self.num_holders(block) == 0 {
+                let held = self.records.at(block.get()).references;
+                return Err(PoolError::NotHeld { block, held, operation: "register it", position });
+            }
+            let record = self.records.at(block.get());
+            let hash = chain.hashes().get(start + position);
+            if record.is_registered() && !hash.is_some_and(|hash| record.is_named(Name::from(hash))) {
+                return Err(PoolError::AlreadyRegistered { block });
+            }
+        }
+        let is_new = |block: &BlockId| !self.is_registered(*block);
+        if let Some(block) = named_twice(blocks.iter().copied().filter(is_new).collect()) {
+            return Err(PoolError::AlreadyRegistered { block });
+        }
+        let staged = self.stage_table(blocks, chain, start)?;
+        let given_up: Vec<_> = staged.changes.iter().map(|&(at, _)| blocks[at]).collect();
+        self.check_releasable(&given_up)?;
+        let changes = self.enter_table(staged, false)?;
+        self.release_table(&given_up[..changes.len()])?;
+        Ok(changes)
+    }
+
+    /// What is cached of blocks of a chain that passed [`Self::check_part`].
+    pub(super) fn stage_table<'a>(
+        &self,
+        blocks: &'a [BlockId],
+        chain: &'a HashChain,
+        start: usize,
+    ) -> Result<Staged<'a>, PoolError> {
+        let (mut end, mut changes) = (blocks.len(), Vec::new());
+        for (at, &block) in blocks.iter().enumerate() {
+            match self.index.find_or_collision(&self.records, chain, start + at) {
+                Ok(Some(cached)) if cached != block => changes.push((at, cached)),
+                Ok(_) => {}
+                Err(()) => {
+                    end = at;
+                    break;
+                }
+            }
+        }
+        let cached: Vec<_> = changes.iter().map(|&(_, cached)| cached).collect();
+        self.check_countable(&cached)?;
+        Ok(Staged { blocks, chain, start, end, changes })
+    }
+
+    /// Registers what stays in its place, computed, and acquires what takes the places of the others; `free` blocks are held from then
+    /// on. Returns the changes. Cannot fail, short of a broken invariant.
+    pub(super) fn enter_table(
+        &mut self,
+        staged: Staged<'_>,
+        free: bool,
+    ) -> Result<Vec<(usize, BlockId)>, PoolError> {
+        let Staged { blocks, chain, start, mut end, mut changes } = staged;
+        let mut collided = end < blocks.len();
+        self.counters.collisions += u64::from(collided);
+        let (mut kept, mut changed) = (Vec::new(), changes.iter().map(|&(at, _)| at).peekable());
+        let mut at = 0;
+        while at < end {
+            if changed.next_if_eq(&at).is_some() {
+                at += 1;
+                continue;
+            }
+            let until = changed.peek().copied().unwrap_or(end).min(end);
+            let rest = &blocks[at..until];
+            let new = rest.iter().take_while(|&&block| !self.is_registered(block)).count();
+            let run = &rest[..new];
+            if free {
+                run.iter().try_for_each(|&block| self.acquire_free(block))?;
+            }
+            let done = if new > 0 { self.register(run, chain, start + at)?.blocks } else { 0 };
+            kept.extend_from_slice(&run[..done]);
+            if done < new {
+                // Two contents of the chain itself collide, which is counted: of one call once.
+                self.counters.collisions -= u64::from(std::mem::replace(&mut collided, true));
+                if free {
+                    self.release_table(&run[done..])?;
+                }
+                end = at + done;
+                break;
+            }
+            at += new;
+            if new < rest.len() {
+                kept.push(rest[new]); // it is in its place already, perhaps not computed yet
+                at += 1;
+            }
+        }
+        self.mark_computed(&kept)?;
+        changes.retain(|&(at, _)| at < end);
+        let cached: Vec<_> = changes.iter().map(|&(_, cached)| cached).collect();
+        self.acquire_by_id(&cached)?;
+        Ok(changes)
+    }
+}
+
+/// A block that is in the list twice.
+pub(super) fn named_twice(mut blocks: Vec<BlockId>) -> Option<BlockId> {
+    blocks.sort_unstable();
+    blocks.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}

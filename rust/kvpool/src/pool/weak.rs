@@ -1,0 +1,248 @@
+//! Weak lookups: what is cached of a chain now, as a [`Match`] that holds nothing, to be acquired later if it is still there.
+//!
+//! For schedulers that look up every waiting request again and again and acquire few of them. A [`Match`] may go stale: blocks are
+//! evicted, dropped, or get other contents. So [`BlockPool::acquire_match`] compares each block with what it held, and refuses all
+//! if one differs.
+
+use std::hash::{Hash, Hasher};
+
+use super::BlockPool;
+use super::observe::Lookup;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::hash::{BlockHash, ChainLink, Fingerprint, HashAlgorithm, HashChain, LinkRef, Verify};
+use crate::pool::DuplicatePolicy;
+
+/// Cached blocks of a chain, from a position on, as a lookup found them. It holds none of them.
+///
+/// Two are equal if they begin at the same position and end in the same hash, wherever their blocks are. About 36 bytes per block, 16
+/// more with fingerprints, and the tokens where a pool compares them.
+#[derive(Clone, Debug)]
+pub struct Match {
+    start: usize,
+    blocks: Vec<BlockId>,
+    algorithm: HashAlgorithm,
+    block_size: usize,
+    epoch: u64,
+    /// Of the blocks, in order; fingerprints and tokens where they are to be compared.
+    hashes: Vec<BlockHash>,
+    fingerprints: Vec<Fingerprint>,
+    tokens: Vec<u32>,
+    /// What is before the first block.
+    parent: Option<BlockHash>,
+    link: Option<ChainLink>,
+}
+
+impl Match {
+    /// A match that a caller puts together: blocks that are said to hold those of `chain` from `start` on. Nothing is checked before
+    /// [`BlockPool::acquire_match`]. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::ChainTooShort`].
+    pub fn new(chain: &HashChain, start: usize, blocks: &[BlockId]) -> Result<Self, PoolError> {
+        if start.checked_add(blocks.len()).is_none_or(|end| end > chain.len()) {
+            return Err(PoolError::ChainTooShort { start, blocks: blocks.len(), chain: chain.len() });
+        }
+        Ok(Self::of(chain, start, blocks.to_vec(), Verify::Tokens))
+    }
+
+    /// A match in a chain that is as long, for a pool that verifies hits so.
+    fn of(chain: &HashChain, start: usize, blocks: Vec<BlockId>, verify: Verify) -> Self {
+        let end = start.saturating_add(blocks.len());
+        let size = chain.block_size();
+        let fingerprints = if verify >= Verify::Fingerprint { chain.fingerprints() } else { &[] };
+        let tokens = if verify >= Verify::Tokens { chain.tokens() } else { &[] };
+        let of_tokens = start.saturating_mul(size)..end.saturating_mul(size);
+        Self {
+            algorithm: chain.algorithm(),
+            block_size: size,
+            epoch: chain.epoch(),
+            hashes: chain.hashes().get(start..end).unwrap_or(&[]).to_vec(),
+            fingerprints: fingerprints.get(start..end).unwrap_or(&[]).to_vec(),
+            tokens: tokens.get(of_tokens).unwrap_or(&[]).to_vec(),
+            parent: start.checked_sub(1).and_then(|before| chain.hashes().get(before).copied()),
+            link: if blocks.is_empty() { None } else { ChainLink::of_chain(chain, end - 1) },
+            start,
+            blocks,
+        }
+    }
+
+    /// A match of any content, unchecked: see [`HashChain::forged`]. Only for tests and replays.
+    #[cfg(feature = "replay")]
+    #[must_use]
+    pub fn forged(start: usize, blocks: Vec<BlockId>, part: &HashChain) -> Self {
+        Self { start, ..Self::of(part, 0, blocks, Verify::Tokens) }
+    }
+
+    /// Position in its chain of the first block.
+    #[must_use]
+    pub const fn start(&self) -> usize {
+        self.start
+    }
+
+    /// How many blocks matched.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Whether none did.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The blocks, as they were when they matched.
+    #[must_use]
+    pub fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
+    /// Their hashes.
+    #[must_use]
+    pub fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
+    /// Their fingerprints, where hits are verified.
+    #[must_use]
+    pub fn fingerprints(&self) -> &[Fingerprint] {
+        &self.fingerprints
+    }
+
+    /// The algorithm of the hashes.
+    #[must_use]
+    pub const fn algorithm(&self) -> HashAlgorithm {
+        self.algorithm
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub const fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// The epoch of its chain.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The link of the last block; `None` if no block matched, and of a chain without tokens.
+    #[must_use]
+    pub const fn link(&self) -> Option<&ChainLink> {
+        self.link.as_ref()
+    }
+
+    /// What a pool compares of the block at a position here.
+    fn content(&self, at: usize) -> Option<LinkRef<'_>> {
+        let depth = self.start.saturating_add(at) as u32;
+        let tokens = self.tokens.get(at * self.block_size..(at + 1) * self.block_size);
+        let (hash, fingerprint) = (*self.hashes.get(at)?, self.fingerprints.get(at).copied());
+        Some(LinkRef { algorithm: self.algorithm, hash, fingerprint, tokens, depth, parent: None })
+    }
+}
+
+impl PartialEq for Match {
+    fn eq(&self, other: &Self) -> bool {
+        self.start == other.start && self.hashes.last() == other.hashes.last()
+    }
+}
+
+impl Eq for Match {}
+
+impl Hash for Match {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.start.hash(state);
+        self.hashes.last().map(BlockHash::as_bytes).hash(state);
+    }
+}
+
+impl BlockPool {
+    /// The cached blocks of `chain` from position `start` on, at most `max_blocks`, up to the first that is not computed and cached.
+    /// Blocks before `start` are not asked for. Changes nothing, counts nothing, holds nothing. O(blocks matched).
+    ///
+    /// ```
+    /// use kvpool::{BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig, PoolError};
+    /// let hasher = kvpool::BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// let table = pool.allocate(2)?;
+    /// pool.register(&table, prompt.chain(), 0)?;
+    /// pool.mark_computed(&table)?;
+    /// pool.release_table(&table)?;
+    ///
+    /// let found = pool.lookup(prompt.chain(), 0, usize::MAX)?;
+    /// pool.acquire_match(&found)?; // one reference per block
+    /// pool.release_table(found.blocks())?;
+    ///
+    /// pool.evict(1)?;
+    /// let (block, position) = (found.blocks()[1], 1);
+    /// assert_eq!(pool.acquire_match(&found), Err(PoolError::StaleMatch { block, position }));
+    /// # Ok::<(), PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::match_and_acquire`].
+    pub fn lookup(&self, chain: &HashChain, start: usize, max_blocks: usize) -> Result<Match, PoolError> {
+        let found = self.find_from(chain, start, max_blocks)?;
+        Ok(Match::of(chain, start, found.blocks, self.verify()))
+    }
+
+    /// [`Self::lookup`] that counts as a use of what it finds, as an acquire and a [`Self::release_table`] of it would: what is
+    /// cached-free is as far from eviction as if it had just been released. What is before `start` is not refreshed, and without it
+    /// nothing behind it is found. No hit and no miss is counted: hits are when a match is acquired. O(blocks matched).
+    ///
+    /// # Errors
+    /// As [`Self::lookup`]; [`PoolError::RefCountOverflow`].
+    pub fn lookup_refreshing(
+        &mut self,
+        chain: &HashChain,
+        start: usize,
+        max_blocks: usize,
+    ) -> Result<Match, PoolError> {
+        let found = self.find_from(chain, start, max_blocks)?.blocks;
+        self.acquire_by_id(&found)?;
+        self.release_table(&found)?;
+        if self.duplicates == DuplicatePolicy::DropOnRelease {
+            // A copy that was dropped by the release has another one in its place.
+            return self.lookup(chain, start, max_blocks);
+        }
+        Ok(Match::of(chain, start, found, self.verify()))
+    }
+
+    /// Acquires a match: one reference per block, if each is still computed and holds what it did, else none. Counts its blocks as
+    /// hits; an observer is told of a lookup that asked for them alone. O(blocks).
+    ///
+    /// # Errors
+    /// [`PoolError::StaleMatch`] names the first block that holds something else, or nothing: it was evicted or dropped, or the epoch
+    /// has ended; [`PoolError::RefCountOverflow`].
+    pub fn acquire_match(&mut self, found: &Match) -> Result<(), PoolError> {
+        self.check_poison()?;
+        self.check_match(found)?;
+        self.acquire_by_id(&found.blocks)?;
+        self.counters.hits += found.len() as u64;
+        self.tell_looked_up(&Lookup {
+            hashes: &found.hashes,
+            depth: found.start as u32,
+            parent: found.parent,
+            hits: found.len(),
+            tenant: None,
+        });
+        Ok(())
+    }
+
+    fn check_match(&self, found: &Match) -> Result<(), PoolError> {
+        let current = found.epoch == self.epoch
+            && self.algorithm() == Some(found.algorithm)
+            && found.block_size == self.block_size();
+        for (position, &block) in found.blocks.iter().enumerate() {
+            let holds = |content| self.index.holds(&self.records, block, &content);
+            if !current || !found.content(position).is_some_and(holds) {
+                return Err(PoolError::StaleMatch { block, position });
+            }
+        }
+        Ok(())
+    }
+}
