@@ -968,7 +968,7 @@ def test_hints_without_retention() -> None:
         lambda: manager.end_of_life("a"),
         lambda: manager.retain_prefix([1, 2], []),
         lambda: manager.end_of_life_of([1, 2]),
-        lambda: manager.release("a", end_of_life=True),
+        lambda: manager.end_session("a"),
         lambda: manager.advance_time(1),
         lambda: manager.tenant_blocks(1),
         lambda: manager.plan_step().admit("b", [1], no_cache=True),
@@ -976,7 +976,7 @@ def test_hints_without_retention() -> None:
     for call in calls:
         refused(call, errors.NoRetentionError, RuntimeError, "retention")
     assert (pool.retention_stats(), manager.retention_stats(), len(manager)) == (None, None, 1)
-    assert manager.release("a", end_of_life=False) is None
+    manager.release("a")
 
 
 def test_wrong_hints_change_nothing() -> None:

@@ -230,7 +230,7 @@ class Manager:
                     pool.take_plan()
                 getattr(pool, name)(self.swaps.pop() if self.swaps else 3)
             case "release":
-                pool.release(request, **after, end_of_life=r.random() < 0.3)
+                (pool.end_session if r.random() < 0.3 else pool.release)(request, **after)
             case "preempt":
                 pool.preempt(request, **after)
             case "resume":

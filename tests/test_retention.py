@@ -266,8 +266,7 @@ class HintsMachine(RuleBasedStateMachine):
     def release(self, request: int, end_of_life: bool) -> None:
         if request in self.running:
             self.running.remove(request)
-            report = self.manager.release(request, end_of_life=end_of_life)
-            assert (report is not None) == end_of_life
+            (self.manager.end_session if end_of_life else self.manager.release)(request)
 
     @rule(tokens=st.lists(st.integers(0, 1), max_size=9), ranges=ranges)
     def retain_prefix(self, tokens: list[int], ranges: list[Any]) -> None:
@@ -341,7 +340,7 @@ def test_the_end_of_a_session_and_the_return_of_its_prompt() -> None:
     manager = CacheManager(16, 2, retention=True)
     manager.admit("a", [1, 2, 3, 4, 5, 6])
     manager.commit("a", 6)
-    report = manager.release("a", end_of_life=True)
+    report = manager.end_session("a")
     assert (report.accepted, report.clipped, report.ignored) == (3, 0, 0)
     assert manager.admit("b", [1, 2, 3, 4, 9]).cached_tokens == 4
     stats = manager.retention_stats()

@@ -79,7 +79,7 @@ impl Driver {
         let entry = self.books.strike(key)?;
         let id = entry.id.as_ref();
         if ending {
-            meter.time(operation, || self.manager.release_with(id, after, true))?;
+            meter.time(operation, || self.manager.end_session(id, after))?;
         } else {
             meter.time(operation, || self.manager.release(id, after))?;
         }

@@ -150,8 +150,9 @@ class CacheManager:
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
 
-        Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt token to compute.
-        A prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not prepared.
+        Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt token to
+        compute. A prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not
+        prepared.
 
         Args:
             request_id: A new id.
@@ -260,15 +261,15 @@ class CacheManager:
         Args:
             request_ids: Running or preempted requests, each named once. Not a str.
             token_ids: The tokens of all requests, one after the other.
-            offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than requests. None is
-                one token each.
+            offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than requests. None
+                is one token each.
             commit: Of each request that gets tokens, all but the last are computed: the step that sampled that one has
                 written the KV of all before, accepted drafts included. Wrong for tokens that no step has sampled.
             computed: Of each request its first so many tokens are computed, those of this call included. Not with
                 ``commit``.
             lookahead: Slots behind the last token of each request that get blocks, too: for drafts.
-            covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts of
-                different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
+            covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts
+                of different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
             out: A writable int32 buffer of shape (3, n): receives the answer row by row.
 
         Returns:
@@ -379,7 +380,14 @@ class CacheManager:
         Raises:
             InvalidArgumentError: The ticket is not open.
         """
-    def append_tokens(self, request_id: RequestId, token_ids: Tokens, *, lookahead: int = 0) -> list[tuple[int, int]]:
+    def append_tokens(
+        self,
+        request_id: RequestId,
+        token_ids: Tokens,
+        *,
+        lookahead: int = 0,
+        multimodal: Iterable[tuple[bytes | str, int, int]] | None = None,
+    ) -> list[tuple[int, int]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
         For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy. A
@@ -389,6 +397,7 @@ class CacheManager:
             request_id: A running or preempted request.
             token_ids: The tokens.
             lookahead: Slots behind the tokens that get blocks, too.
+            multimodal: Items that this turn brings, as for ``HashCursor.append``.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -576,57 +585,54 @@ class CacheManager:
             InvalidArgumentError: The lists differ in length, or a count is out of range.
             ArgumentTypeError: Counts or ids are of a type or dtype that is not taken.
         """
-    @overload
-    def release(
-        self,
-        request_id: RequestId,
-        *,
-        after_step: int | None = None,
-        until: int | None = None,
-        end_of_life: Literal[False] = False,
-    ) -> None:
+    def release(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
-        Committed blocks stay cached until evicted. While a swap moves the request, or a connector loads into its blocks,
-        it is releasing: it gives them up, and its id, when ``complete_swap``, ``abort_swap`` or ``external_done`` ends
-        that. O(blocks).
+        Committed blocks stay cached until evicted. While a swap moves the request, or a connector loads into its
+        blocks, it is releasing: it gives them up, and its id, when ``complete_swap``, ``abort_swap`` or
+        ``external_done`` ends that. O(blocks).
 
         Args:
             request_id: A request in any state.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
             until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with ``after_step``.
-            end_of_life: The session has ended: its cached blocks that nobody else holds are evicted first. A block
-                still waits for the cached blocks behind it, such as other sessions on a shared system prompt. A hit
-                takes that back. For a preempted or swapped-out request, applies to what is still cached.
-
-        Returns:
-            What ``end_of_life`` changed, or None without it.
 
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: It is releasing already.
             InvalidArgumentError: The ticket is not open.
-            NoRetentionError: With ``end_of_life``, and the manager has no retention.
+            ArgumentTypeError: The id is neither a str nor an int.
+        """
+    def end_session(
+        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
+    ) -> HintReport:
+        """Ends a request and its session: its cached blocks that nobody else holds are evicted first.
+
+        ``release``, and what the request has cached will not be used again. A block still waits for the cached blocks
+        behind it, such as other sessions on a shared system prompt. A hit takes that back. For a preempted or
+        swapped-out request, applies to what is still cached; for one that is moving or loading, when it gives its
+        blocks up. O(blocks).
+
+        Args:
+            request_id: As for ``release``.
+            after_step: As for ``release``.
+            until: As for ``release``.
+
+        Returns:
+            What became of it, by blocks.
+
+        Raises:
+            NoRetentionError: The manager has no retention.
+            UnknownRequestError: No request has this id.
+            RequestStateError: It is releasing already.
+            InvalidArgumentError: The ticket is not open.
             ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
-        >>> manager.release("chat", end_of_life=True)
+        >>> manager.end_session("chat")
         HintReport(accepted=3, clipped=0, ignored=0)
         """
-    @overload
-    def release(
-        self,
-        request_id: RequestId,
-        *,
-        after_step: int | None = None,
-        until: int | None = None,
-        end_of_life: Literal[True],
-    ) -> HintReport: ...
-    @overload
-    def release(
-        self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None, end_of_life: bool
-    ) -> HintReport | None: ...
     def retain(self, request_id: RequestId, ranges: _Ranges) -> HintReport:
         """Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar, Self, final
 
-from kvpool._core import BlockIds, Fit, HashAlgorithm, RequestId, RequestState, Tokens, _Ints
+from kvpool._core import BlockIds, Fit, RequestId, RequestState, Tokens, _Ints
 from kvpool._core.hashing import ChainLink, ExtraKeys, HashChain, HashCursor
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges

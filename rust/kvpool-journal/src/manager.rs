@@ -279,11 +279,15 @@ impl Subject for ManagerSubject {
                 answered(&self.manager.apply(resume), |admission| admission.block_ids.clone())
             }
             // The slot of one that is gone, now or later, is named no more until a new request has it.
-            O::Release { request, until, end_of_life } => {
+            O::Release { request, until } => {
                 let id = self.id(request)?;
-                let (until, end_of_life) = (until.until(), *end_of_life);
-                let release = op::Release { request: id.as_ref(), until, end_of_life };
-                answered(&self.manager.apply(release), |_| Vec::new())
+                let release = op::Release { request: id.as_ref(), until: until.until() };
+                answered(&self.manager.apply(release), nothing)
+            }
+            O::EndSession { request, until } => {
+                let id = self.id(request)?;
+                let end = op::EndSession { request: id.as_ref(), until: until.until() };
+                answered(&self.manager.apply(end), |_| Vec::new())
             }
             O::Preempt { request, until } => {
                 let id = self.id(request)?;
@@ -318,7 +322,12 @@ impl Subject for ManagerSubject {
                     Err(_) => zeros(*tokens, "tokens")?,
                 };
                 let (request, lookahead) = (id.as_ref(), *lookahead);
-                let result = self.manager.apply(op::AppendTokens { request, tokens: &spelled, lookahead });
+                let result = self.manager.apply(op::AppendTokens {
+                    request,
+                    tokens: &spelled,
+                    multimodal: &[],
+                    lookahead,
+                });
                 answered(&result, |changes| changes.iter().map(|change| change.block).collect())
             }
             O::Commit { request, computed_tokens } => {
@@ -443,6 +452,7 @@ impl Subject for ManagerSubject {
             }
             O::Resume { request, .. }
             | O::Release { request, .. }
+            | O::EndSession { request, .. }
             | O::Preempt { request, .. }
             | O::AppendTokens { request, .. }
             | O::Commit { request, .. }

@@ -116,8 +116,8 @@ impl Simpler for ManagerOperation {
             Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
             Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },
-            Self::Release { request, until, end_of_life } if which == 0 && until != UntilRecord::Now => {
-                Self::Release { request, until: UntilRecord::Now, end_of_life }
+            Self::Release { request, until } if which == 0 && until != UntilRecord::Now => {
+                Self::Release { request, until: UntilRecord::Now }
             }
             Self::Preempt { request, until } if which == 0 && until != UntilRecord::Now => {
                 Self::Preempt { request, until: UntilRecord::Now }

@@ -191,6 +191,7 @@ impl Words for ManagerOperation {
             Self::Admit { .. } => "admit",
             Self::Resume { .. } => "resume",
             Self::Release { .. } => "release",
+            Self::EndSession { .. } => "end_session",
             Self::Preempt { .. } => "preempt",
             Self::Append { .. } => "append",
             Self::AppendTokens { .. } => "append_tokens",
@@ -233,11 +234,9 @@ impl Words for ManagerOperation {
                 let again = if rehashed.is_some() { ", hashed again" } else { "" };
                 format!("{}{}{again}", name(request), part(*said))
             }
-            Self::Release { request, until: end, end_of_life } => {
-                let ends = if *end_of_life { ", end of life" } else { "" };
-                format!("{}{}{ends}", name(request), until(*end))
-            }
-            Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
+            Self::Release { request, until: end }
+            | Self::EndSession { request, until: end }
+            | Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
             Self::Append { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } => {
                 let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
                 let each =

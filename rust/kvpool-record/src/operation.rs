@@ -98,8 +98,8 @@ pub enum ManagerOperation {
     },
     /// [`kvpool::CacheManager::resume_with`]; `rehashed` are the keys of a prompt that was hashed again.
     Resume { request: Name, part: PartRecord, rehashed: Option<Rehashed> },
-    /// [`kvpool::CacheManager::release_with`]
-    Release { request: Name, until: UntilRecord, end_of_life: bool },
+    /// [`kvpool::CacheManager::release`]
+    Release { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::preempt`]
     Preempt { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::append_ragged`]; `filled` are the keys of the blocks that became full, row by row.
@@ -171,6 +171,8 @@ pub enum ManagerOperation {
     Fence,
     /// [`kvpool::CacheManager::end_fence`]
     EndFence { ticket: u64 },
+    /// [`kvpool::CacheManager::end_session`]
+    EndSession { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::evict`]; `Evict` is of blocks that are named.
     EvictNext { blocks: usize },
 }

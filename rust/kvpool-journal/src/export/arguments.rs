@@ -28,7 +28,6 @@ pub(super) enum Argument<'a> {
     Blocks(&'a Ids),
     Swap(u64),
     End(UntilRecord),
-    EndOfLife(bool),
     Part(PartRecord),
     Loaded(&'a LoadedRecord),
     /// Requests and tokens, offsets, what is computed, what is covered, and the most changes.
@@ -166,9 +165,6 @@ impl Arguments {
             }
             Argument::Ragged(row, offsets, computed, covered, most) => {
                 self.ragged(row, offsets, computed, covered, *most)
-            }
-            Argument::EndOfLife(ends) => {
-                self.keyword(ends.to_string(), ends.then(|| "end_of_life=True".into()))
             }
             Argument::Lookahead(slots) => {
                 self.keyword(slots.to_string(), (*slots > 0).then(|| format!("lookahead={slots}")))

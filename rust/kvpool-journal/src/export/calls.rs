@@ -8,7 +8,6 @@ use super::arguments::{Argument as A, Arguments};
 use super::source::Source;
 use crate::error::ReplayError;
 use crate::subject::Step;
-use crate::value::Value;
 
 pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Result<(), ReplayError> {
     use PoolOperation as O;
@@ -65,19 +64,14 @@ fn part<'a>(blocks: &'a Ids, chain: &'a ChainRecord, start: usize) -> Vec<A<'a>>
 pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) -> Result<(), ReplayError> {
     use ManagerOperation as O;
     source.begin(step.number, &step.answer)?;
-    let mut value = &step.answer.value;
+    let value = &step.answer.value;
     let (name, arguments) = match &step.operation {
         O::Admit { request, prompt, foreign, options } => {
             ("admit_with", vec![A::Request(request), A::Prompt(prompt, *foreign), A::Options(options)])
         }
         O::Resume { request, part, .. } => ("resume_with", vec![A::Name(request), A::Part(*part)]),
-        O::Release { request, until, end_of_life } => {
-            if !end_of_life && !step.answer.refused {
-                // Python has no report then.
-                value = &Value::Nothing;
-            }
-            ("release_with", vec![A::Name(request), A::End(*until), A::EndOfLife(*end_of_life)])
-        }
+        O::Release { request, until } => ("release", vec![A::Name(request), A::End(*until)]),
+        O::EndSession { request, until } => ("end_session", vec![A::Name(request), A::End(*until)]),
         O::Preempt { request, until } => ("preempt", vec![A::Name(request), A::End(*until)]),
         O::Append { rows, tokens, offsets, computed, covered, most_changes, filled, .. } => {
             let tokens = A::Sampled(rows, *tokens, offsets, filled);
@@ -182,7 +176,7 @@ fn note_lengths(lengths: &mut Arguments, step: &Step<ManagerOperation>) {
             ids.iter().zip(tokens).for_each(|(id, &tokens)| lengths.set_length(id, tokens));
         }
         O::Fork { parent, child } => lengths.copy_length(parent, child),
-        O::Release { request, .. } => lengths.forget_length(request),
+        O::Release { request, .. } | O::EndSession { request, .. } => lengths.forget_length(request),
         O::CommitStep { planned, .. } => {
             for one in planned {
                 match one {

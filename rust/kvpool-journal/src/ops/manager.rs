@@ -1,7 +1,7 @@
 //! The operations of a [`CacheManager`]. A request is written by its slot, which a replay gives the same, and which its release
 //! takes away: so names are taken before an operation runs. A prompt is written by the keys of its blocks.
 
-use kvpool::hash::HashCursor;
+use kvpool::hash::{HashCursor, MultimodalItem};
 use kvpool::retention::{HintReport, TenantId};
 use kvpool::{
     Admission, AdmitOptions, BlockId, CacheManager, Loaded, ManagerError, NewBlock, Part, Refused, RequestId,
@@ -37,12 +37,14 @@ operations! { CacheManager, Answer, ManagerOperation;
             part: part.into(),
             rehashed: manager.rehashed(request).as_deref().map(whole),
         };
-    /// [`CacheManager::release_with`].
-    Release<'a> { request: RequestRef<'a>, until: Until, end_of_life: bool } -> HintReport,
-        |manager| manager.release_with(request, until, end_of_life),
-        |manager, _| {
-            ManagerOperation::Release { request: name(manager, request), until: until.into(), end_of_life }
-        };
+    /// [`CacheManager::release`].
+    Release<'a> { request: RequestRef<'a>, until: Until } -> (),
+        |manager| manager.release(request, until),
+        |manager, _| ManagerOperation::Release { request: name(manager, request), until: until.into() };
+    /// [`CacheManager::end_session`].
+    EndSession<'a> { request: RequestRef<'a>, until: Until } -> HintReport,
+        |manager| manager.end_session(request, until),
+        |manager, _| ManagerOperation::EndSession { request: name(manager, request), until: until.into() };
     /// [`CacheManager::preempt`].
     Preempt<'a> { request: RequestRef<'a>, until: Until } -> (),
         |manager| manager.preempt(request, until),
@@ -283,12 +285,14 @@ impl Operation<CacheManager> for Append<'_> {
     }
 }
 
-/// [`CacheManager::append_tokens`].
+/// [`CacheManager::append_turn`]; [`CacheManager::append_tokens`] is this without items. What items there were shows in the keys of the
+/// blocks that the tokens fill.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the call named")]
 pub struct AppendTokens<'a> {
     pub request: RequestRef<'a>,
     pub tokens: &'a [u32],
+    pub multimodal: &'a [MultimodalItem],
     pub lookahead: usize,
 }
 
@@ -302,11 +306,11 @@ impl Operation<CacheManager> for AppendTokens<'_> {
 
     #[inline]
     fn run(self, manager: &mut CacheManager) -> Self::Answer {
-        manager.append_tokens(self.request, self.tokens, self.lookahead)
+        manager.append_turn(self.request, self.tokens, self.multimodal, self.lookahead)
     }
 
     fn record(
-        Self { request, tokens, lookahead }: Self,
+        Self { request, tokens, lookahead, .. }: Self,
         manager: &CacheManager,
         _: &mut Journal,
         answer: &Self::Answer,

@@ -221,7 +221,12 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
         manager.apply(ops::manager::Admit::new(id, prompt(manager, id as u32))).unwrap();
     }
     manager
-        .apply(ops::manager::AppendTokens { request: 90.into(), tokens: &[7, 8, 9], lookahead: 2 })
+        .apply(ops::manager::AppendTokens {
+            request: 90.into(),
+            tokens: &[7, 8, 9],
+            multimodal: &[],
+            lookahead: 2,
+        })
         .unwrap();
     manager
         .apply(ops::manager::CommitBatch { requests: &[90.into(), 91.into()], computed_tokens: &[8, 5] })
@@ -258,31 +263,14 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
         4
     );
     for id in [91, 92, 93, 95] {
-        manager
-            .apply(ops::manager::Release {
-                request: id.into(),
-                until: kvpool::Until::Now,
-                end_of_life: false,
-            })
-            .unwrap();
+        manager.apply(ops::manager::Release { request: id.into(), until: kvpool::Until::Now }).unwrap();
     }
-    manager
-        .apply(ops::manager::Release {
-            request: "fork".into(),
-            until: kvpool::Until::Now,
-            end_of_life: false,
-        })
-        .unwrap();
-    manager
-        .apply(ops::manager::Release {
-            request: "again".into(),
-            until: kvpool::Until::Now,
-            end_of_life: false,
-        })
-        .unwrap();
+    manager.apply(ops::manager::Release { request: "fork".into(), until: kvpool::Until::Now }).unwrap();
+    manager.apply(ops::manager::Release { request: "again".into(), until: kvpool::Until::Now }).unwrap();
     manager.apply(ops::manager::Reset).unwrap();
     let num_blocks = manager.pool().num_blocks() + 1;
     manager.apply(ops::manager::Resize { num_blocks }).unwrap();
+    manager.apply(ops::manager::Evict { blocks: 1 }).unwrap();
 }
 
 fn scripted_manager() -> Vec<u8> {

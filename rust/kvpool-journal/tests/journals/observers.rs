@@ -109,6 +109,7 @@ impl Run {
                     self.manager.apply(op::AppendTokens {
                         request: running.into(),
                         tokens: &[token, 1],
+                        multimodal: &[],
                         lookahead: 0
                     })
                 )
@@ -130,11 +131,7 @@ impl Run {
             ),
             16..=18 => format!(
                 "release {running}: {:?}",
-                self.manager.apply(op::Release {
-                    request: running.into(),
-                    until: after.into(),
-                    end_of_life: false
-                })
+                self.manager.apply(op::Release { request: running.into(), until: after.into() })
             ),
             19 => format!(
                 "preempt {running}: {:?}",

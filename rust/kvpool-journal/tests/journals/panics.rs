@@ -128,13 +128,7 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
         }));
         if let Ok(Ok(())) = admitted {
             manager.apply(op::manager::Commit { request: request(), computed_tokens: tokens.len() }).unwrap();
-            manager
-                .apply(op::manager::Release {
-                    request: request(),
-                    until: kvpool::Until::Now,
-                    end_of_life: false,
-                })
-                .unwrap();
+            manager.apply(op::manager::Release { request: request(), until: kvpool::Until::Now }).unwrap();
         }
         admitted
     };

@@ -107,11 +107,9 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerOperation::Admit { .. }]), "tier {tier}: {written:?}");
         // What is refused from now on is written, too, at once.
-        assert!(is_poisoned(&manager.apply(op::manager::Release {
-            request: "a".into(),
-            until: kvpool::Until::Now,
-            end_of_life: false
-        })));
+        assert!(is_poisoned(
+            &manager.apply(op::manager::Release { request: "a".into(), until: kvpool::Until::Now })
+        ));
         assert_eq!(sink.operations::<ManagerOperation>().len(), 2);
     }
 }

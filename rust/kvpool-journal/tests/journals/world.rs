@@ -120,6 +120,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             10 => drop(manager.apply(ops::manager::AppendTokens {
                 request: id.into(),
                 tokens: &prompt(b, c),
+                multimodal: &[],
                 lookahead: (c % 5) as usize,
             })),
             11 => drop(
@@ -138,11 +139,12 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             }
             15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), until: after.into() })),
             16 => drop(manager.apply(ops::manager::Resume { request: id.into(), part: part(b, c) })),
-            17 | 18 => drop(manager.apply(ops::manager::Release {
-                request: id.into(),
-                until: until(c, after),
-                end_of_life: b.is_multiple_of(4),
-            })),
+            17 | 18 if b.is_multiple_of(4) => {
+                drop(manager.apply(ops::manager::EndSession { request: id.into(), until: until(c, after) }))
+            }
+            17 | 18 => {
+                drop(manager.apply(ops::manager::Release { request: id.into(), until: until(c, after) }));
+            }
             19 => {
                 drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }));
             }

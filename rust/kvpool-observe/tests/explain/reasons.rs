@@ -183,7 +183,7 @@ fn end_of_life() {
     let mut manager = retaining(4, vec![]);
     admit(&mut manager, "a", &tokens(0, 2));
     manager.commit("a", 8).unwrap();
-    manager.release_with("a", None, true).unwrap();
+    manager.end_session("a", kvpool::Until::Now).unwrap();
     let scan = AdmitOptions { no_cache: true, ..AdmitOptions::default() };
     let cursor = manager.prepare(&tokens(50, 2), ExtraKeys::default()).unwrap();
     manager.admit_with("scan", cursor, &scan).unwrap();

@@ -358,18 +358,20 @@ impl PyCacheManager {
     }
 
     /// Appends several tokens to one request, all or nothing, and returns what changed in its block table.
-    #[pyo3(signature = (request_id, token_ids, *, lookahead=0))]
+    #[pyo3(signature = (request_id, token_ids, *, lookahead=0, multimodal=None))]
     fn append_tokens(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         token_ids: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = int)] lookahead: i128,
+        multimodal: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
+        let items = hashing::multimodal_items(multimodal)?;
         let lookahead = count(py, "lookahead", lookahead)?;
         let append = |manager: &mut Journaled<CacheManager>| {
-            manager.apply(op::AppendTokens { request: id, tokens: &tokens, lookahead })
+            manager.apply(op::AppendTokens { request: id, tokens: &tokens, multimodal: &items, lookahead })
         };
         let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
         Ok(changed(&self.run(py, size, append)?))
@@ -501,19 +503,29 @@ impl PyCacheManager {
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each.
-    #[pyo3(signature = (request_id, *, after_step=None, until=None, end_of_life=false))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
         until: Option<Int>,
-        end_of_life: bool,
-    ) -> PyResult<Option<PyHintReport>> {
+    ) -> PyResult<()> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
-        let release = op::Release { request: id, until, end_of_life };
-        let report = self.run_on(py, id, |manager| manager.apply(release))?;
-        Ok(end_of_life.then(|| report.into()))
+        self.run_on(py, id, |manager| manager.apply(op::Release { request: id, until }))
+    }
+
+    /// Ends a request and its session: its cached blocks that nobody else holds are evicted first.
+    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
+    fn end_session(
+        &self,
+        py: Python<'_>,
+        request_id: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+        until: Option<Int>,
+    ) -> PyResult<PyHintReport> {
+        let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        Ok(self.run_on(py, id, |manager| manager.apply(op::EndSession { request: id, until }))?.into())
     }
 
     /// Says how long ranges of a request's tokens are worth keeping, and returns what became of it.

@@ -290,11 +290,8 @@ impl Engine {
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
-        self.manager.apply(op::Release {
-            request: RequestRef::Int(victim.index as i64),
-            until: Until::Now,
-            end_of_life: false,
-        })?;
+        self.manager
+            .apply(op::Release { request: RequestRef::Int(victim.index as i64), until: Until::Now })?;
         self.report.rejected += 1;
         self.finished += 1;
         self.blocked = false;
@@ -316,7 +313,6 @@ impl Engine {
                 self.manager.apply(op::Release {
                     request: RequestRef::Int(request.index as i64),
                     until: Until::Now,
-                    end_of_life: false,
                 })?;
                 self.running.remove(place);
                 self.finished += 1;

@@ -4,6 +4,7 @@ use super::error::{ManagerError, Result};
 use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
 use crate::block::BlockId;
+use crate::hash::MultimodalItem;
 use crate::sequence::{GivenUp, Sequence, TableChange};
 use crate::tiers::out_of_blocks;
 
@@ -287,10 +288,25 @@ impl CacheManager {
         tokens: &[u32],
         lookahead: usize,
     ) -> Result<Vec<TableChange>> {
+        self.append_turn(id, tokens, &[], lookahead)
+    }
+
+    /// [`Self::append_tokens`] of a turn that brings multimodal items: see [`crate::HashCursor::append_with`].
+    ///
+    /// # Errors
+    /// As [`Self::append_tokens`]; [`ManagerError::Hash`] for items that begin before the end of the tokens so far, or that the
+    /// algorithm cannot represent.
+    pub fn append_turn<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        tokens: &[u32],
+        multimodal: &[MultimodalItem],
+        lookahead: usize,
+    ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), APPENDABLE, "append to it")?;
         let sequence = &self.at(slot)?.sequence;
         let all = sequence.num_tokens().saturating_add(tokens.len());
-        self.append_slot(slot, tokens, all.saturating_add(lookahead))
+        self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
 
     /// Makes the table of a running request cover its first `num_tokens` tokens, or slots behind its last one: the next chunk of a
@@ -305,7 +321,7 @@ impl CacheManager {
         num_tokens: usize,
     ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "extend it")?;
-        self.append_slot(slot, &[], num_tokens)
+        self.append_slot(slot, &[], &[], num_tokens)
     }
 
     /// Appends tokens to one request, and covers `slots` if it runs.
@@ -313,12 +329,18 @@ impl CacheManager {
         &mut self,
         slot: usize,
         tokens: &[u32],
+        multimodal: &[MultimodalItem],
         slots: usize,
     ) -> Result<Vec<TableChange>> {
         let (request, pool) = (self.at(slot)?, self.tiers.device());
-        if request.state == RequestState::Running {
-            let slots = request.sequence.slots_for(tokens.len(), slots);
+        let (runs, slots) =
+            (request.state == RequestState::Running, request.sequence.slots_for(tokens.len(), slots));
+        if runs {
             request.sequence.check_growth(pool, slots, pool.num_available(), &GivenUp::default())?;
+        }
+        // The last that can fail: items may lie ahead of their tokens.
+        self.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
+        if runs {
             return Ok(self.grow(slot, tokens, slots)?.to_vec());
         }
         self.at_mut(slot)?.sequence.cursor.append(tokens);

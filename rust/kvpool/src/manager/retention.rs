@@ -192,24 +192,22 @@ impl CacheManager {
         self.retain(id, &[RetentionRange::end_of_life(start_token)])
     }
 
-    /// [`Self::release`]; with `end_of_life`, its session has ended: its registered blocks that nobody else holds are demoted
-    /// at once; of a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for
-    /// them, so a shared system prompt goes last, and a hit brings it back. O(blocks).
+    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else holds are demoted at once; of
+    /// a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for them, so a
+    /// shared system prompt goes last, and a hit brings it back. Of one that is moving or loading that happens when it gives its
+    /// blocks up, and the report is empty. O(blocks).
     ///
     /// # Errors
-    /// As [`Self::release`]; [`PoolError::NoRetention`] with `end_of_life`.
-    pub fn release_with<'a>(
+    /// As [`Self::release`]; [`PoolError::NoRetention`].
+    pub fn end_session<'a>(
         &mut self,
         id: impl Into<RequestRef<'a>>,
         until: impl Into<Until>,
-        end_of_life: bool,
     ) -> Result<HintReport, ManagerError> {
         let id = id.into();
-        if end_of_life {
-            self.slot(id)?;
-            self.check_retention("end a session")?;
-        }
-        self.release_as(id, Leaving { until: until.into(), end_of_life })
+        self.slot(id)?;
+        self.check_retention("end a session")?;
+        self.release_as(id, Leaving { until: until.into(), end_of_life: true })
     }
 
     /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what is cached now is

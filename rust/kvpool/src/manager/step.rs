@@ -404,7 +404,7 @@ impl CacheManager {
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
                 Planned::Append { id, tokens, slots, .. } => {
-                    StepOutcome::Appended(self.append_slot(self.slot(id.as_ref())?, &tokens, slots)?)
+                    StepOutcome::Appended(self.append_slot(self.slot(id.as_ref())?, &tokens, &[], slots)?)
                 }
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,

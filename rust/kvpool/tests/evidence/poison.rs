@@ -166,7 +166,7 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("preempt", |manager, _| manager.preempt("a", None)),
     ("resume", |manager, _| manager.resume("waiting").map(drop)),
     ("release", |manager, _| manager.release("a", None)),
-    ("release_with", |manager, _| manager.release_with("a", None, true).map(drop)),
+    ("end_session", |manager, _| manager.end_session("a", None).map(drop)),
     ("retain", |manager, _| manager.retain("a", &[]).map(drop)),
     ("set_tenant", |manager, _| manager.set_tenant("a", TenantId(1))),
     ("end_of_life", |manager, _| manager.end_of_life("a", 0).map(drop)),

@@ -179,7 +179,7 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
         (manager.block_table(1).unwrap().to_vec(), manager.block_table(2).unwrap().to_vec());
     manager.release(2, None).unwrap();
     // Nobody holds the system prompt but the request that ends; it was used by 2, whose blocks hang on it.
-    assert_eq!(manager.release_with(1, None, true).unwrap(), accepted(4));
+    assert_eq!(manager.end_session(1, None).unwrap(), accepted(4));
     let order = order(&manager);
     assert_eq!(order[..2], [first[3], first[2]], "the session goes first, its tail before its head");
     assert_eq!(order[2..], [second[3], second[2], second[1], second[0]]);
@@ -194,7 +194,7 @@ fn the_end_of_a_session_spares_what_others_hold() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
     run(&mut manager, 2, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
-    let report = manager.release_with(2, None, true).unwrap();
+    let report = manager.end_session(2, None).unwrap();
     assert_eq!(report, HintReport { accepted: 1, clipped: 0, ignored: 2 });
     assert_eq!(stats(&manager).demoted, 1);
 }
@@ -217,7 +217,7 @@ fn a_fence_is_nobody_who_holds() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
     run(&mut manager, 2, &[1, 2, 3, 4, 5], AdmitOptions::default());
     manager.release(1, Some(7)).unwrap();
-    assert_eq!(manager.release_with(2, Some(8), true).unwrap(), accepted(2));
+    assert_eq!(manager.end_session(2, Some(8)).unwrap(), accepted(2));
     manager.complete_step(8).unwrap();
     assert_eq!(stats(&manager).demoted, 2);
 }
@@ -425,7 +425,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
         bare.retain(1, &[]).unwrap_err(),
         bare.set_tenant(1, ALICE).unwrap_err(),
         bare.end_of_life(1, 0).unwrap_err(),
-        bare.release_with(1, None, true).unwrap_err(),
+        bare.end_session(1, None).unwrap_err(),
         bare.advance_time(1.0).unwrap_err(),
         bare.tenant_blocks(ALICE).unwrap_err(),
     ] {
@@ -821,7 +821,12 @@ impl Pair {
 
     fn release(&mut self, id: i64, after: Option<u64>, end: bool) {
         let Some(known) = self.model.requests.get(&id).cloned() else {
-            return assert!(self.manager.release_with(id, after, end).is_err());
+            let refused = if end {
+                self.manager.end_session(id, after).is_err()
+            } else {
+                self.manager.release(id, after).is_err()
+            };
+            return assert!(refused);
         };
         let range = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
         let all = Known { said: vec![(range, self.model.now)], ..known.clone() };
@@ -832,7 +837,11 @@ impl Pair {
             self.apply(id, &all, 0..usize::MAX, false);
         }
         self.apply(id, &known, 0..usize::MAX, true);
-        self.manager.release_with(id, after, end).unwrap();
+        if end {
+            self.manager.end_session(id, after).unwrap();
+        } else {
+            self.manager.release(id, after).unwrap();
+        }
         self.model.requests.remove(&id);
     }
 
