@@ -30,6 +30,9 @@ SECONDS ?= 60
 # The same in test-slow.
 FUZZ_SECONDS ?= 60
 
+# Bytecode is kept, also where the machine's settings forbid it: hundreds of processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \

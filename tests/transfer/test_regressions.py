@@ -226,20 +226,66 @@ def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake_library: Fak
 def test_a_calibration_without_thread_blocks(tmp_path: Path, fake_library: FakeCuda) -> None:
     script = f"""
     import json, pathlib
-    path = {str(tmp_path / "c.json")!r}
-    engine = TransferEngine("cuda:0")
-    result = engine.calibrate(save=path)
-    for wrong in (0, 1 << 31):
-        file = json.loads(pathlib.Path(path).read_text())
-        for one in file.values():
-            one["thresholds"]["link_ctas"] = wrong
-        pathlib.Path(path).write_text(json.dumps(file))
+    path = pathlib.Path({str(tmp_path / "c.json")!r})
+    name, pci, version = TransferEngine("cuda:0").card
+    rows = [{{"descriptors": 0, "bytes": 4096}}]
+    def load(ctas):
+        thresholds = {{"to_device": rows, "to_host": rows, "link_ctas": ctas}}
+        card = {{"name": name, "pci": pci, "driver": version}}
+        one = {{"card": card, "thresholds": thresholds, "measurements": []}}
+        path.write_text(json.dumps({{f"{{name}} at {{pci}}, driver {{version}}": one}}))
+        return TransferEngine("cuda:0", calibration=path)
+    for wrong in (0, 65_536, 1 << 31):
+        error = raises(errors.InvalidArgumentError, lambda: load(wrong))
+        assert f"link_ctas is {{wrong}}: it is 1 to 65535" in str(error), error
+    for right in (1, 65_535):
         cpu, device, host = stores()
-        try:
-            other = TransferEngine("cuda:0", calibration=path)
-        except kvpool.KvpoolError:
-            continue
-        other.submit(device, host, PAIRS, after=None, method="kernel").wait()
+        load(right).submit(device, host, PAIRS, after=None, method="kernel").wait()
+        assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+    """
+    run_script(script, fake_library)
+
+
+def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: FakeCuda) -> None:
+    """What a device with little memory holds is measured; then it is full."""
+    path = tmp_path / "c.json"
+    script = f"""
+    engine = TransferEngine("cuda:0", staging_bytes=1 << 20)
+    fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
+    cpu, device, host = stores()
+    def copied():
+        launches = fake.count("launches")
+        engine.submit(device, host, PAIRS, after=None).wait()
+        assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
+        return fake.count("launches") - launches
+    before, left = copied(), []
+    for _ in range(2):
+        error = raises(kvpool.errors.CudaError, lambda: engine.calibrate(save={str(path)!r}))
+        assert error.code == 2, error
+        assert fake.count("launches") > 50, "nothing was measured"
+        assert copied() == before
+        left.append(fake.count("live_allocs"))
+    assert left[0] == left[1]
+    """
+    run_script(script, fake_library, total_memory=16 << 20)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: FakeCuda) -> None:
+    """Some seconds on a GPU, more without: copies of 9 GB."""
+    script = f"""
+    import json
+    path = {str(tmp_path / "c.json")!r}
+    result = TransferEngine("cuda:0").calibrate(save=path)
+    assert list(json.load(open(path)).values()) == [result]
+    thresholds = result["thresholds"]
+    assert thresholds["link_ctas"] in {{one["ctas"] for one in result["measurements"]}}
+    assert [[row["descriptors"] for row in thresholds[to]] for to in ("to_device", "to_host")] == 2 * [[0, 1024]]
+    assert len(result["measurements"]) == 4 + 2 * 7 * 4
+    cpu, device, host = stores()
+    TransferEngine("cuda:0", calibration=path).submit(device, host, PAIRS, after=None).wait()
+    assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
     """
     run_script(script, fake_library)
 
