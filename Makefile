@@ -34,7 +34,7 @@ FUZZ_SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -102,7 +102,7 @@ demo: $(VENV)/.built ## Replay a trace through the manager and print the report 
 
 # First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests.
 test: ## All tests, in minutes
-	$(MAKE) --no-print-directory -j2 build-rust-tests $(VENV)/.test $(VENV)/.browser
+	$(MAKE) --no-print-directory -j2 build-rust-tests build-python-tests $(VENV)/.browser
 	$(MAKE) --no-print-directory test-rust test-python
 
 test-threads: ## Models of what threads share, under many schedules
@@ -110,6 +110,10 @@ test-threads: ## Models of what threads share, under many schedules
 
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
+
+# Their bytecode, which pytest makes as it collects them: once here, and not in each of the processes that test-python starts.
+build-python-tests: $(VENV)/.test
+	@$(BIN)/python -m pytest -qq --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
 	$(CARGO) test --locked --quiet

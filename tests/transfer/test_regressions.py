@@ -38,9 +38,9 @@ class Owner:
     def __init__(self, memory): self.memory = memory
     def __del__(self):
         ACTION
-memory = numpy.frombuffer(bytearray(512 * 8), dtype=numpy.uint8)
+memory = zeros(512 * 8)
 owner = Owner(memory)
-device = BlockStore.from_regions([(memory.ctypes.data, 512, 512)], 8, device="cuda:0", keep_alive=owner)
+device = BlockStore.from_regions([(ctypes.addressof(memory), 512, 512)], 8, device="cuda:0", keep_alive=owner)
 del owner
 fake.set(lazy=1)
 transfer = engine.submit(device, host, PAIRS, after=None)
@@ -80,8 +80,8 @@ def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bo
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
-    one = numpy.zeros(512, dtype=numpy.uint8)
-    wide = BlockStore.from_regions([(one.ctypes.data, 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
+    one = zeros(512)
+    wide = BlockStore.from_regions([(ctypes.addressof(one), 1 << 40, 512)], 1, pinned={pinned}, keep_alive=one)
     try:
         engine.submit(device, wide, [(0, 0)], after=None, method="staged").wait()
     except kvpool.errors.CudaError as error:
@@ -292,12 +292,13 @@ def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: F
 
 def test_a_mapping_on_another_device(fake_library: FakeCuda) -> None:
     script = """
-    import torch
+    import sys
+    sys.modules["torch"] = None  # seconds to import: a tensor of somebody else's will do
     engine = TransferEngine("cuda:0")
     driver = calls()
     cpu, device, host = stores()
     class Mapping:
-        dtype, shape, device, is_cpu = torch.int64, torch.Size([1, 2]), torch.device("cuda:1"), False
+        dtype, shape, device, is_cpu = "int64", (1, 2), "cuda:1", False
         address = driver.alloc(64)
         def data_ptr(self): return self.address
         def stride(self): return (2, 1)
@@ -343,8 +344,8 @@ def test_host_copies_of_a_device_engine_let_other_threads_run(fake_library: Fake
     import threading
     engine, twin = TransferEngine("cuda:0"), TransferEngine(threads=1)
     size = 1 << 20
-    big = [numpy.ones(size * 64, dtype=numpy.uint8) for _ in range(2)]
-    bigs = [BlockStore.from_regions([(one.ctypes.data, size, size)], 64, keep_alive=one) for one in big]
+    big = [zeros(size * 64) for _ in range(2)]
+    bigs = [BlockStore.from_regions([(ctypes.addressof(one), size, size)], 64, keep_alive=one) for one in big]
     a, b = plain(), plain()
     count, stop = 0, False
     def counts():
@@ -402,8 +403,8 @@ def test_an_event_that_was_never_recorded(fake_library: FakeCuda) -> None:
 def test_blocks_far_apart_are_staged_without_what_lies_between(fake_library: FakeCuda) -> None:
     """A layer of a cross-layer tensor in pageable memory: only its bytes cross the link."""
     script = """
-    memory = numpy.zeros(8 * 65536, dtype=numpy.uint8)
-    wide = BlockStore.from_regions([(memory.ctypes.data, 65536, 512)], 8, keep_alive=memory)
+    memory = zeros(8 * 65536)
+    wide = BlockStore.from_regions([(ctypes.addressof(memory), 65536, 512)], 8, keep_alive=memory)
     cpu, device, _ = stores()
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
     engine = TransferEngine("cuda:0")
