@@ -100,10 +100,11 @@ $(VENV)/.bench: $(VENV)/.test pyproject.toml
 demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
 	$(BIN)/kvpool replay $(TRACE)
 
-# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests.
+# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests. Then
+# everything runs, side by side: many a test binary has one long test at its end, which leaves the other cores idle.
 test: ## All tests, in minutes
 	$(MAKE) --no-print-directory -j2 build-rust-tests build-python-tests $(VENV)/.browser
-	$(MAKE) --no-print-directory test-rust test-python
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-rust test-python
 
 test-threads: ## Models of what threads share, under many schedules
 	$(CARGO) test --locked --quiet -p kvpool-shuttle
