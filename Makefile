@@ -30,8 +30,11 @@ SECONDS ?= 60
 # The same in test-slow.
 FUZZ_SECONDS ?= 60
 
+# Bytecode is kept, also where the machine's settings forbid it: hundreds of processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -97,16 +100,21 @@ $(VENV)/.bench: $(VENV)/.test pyproject.toml
 demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
 	$(BIN)/kvpool replay $(TRACE)
 
-# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests.
+# First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests. Then
+# everything runs, side by side: many a test binary has one long test at its end, which leaves the other cores idle.
 test: ## All tests, in minutes
-	$(MAKE) --no-print-directory -j2 build-rust-tests $(VENV)/.test $(VENV)/.browser
-	$(MAKE) --no-print-directory test-rust test-python
+	$(MAKE) --no-print-directory -j2 build-rust-tests build-python-tests $(VENV)/.browser
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-rust test-python
 
 test-threads: ## Models of what threads share, under many schedules
 	$(CARGO) test --locked --quiet -p kvpool-shuttle
 
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
+
+# Their bytecode, which pytest makes as it collects them: once here, and not in each of the processes that test-python starts.
+build-python-tests: $(VENV)/.test
+	@$(BIN)/python -m pytest -qq --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
 	$(CARGO) test --locked --quiet

@@ -24,8 +24,8 @@ from kvpool import _core  # noqa: E402
 from kvpool.transfer import BlockStore, TransferEngine  # noqa: E402
 
 HUGE = 2**40
-# What a call may take beyond what is there.
-ROOM = 12 << 20
+# What a call may take beyond what is there: what never ends is read until it is full.
+ROOM = 4 << 20
 
 
 class Liar(Sequence[Any]):

@@ -438,10 +438,10 @@ def test_hash_does_not_wait_for_a_terminal(capsys: pytest.CaptureFixture[str], m
 
 
 @pytest.mark.parametrize("command", [[], ["replay"], ["generate"], ["models"], ["hash"]])
-def test_help(command: list[str]) -> None:
-    done = run(*command, "--help")
-    text = done.stdout.decode()
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    text, error = capsys.readouterr()
+    assert error == ""
     assert "Examples:" in text
     # On lines of their own, and whole.
     examples = re.findall(r"^ +((?:seq|kvpool) .*)$", text.split("Examples:")[1], re.MULTILINE)
@@ -520,10 +520,10 @@ def test_ctrl_c_while_reading() -> None:
 
 def test_output_without_unicode() -> None:
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
-    for arguments in (["models"], ["replay", "--limit", "3"], ["replay", "--help"]):
-        command = [sys.executable, "-m", "kvpool", *arguments]
-        done = subprocess.run(command, capture_output=True, env=environment, check=False)
-        assert done.returncode == 0, done.stderr
+    calls = [["models"], ["replay", "--limit", "3"], ["replay", "--help"]]
+    code = f"from kvpool.cli import main; print('codes:', [main(call) for call in {calls}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=False)
+    assert done.stdout.endswith(b"codes: [0, 0, 0]\n"), done.stderr
 
 
 def test_import_of_kvpool_leaves_the_command_line_out() -> None:
@@ -544,8 +544,7 @@ def test_examples_in_docstrings(module: str) -> None:
 
 def test_png_draws_the_hit_rate(tmp_path: Path) -> None:
     picture = tmp_path / "hits.png"
-    done = run("replay", "--limit", "200", "--png", str(picture), "--no-progress")
-    assert done.returncode == 0, done.stderr
+    assert main(["replay", "--limit", "200", "--png", str(picture), "--no-progress"]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert picture.stat().st_size > 10_000
 
@@ -553,8 +552,10 @@ def test_png_draws_the_hit_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"), [("hits.gif", "must end in .png"), ("nowhere/hits.png", "there is no directory")]
 )
-def test_png_refuses_a_bad_name_before_the_replay(tmp_path: Path, name: str, message: str) -> None:
-    done = run("replay", "--limit", "200", "--png", str(tmp_path / name))
-    assert done.returncode == 2
-    assert message in done.stderr.decode()
-    assert not done.stdout
+def test_png_refuses_a_bad_name_before_the_replay(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, message: str
+) -> None:
+    assert main(["replay", "--limit", "200", "--png", str(tmp_path / name)]) == 2
+    out, error = capsys.readouterr()
+    assert message in error
+    assert not out

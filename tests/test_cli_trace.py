@@ -515,10 +515,10 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: st
 
 
 @pytest.mark.parametrize("command", [[], ["stats"], ["validate"], ["convert"]])
-def test_help(command: list[str]) -> None:
-    done = run("trace", *command, "--help")
-    text = done.stdout.decode()
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main(["trace", *command, "--help"]) == 0
+    text, error = capsys.readouterr()
+    assert error == ""
     examples = re.findall(r"^ +(kvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
     assert len(examples) >= 3
     assert "\x1b" not in text

@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tools import vllm_conformance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """
@@ -78,28 +82,44 @@ def venv(tmp_path: Path) -> Path:
     ):
         (tests / "vllm" / "v1" / f"{name}.py").touch()
     (tests / "vllm" / "v1" / "core" / "block_pool.py").write_text("class BlockPool:\n    level = ''\n")
-    (tmp_path / "kvpool.json").write_text(
-        json.dumps({"python": sys.executable, "tests": str(tests), "environment": {"HF_HUB_OFFLINE": "1"}})
-    )
+    # What is installed here is no plug-in of that vLLM's, and takes longer to import than its tests take.
+    environment = {"HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    settings = {"python": sys.executable, "tests": str(tests), "environment": environment}
+    (tmp_path / "kvpool.json").write_text(json.dumps(settings))
     return tmp_path
 
 
-def run(venv: Path, *arguments: str | Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    report = venv / "report.json"
-    command = [sys.executable, str(ROOT / "tools" / "vllm_conformance.py"), "--venv", str(venv)]
-    command += ["--json", str(report), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done, json.loads(report.read_text()) if report.exists() else {}
+@dataclass
+class Ended:
+    """How the tool ended, what it said, and its report."""
+
+    code: int
+    stdout: str
+    stderr: str
+    report: dict[str, Any]
 
 
-def test_a_level_that_agrees(venv: Path) -> None:
+@pytest.fixture
+def run(venv: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The tool, in this process: the levels that it runs are processes of their own."""
+
+    def run(*arguments: str | Path, venv: Path = venv) -> Ended:
+        report = venv / "report.json"
+        code = vllm_conformance.main(["--venv", str(venv), "--json", str(report), *map(str, arguments)])
+        said = capsys.readouterr()
+        return Ended(code, said.out, said.err, json.loads(report.read_text()) if report.exists() else {})
+
+    return run
+
+
+def test_a_level_that_agrees(venv: Path, run: Callable[..., Ended]) -> None:
     files = ("--file", "core/test_all.py", "--file", "core/prefix_cache/*", "--file", "core/test_cannot.py")
-    done, report = run(venv, "same", *files, "--logs", venv / "logs")
-    assert done.returncode == 0, done.stderr
+    done = run("same", *files, "--logs", venv / "logs")
+    assert done.code == 0, done.stderr
     assert "every level passes exactly the tests that stock passes" in done.stderr
     assert "5 / 3 / 1" in done.stdout  # test_teardown passes and then errs, test_cannot cannot be imported
-    assert list(report["levels"]) == ["stock", "same"]
-    for level in report["levels"].values():
+    assert list(done.report["levels"]) == ["stock", "same"]
+    for level in done.report["levels"].values():
         assert list(level) == ["core/test_all.py", "core/prefix_cache/*", "core/test_cannot.py"]
         assert [name.rpartition("::")[2] for name in level["core/test_all.py"]["passed"]] == [
             "test_level",
@@ -108,15 +128,15 @@ def test_a_level_that_agrees(venv: Path) -> None:
             "test_passes[2]",
         ]
         assert len(level["core/test_cannot.py"]["failed"]) == 1
-    assert report["levels"]["stock"]["core/test_all.py"]["replaced"] == []
-    assert report["levels"]["same"]["core/test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
+    assert done.report["levels"]["stock"]["core/test_all.py"]["replaced"] == []
+    assert done.report["levels"]["same"]["core/test_all.py"]["replaced"] == ["vllm.v1.core.block_pool.BlockPool"]
     assert (venv / "logs" / "same-core-test_all.py.log").is_file()
 
 
-def test_a_level_that_differs(venv: Path) -> None:
-    done, report = run(venv, "stock", "worse", "--file", "core/test_all.py")
-    assert done.returncode == 1
-    (problem,) = report["problems"]
+def test_a_level_that_differs(run: Callable[..., Ended]) -> None:
+    done = run("stock", "worse", "--file", "core/test_all.py")
+    assert done.code == 1
+    (problem,) = done.report["problems"]
     assert problem.splitlines()[0].startswith("worse, core/test_all.py")
     assert [line.strip().rpartition("::")[2] for line in problem.splitlines()[1:]] == ["test_level", "test_new"]
     assert "- tests.v1.core.test_all::test_level" in done.stderr
@@ -138,10 +158,10 @@ def test_what_differs_on_purpose_is_no_difference_unless_it_passes(monkeypatch: 
     assert "- m::test_meant" in problems("shadow", vllm_conformance.Outcome({"m::test_other"}, {"m::test_meant"}))[0]
 
 
-def test_a_level_that_does_nothing_is_no_agreement(venv: Path) -> None:
-    done, report = run(venv, "absent", "--file", "core/prefix_cache/*")
-    assert done.returncode == 1
-    assert report["problems"] == ["absent: kvpool left vLLM as it is: this compared stock with stock"]
+def test_a_level_that_does_nothing_is_no_agreement(run: Callable[..., Ended]) -> None:
+    done = run("absent", "--file", "core/prefix_cache/*")
+    assert done.code == 1
+    assert done.report["problems"] == ["absent: kvpool left vLLM as it is: this compared stock with stock"]
 
 
 def test_a_folder_is_one_process_without_what_is_named_before_or_left_out(
@@ -159,12 +179,10 @@ def test_a_folder_is_one_process_without_what_is_named_before_or_left_out(
     assert vllm_conformance.find_files(tests, ["core/test_dies.py"]) == {"core/test_dies.py": ["core/test_dies.py"]}
 
 
-def test_processes_that_die_or_hang_are_problems(venv: Path) -> None:
-    done, report = run(
-        venv, "--file", "core/test_dies.py", "--file", "core/test_hangs.py", "--timeout", "5", "--jobs", "2"
-    )
-    assert done.returncode == 1
-    dies, hangs, nothing = report["problems"]
+def test_processes_that_die_or_hang_are_problems(run: Callable[..., Ended]) -> None:
+    done = run("--file", "core/test_dies.py", "--file", "core/test_hangs.py", "--timeout", "5", "--jobs", "2")
+    assert done.code == 1
+    dies, hangs, nothing = done.report["problems"]
     assert "pytest exited with 9" in dies
     assert "still running after 5 s" in hangs
     assert nothing == "no test passed: nothing was compared"
@@ -207,18 +225,20 @@ def test_ctrl_c_leaves_no_process(venv: Path) -> None:
         os.kill(int(mark.read_text()[:-1]), 0)
 
 
-def test_what_is_missing_is_said(venv: Path, tmp_path: Path) -> None:
-    done, _ = run(venv, "--file", "core/test_gone.py")
-    assert done.returncode == 1
+def test_what_is_missing_is_said(venv: Path, run: Callable[..., Ended]) -> None:
+    done = run("--file", "core/test_gone.py")
+    assert done.code == 1
     assert "vLLM has no tests/v1/core/test_gone.py" in done.stderr
-    done, _ = run(tmp_path / "nowhere")
-    assert done.returncode == 1
+    done = run(venv=venv / "nowhere")
+    assert done.code == 1
     assert "run tools/vllm_env.py" in done.stderr
     (venv / "kvpool.json").write_text("{}")
-    done, _ = run(venv)
-    assert done.returncode == 1
+    done = run()
+    assert done.code == 1
     assert "not whole" in done.stderr
-    assert run(venv, "--jobs", "0")[0].returncode == 2
+    with pytest.raises(SystemExit) as refused:
+        run("--jobs", "0")
+    assert refused.value.code == 2
 
 
 def test_levels_see_nothing_of_the_callers_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

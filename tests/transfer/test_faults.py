@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = '''
 import ctypes
 import os
-import kvpool, numpy
+import kvpool
 from kvpool import errors
 from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine, cuda_driver_version
 from tests.transfer.fake_cuda.driver import Driver, FakeCuda
@@ -34,9 +34,14 @@ def raises(error, call):
         return caught
     raise AssertionError(f"no {error.__name__}")
 
+def zeros(size):
+    # Not numpy's: a process would take longer to import that than for all else.
+    return (ctypes.c_uint8 * size)()
+
 def plain(blocks=8):
-    memory = numpy.frombuffer(bytearray(os.urandom(512 * blocks)), dtype=numpy.uint8)
-    return BlockStore.from_regions([(memory.ctypes.data, 512, 512)], blocks, keep_alive=memory)
+    memory = zeros(512 * blocks)
+    memory[:] = os.urandom(512 * blocks)
+    return BlockStore.from_regions([(ctypes.addressof(memory), 512, 512)], blocks, keep_alive=memory)
 
 def stores(blocks=8):
     cpu = plain(blocks)

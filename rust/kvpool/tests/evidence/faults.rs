@@ -1,7 +1,7 @@
 //! Faults: every kind, at every block, in random states, under every policy. The scrubber finds it within one pass; and
 //! operations that run before that give no wrong answer, panic or hang.
 //!
-//! `KVPOOL_FAULT_STATES` sets how many random states of every policy are broken (default 40; 30 meet every kind of fault).
+//! `KVPOOL_FAULT_STATES` sets how many random states of every policy are broken (default 30, which meet every kind of fault).
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn is_poisoned<T>(result: &Result<T, PoolError>) -> bool {
 }
 
 fn states() -> u64 {
-    std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
+    std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
 /// Calls `trial` for every policy, many states, and faults of every kind in each, and says which kinds there were.
