@@ -1,0 +1,189 @@
+//! What engines do between admission and release: turns with images, chunks, KV from elsewhere, drafts, releases that wait.
+
+use kvpool::{
+    AdmitOptions, CacheManager, Computed, Covered, ExtraKeys, HashError, Loaded, ManagerConfig, ManagerError,
+    MultimodalItem, Part, RequestState, Rows, Until,
+};
+
+const B: usize = 4;
+
+fn manager(num_blocks: usize) -> CacheManager {
+    let config = ManagerConfig { num_blocks, host_blocks: 8, block_size: B, ..ManagerConfig::default() };
+    CacheManager::new(config).unwrap()
+}
+
+fn admit(manager: &mut CacheManager, id: &str, tokens: &[u32], part: Part) -> kvpool::Admission {
+    let options = AdmitOptions { part, ..AdmitOptions::default() };
+    manager.admit_with(id, manager.prepare(tokens, ExtraKeys::default()).unwrap(), &options).unwrap()
+}
+
+fn tokens(n: usize) -> Vec<u32> {
+    (0..n as u32).collect()
+}
+
+fn image(offset: u64) -> MultimodalItem {
+    MultimodalItem { identifier: (*b"image").into(), offset, length: 2 }
+}
+
+/// A conversation whose second turn brings an image is the prompt that has it from the start, and no other.
+#[test]
+fn a_turn_with_an_image_is_found_by_its_image() {
+    let mut manager = manager(32);
+    admit(&mut manager, "chat", &tokens(6), Part::WHOLE);
+    manager.append_turn("chat", &tokens(14)[6..], &[image(7)], 0).unwrap();
+    manager.commit("chat", 14).unwrap();
+    manager.check_invariants().unwrap();
+    let cached = |items: Vec<MultimodalItem>| {
+        let extra = ExtraKeys { multimodal: items, ..ExtraKeys::default() };
+        manager.probe(&manager.prepare(&tokens(14), extra).unwrap()).unwrap().cached_blocks
+    };
+    assert_eq!((cached(vec![image(7)]), cached(vec![image(8)]), cached(Vec::new())), (3, 1, 1));
+}
+
+/// Items that begin before the end of the tokens are refused, and nothing has changed: no block was taken, no token appended.
+#[test]
+fn a_turn_with_an_image_in_the_past_changes_nothing() {
+    let mut manager = manager(32);
+    admit(&mut manager, "chat", &tokens(6), Part::WHOLE);
+    for state in [RequestState::Running, RequestState::Preempted] {
+        let before = (manager.request("chat").unwrap(), manager.pool().free_order());
+        let error = manager.append_turn("chat", &[1; 9], &[image(3)], 5).unwrap_err();
+        assert!(matches!(error, ManagerError::Hash(HashError::ItemAppended { .. })), "{error:?}");
+        assert_eq!((manager.request("chat").unwrap(), manager.pool().free_order()), before, "{state:?}");
+        if state == RequestState::Running {
+            manager.preempt("chat", Until::Now).unwrap();
+        }
+    }
+}
+
+/// A chunk that covers less than the prompt cannot be computed beyond what it covers: those slots are somebody else's.
+#[test]
+fn a_chunk_is_computed_as_far_as_it_has_blocks() {
+    let mut manager = manager(32);
+    let admission =
+        admit(&mut manager, "long", &tokens(20), Part { allocate_tokens: Some(6), ..Part::WHOLE });
+    assert_eq!(admission.block_ids.len(), 2);
+    assert!(matches!(manager.commit("long", 9), Err(ManagerError::BadComputedCount { covered: 8, .. })));
+    manager.commit("long", 6).unwrap();
+    assert_eq!(manager.extend("long", 4).unwrap(), [], "covers no less than before");
+    assert_eq!(manager.extend("long", 12).unwrap().len(), 1);
+    manager.commit("long", 12).unwrap();
+    // The last chunk, and the token that it samples: one call for the step.
+    let rows = Rows {
+        requests: &["long".into()],
+        offsets: &[0, 0],
+        covered: Covered::Each(&[20]),
+        ..Rows::default()
+    };
+    assert_eq!(manager.append_ragged(&rows).unwrap().len(), 2);
+    manager.append(&["long".into()], &[7], Computed::AllButLast).unwrap();
+    assert_eq!(manager.request("long").unwrap().computed_tokens, 20);
+    manager.check_invariants().unwrap();
+}
+
+/// Accepted drafts are registered with the step that accepted them; rejected ones leave nothing behind but slots.
+#[test]
+fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
+    let mut manager = manager(32);
+    admit(&mut manager, "a", &tokens(6), Part::WHOLE);
+    let step = |manager: &mut CacheManager, tokens: &[u32]| {
+        let rows = Rows {
+            requests: &["a".into()],
+            tokens,
+            offsets: &[0, tokens.len()],
+            computed: Computed::AllButLast,
+            covered: Covered::Lookahead(5),
+            ..Rows::default()
+        };
+        manager.append_ragged(&rows).unwrap().len()
+    };
+    assert_eq!(step(&mut manager, &[6]), 1); // seven tokens and five drafts: twelve slots
+    assert_eq!(step(&mut manager, &[7]), 1); // none was accepted: one slot more
+    assert_eq!(manager.request("a").unwrap().computed_tokens, 7);
+    assert_eq!(step(&mut manager, &[8, 9, 10]), 0); // two were, and slots for sixteen are there
+    let info = manager.request("a").unwrap();
+    assert_eq!((info.tokens, info.computed_tokens, info.blocks), (11, 10, 4));
+    assert_eq!(manager.pool().stats().registered, 2);
+    // A roll-back takes the slots along, and holds them back for the step that may still write to them.
+    manager.truncate("a", 8, Until::Step(1)).unwrap();
+    assert_eq!((manager.block_table("a").unwrap().len(), manager.pool().num_fenced()), (2, 2));
+    manager.check_invariants().unwrap();
+}
+
+/// dynamo #15079: an abort while KV is on its way must not hand the blocks to others before the transfer has ended.
+#[test]
+fn an_abort_during_a_load_keeps_the_blocks_until_it_ends() {
+    let mut manager = manager(8);
+    admit(&mut manager, "a", &tokens(12), Part { external_tokens: 11, ..Part::WHOLE });
+    assert_eq!(manager.request("a").unwrap().state, RequestState::Loading);
+    assert!(manager.commit("a", 4).is_err() && manager.preempt("a", None).is_err());
+    manager.release("a", Until::Now).unwrap();
+    assert_eq!((manager.pool().num_available(), manager.stats().releasing), (4, 1));
+    assert!(
+        manager.admit("a", manager.prepare(&[1], ExtraKeys::default()).unwrap()).is_err(),
+        "its id is taken"
+    );
+    assert_eq!(manager.external_done("a", Loaded::All).unwrap(), 0);
+    assert_eq!((manager.pool().num_available(), manager.contains("a")), (7, false));
+    assert_eq!(manager.pool().stats().registered, 0, "nobody vouches for what came late");
+    manager.check_invariants().unwrap();
+}
+
+/// What failed is computed again, and what is behind it; what is cached here is not loaded.
+#[test]
+fn failed_ranges_are_computed_again() {
+    let mut manager = manager(32);
+    admit(&mut manager, "first", &tokens(9), Part::WHOLE);
+    manager.commit("first", 9).unwrap();
+    let part = Part { external_tokens: 16, ..Part::WHOLE };
+    let admission = admit(&mut manager, "a", &tokens(20), part);
+    assert_eq!((admission.cached_tokens, admission.external_tokens), (8, 8));
+    // A range of what is cached says nothing: it did not come from there.
+    manager.external_done("a", Loaded::AllBut(&[0..4, 14..15])).unwrap();
+    let stats = manager.stats();
+    assert_eq!(manager.request("a").unwrap().computed_tokens, 14);
+    assert_eq!(
+        (stats.prompt_tokens, stats.hit_tokens, stats.external_tokens, stats.computed_tokens),
+        (29, 8, 6, 15)
+    );
+    manager.check_invariants().unwrap();
+}
+
+/// The token that was sampled when a request was preempted is its own: it is resumed with it.
+#[test]
+fn a_preempted_request_takes_the_token_sampled_last() {
+    let mut manager = manager(32);
+    admit(&mut manager, "a", &tokens(8), Part::WHOLE);
+    manager.commit("a", 8).unwrap();
+    manager.preempt("a", Until::Step(1)).unwrap();
+    assert_eq!(manager.append(&["a".into()], &[8], Computed::AllButLast).unwrap(), []);
+    manager.complete_step(1).unwrap();
+    let admission = manager.resume("a").unwrap();
+    assert_eq!((admission.cached_tokens, admission.block_ids.len()), (8, 3));
+    manager.check_invariants().unwrap();
+}
+
+/// A release of a request that is on its way to the host waits for the swap, however it ends; a ticket that has ended meanwhile
+/// holds nothing back.
+#[test]
+fn a_release_of_what_moves_is_done_when_the_swap_ends() {
+    for complete in [true, false] {
+        let mut manager = manager(8);
+        admit(&mut manager, "a", &tokens(8), Part::WHOLE);
+        let swap = manager.begin_swap_out(&["a".into()]).unwrap();
+        let ticket = manager.fence().unwrap();
+        manager.release("a", ticket).unwrap();
+        manager.end_fence(ticket).unwrap();
+        assert!(manager.contains("a"));
+        manager.take_plan().unwrap();
+        if complete {
+            manager.complete_swap(swap).unwrap();
+        } else {
+            manager.abort_swap(swap).unwrap();
+        }
+        assert!(!manager.contains("a"));
+        let idle = |tier: usize| manager.tiers().pool(tier).unwrap().num_held() == 0;
+        assert!(idle(0) && idle(1));
+        manager.check_invariants().unwrap();
+    }
+}
