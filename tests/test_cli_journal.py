@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-MAGIC = b"KVPJRN01"
+MAGIC = b"KVPJRN02"
 
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:

@@ -5,6 +5,7 @@ What is planted: answers that differ, a pool that is smaller than the journal's,
 
 from __future__ import annotations
 
+import array
 import random
 import re
 import types
@@ -55,7 +56,12 @@ MANAGER_CALLS = [
     "complete_step",
     "complete_swap",
     "drop_cached",
+    "end_fence",
+    "end_session",
     "evict",
+    "extend",
+    "external_done",
+    "fence",
     "fork",
     "preempt",
     "release",
@@ -69,6 +75,7 @@ MANAGER_CALLS = [
     "take_plan",
     "trim_window",
     "truncate",
+    "truncate_batch",
 ]
 POOL_CALLS = [
     "acquire",
@@ -190,20 +197,34 @@ class Manager:
                 case "admit":
                     attempt(step.admit, request, self.pool.prepare(r.choice(TOKENS)), **self.hints(r))
                 case "append":
-                    attempt(step.append, request, r.choice(TOKENS))
+                    attempt(step.append_ragged, [request], r.choice(TOKENS)[:3], [0, 3], lookahead=r.randrange(3))
                 case "resume":
-                    attempt(step.resume, request)
+                    attempt(step.resume, request, allocate_tokens=r.choice([None, 2]))
                 case _:
                     attempt(getattr(step, name), request, **after)
         step.commit()
 
+    def ragged(self, some: list[int | str], r: random.Random) -> None:
+        offsets = [0]
+        for _ in some:
+            offsets.append(offsets[-1] + r.randrange(4))
+        tokens = [r.randrange(2) for _ in range(offsets[-1])]
+        counts = [r.randrange(12) for _ in some]
+        computed: dict[str, Any] = r.choice([{}, {"commit": True}, {"computed": counts}])
+        covered: dict[str, Any] = r.choice([{}, {"lookahead": 3}, {"covered": counts}])
+        out: dict[str, Any] = r.choice([{}, {"out": array.array("i", bytes(12 * r.randrange(5)))}])
+        self.pool.append_ragged(some, tokens, offsets, **computed, **covered, **out)
+
     def call(self, name: str, r: random.Random) -> None:
         pool, request = self.pool, r.choice(IDS[:6])
-        after: dict[str, Any] = r.choice([{}, {"after_step": r.randrange(3)}])
+        after: dict[str, Any] = r.choice([{}, {}, {"after_step": r.randrange(3)}, {"until": r.randrange(4)}])
         some = r.sample(IDS[:6], r.randrange(3))
+        part: dict[str, Any] = r.choice([{}, {"allocate_tokens": r.randrange(5)}, {"external_tokens": r.randrange(9)}])
         match name:
             case "admit":
-                pool.admit(request, self.prompt(r), **self.hints(r))
+                pool.admit(request, self.prompt(r), **self.hints(r), **part)
+            case "append" if r.random() < 0.5:
+                self.ragged(some, r)
             case "append":
                 pool.append(some, [r.randrange(2) for _ in some], commit=r.random() < 0.5)
             case "append_tokens":
@@ -219,8 +240,18 @@ class Manager:
                     self.plan(r)
             case "fork":
                 pool.fork(request, r.choice(IDS))
-            case "truncate" | "trim_window":
+            case "truncate":
+                pool.truncate(request, r.randrange(9), **after)
+            case "truncate_batch":
+                pool.truncate_batch(some, [r.randrange(9) for _ in some], **after)
+            case "trim_window" | "extend":
                 getattr(pool, name)(request, r.randrange(9))
+            case "external_done":
+                loading = [one for one in IDS[:6] if one in pool and pool.request(one).state == "loading"]
+                loaded: dict[str, Any] = r.choice([{}, {"loaded_tokens": r.randrange(9)}, {"failed": [(3, 5)]}])
+                pool.external_done((loading or [request])[0], **loaded)
+            case "end_fence":
+                pool.end_fence(r.randrange(4))
             case "begin_swap_in" | "begin_swap_out":
                 state = "swapped" if name == "begin_swap_in" else "running"
                 there = [one for one in IDS[:6] if one in pool and pool.request(one).state == state]
@@ -230,11 +261,13 @@ class Manager:
                     pool.take_plan()
                 getattr(pool, name)(self.swaps.pop() if self.swaps else 3)
             case "release":
-                (pool.end_session if r.random() < 0.3 else pool.release)(request, **after)
+                pool.release(request, **after)
+            case "end_session":
+                pool.end_session(request, **after)
             case "preempt":
                 pool.preempt(request, **after)
             case "resume":
-                pool.resume(request)
+                pool.resume(request, **part)
             case "retain":
                 pool.retain(request, ranges(r))
             case "retain_prefix":

@@ -33,13 +33,20 @@ def test_every_snippet_runs_alone(number: int) -> None:
 
 
 def test_examples_print_what_they_say() -> None:
-    admission, samples, bytes_moved, kept, evidence = SNIPPETS
+    admission, samples, whole_step, bytes_moved, kept, evidence = SNIPPETS
     assert run(admission)[1] == ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
     names, printed = run(samples)
     assert printed == []
     manager = names["manager"]
     assert (manager.request("a").state, manager.request("b").state) == ("running", "swapped")
     manager.check_invariants()
+    names, printed = run(whole_step)
+    assert printed == []
+    manager = names["manager"]
+    states = {name: manager.request(name) for name in ("chat", "long", "remote")}
+    assert [info.computed_tokens for info in states.values()] == [102, 2048, 1600]
+    assert [info.blocks for info in states.values()] == [7, 256, 313]
+    assert names["positions"] == list(range(128, 256))
     names, printed = run(bytes_moved)
     assert printed == [str([{block: block for block in range(1, 8)}])]
     assert names["manager"].request("a").state == "swapped"

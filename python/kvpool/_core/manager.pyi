@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from os import PathLike
-from typing import Literal, Self, final, overload
+from typing import Self, final, overload
 
 from kvpool._core import (
     BlockIds,
