@@ -246,7 +246,7 @@ class RequestInfo:
         """Tokens that were cached when it was last admitted."""
     @property
     def external_end(self) -> int:
-        """The token behind the last one that a connector loads; computed_tokens if it loads none."""
+        """The token behind the last one that a connector loads, or behind the computed ones if it loads none."""
     @property
     def blocks(self) -> int:
         """Blocks in its block table."""

@@ -443,7 +443,7 @@ impl Subject for ManagerSubject {
                 *prompt = self.contents.whole(prompt)?;
             }
             O::Append { rows, .. } | O::CommitBatch { rows, .. } | O::TruncateBatch { rows, .. } => {
-                *rows = Rows::Ids(self.batch(rows)?)
+                *rows = Rows::Ids(self.batch(rows)?);
             }
             O::BeginSwapOut { requests } | O::BeginSwapIn { requests } => {
                 for name in requests {

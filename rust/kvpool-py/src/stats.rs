@@ -347,7 +347,7 @@ pub(crate) struct PyRequestInfo {
     computed_tokens: usize,
     /// Tokens that were cached when it was last admitted.
     cached_tokens: usize,
-    /// The token behind the last one that a connector loads; computed_tokens if it loads none.
+    /// The token behind the last one that a connector loads, or behind the computed ones if it loads none.
     external_end: usize,
     /// Blocks in its block table.
     blocks: usize,

@@ -133,7 +133,7 @@ macro_rules! rust_test {
         concat!(
             r#"//! A journal as a test: made by `kvpool journal export`.
 #![cfg_attr(rustfmt, rustfmt_skip)]
-#![allow(clippy::allow_attributes, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
+#![allow(clippy::allow_attributes, clippy::single_range_in_vec_init, clippy::unit_arg, clippy::unwrap_used, unused, reason = "made by a program")]
 
 "#,
             $rest,

@@ -140,7 +140,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), until: after.into() })),
             16 => drop(manager.apply(ops::manager::Resume { request: id.into(), part: part(b, c) })),
             17 | 18 if b.is_multiple_of(4) => {
-                drop(manager.apply(ops::manager::EndSession { request: id.into(), until: until(c, after) }))
+                drop(manager.apply(ops::manager::EndSession { request: id.into(), until: until(c, after) }));
             }
             17 | 18 => {
                 drop(manager.apply(ops::manager::Release { request: id.into(), until: until(c, after) }));
@@ -220,10 +220,10 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 manager.apply(ops::manager::Extend { request: id.into(), num_tokens: (b % 16) as usize }),
             ),
             35 => {
-                let failed = [(b % 9) as usize..(b % 9 + c % 4) as usize];
+                let failed = (b % 9) as usize..(b % 9 + c % 4) as usize;
                 let loaded = match a % 4 {
                     0 => Loaded::First((b % 9) as usize),
-                    1 => Loaded::AllBut(&failed),
+                    1 => Loaded::AllBut(std::slice::from_ref(&failed)),
                     _ => Loaded::All,
                 };
                 let _ = manager.apply(ops::manager::ExternalDone { request: id.into(), loaded });
@@ -277,7 +277,7 @@ fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         offsets: &offsets,
         computed: [Computed::Nothing, Computed::AllButLast, Computed::Counts(&counts)][(a % 3) as usize],
         covered: [Covered::All, Covered::Lookahead(3), Covered::Each(&counts)][(b / 4 % 3) as usize],
-        most_changes: (b % 11 == 0).then_some((c % 6) as usize),
+        most_changes: b.is_multiple_of(11).then_some((c % 6) as usize),
     };
     let _ = manager.apply(ops::manager::Append { rows });
 }

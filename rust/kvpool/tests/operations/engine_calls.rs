@@ -1,4 +1,5 @@
 //! What engines do between admission and release: turns with images, chunks, KV from elsewhere, drafts, releases that wait.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::{
     AdmitOptions, CacheManager, Computed, Covered, ExtraKeys, HashError, Loaded, ManagerConfig, ManagerError,
