@@ -289,6 +289,7 @@ impl CacheManager {
     /// As [`CacheManager::append_ragged`] and [`Self::plan_admit`]; [`ManagerError::Pool`] of rows that say what is computed: that is
     /// committed before a step is planned.
     pub fn plan_append_ragged(&self, plan: &mut StepPlan, rows: &Rows<'_>) -> Result<usize> {
+        self.check_current(plan)?;
         rows.check()?;
         if rows.computed != Computed::Nothing {
             return Err(PoolError::config("computed", format!("{:?}", rows.computed), "Nothing").into());

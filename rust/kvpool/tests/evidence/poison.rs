@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kvpool::retention::{Retention, RetentionConfig, TenantId};
 use kvpool::{
     AdmitOptions, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, Computed, ExtraKeys, Fault,
-    HashCursor, HasherConfig, ManagerConfig, ManagerError, PoolConfig, PoolError, RequestRef, SequenceError,
-    Sequences, TierError, Tiers,
+    HashCursor, HasherConfig, Loaded, ManagerConfig, ManagerError, Part, PoolConfig, PoolError, RequestRef,
+    Rows, SequenceError, Sequences, Ticket, TierError, Tiers, Until,
 };
 use kvpool_observe::{
     ManagerScrubber, ManagerWatch, ManagerWatchConfig, PoolWatch, Scrubber, TierWatch, WatchConfig,
@@ -151,6 +151,19 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("append", |manager, _| manager.append(&ids(&["a"]), &[7], Computed::Nothing).map(drop)),
     ("append, none", |manager, _| manager.append(&[], &[], Computed::Nothing).map(drop)),
     ("append_tokens", |manager, _| manager.append_tokens("a", &[7], 0).map(drop)),
+    ("append_turn", |manager, _| manager.append_turn("a", &[7], &[], 0).map(drop)),
+    ("append_ragged", |manager, _| manager.append_ragged(&Rows::default()).map(drop)),
+    ("extend", |manager, _| manager.extend("a", 9).map(drop)),
+    ("external_done", |manager, _| manager.external_done("loading", Loaded::All).map(drop)),
+    ("fit", |manager, cursor| manager.fit(cursor, Part::WHOLE).map(drop)),
+    ("fence", |manager, _| manager.fence().map(drop)),
+    ("end_fence", |manager, _| manager.end_fence(Ticket::new(0)).map(drop)),
+    ("truncate_batch", |manager, _| manager.truncate_batch(&[], &[], Until::Now)),
+    ("resume_with", |manager, _| manager.resume_with("waiting", Part::WHOLE).map(drop)),
+    ("evict", |manager, _| manager.evict(1).map(drop)),
+    ("plan_append_ragged", |manager, _| {
+        manager.plan_append_ragged(&mut manager.plan_step(), &Rows::default()).map(drop)
+    }),
     ("commit", |manager, _| manager.commit("a", 5).map(drop)),
     ("commit_batch", |manager, _| manager.commit_batch(&ids(&["a"]), &[5]).map(drop)),
     ("fork", |manager, _| manager.fork("a", "child")),
@@ -210,6 +223,10 @@ fn manager() -> CacheManager {
         manager.admit(id, manager.prepare(&tokens, ExtraKeys::default()).unwrap()).unwrap();
         manager.commit(id, 4).unwrap();
     }
+    let part = Part { external_tokens: 4, ..Part::WHOLE };
+    let cursor = manager.prepare(&[400; 6], ExtraKeys::default()).unwrap();
+    manager.admit_with("loading", cursor, &AdmitOptions { part, ..AdmitOptions::default() }).unwrap();
+    manager.fence().unwrap();
     manager.preempt("waiting", None).unwrap();
     let swap = manager.begin_swap_out(&ids(&["out"])).unwrap();
     manager.take_plan().unwrap();
