@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kvpool::retention::{Retention, RetentionConfig, TenantId};
 use kvpool::{
     AdmitOptions, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, Computed, ExtraKeys, Fault,
-    HashCursor, HasherConfig, Loaded, ManagerConfig, ManagerError, Part, PoolConfig, PoolError, RequestRef,
-    Rows, SequenceError, Sequences, Ticket, TierError, Tiers, Until,
+    HashCursor, HasherConfig, Loaded, ManagerConfig, ManagerError, Match, Part, PoolConfig, PoolError,
+    RequestRef, Rows, SequenceError, Sequences, Ticket, TierError, Tiers, Until,
 };
 use kvpool_observe::{
     ManagerScrubber, ManagerWatch, ManagerWatchConfig, PoolWatch, Scrubber, TierWatch, WatchConfig,
@@ -61,7 +61,17 @@ const POOL_CALLS: &[PoolCall] = &[
     ("probe", |pool, _, cursor| pool.probe(cursor.chain(), 9).map(drop)),
     ("register", |pool, blocks, cursor| pool.register(&blocks[2..], cursor.chain(), 2).map(drop)),
     ("mark_computed", |pool, blocks, _| pool.mark_computed(&blocks[..2])),
-    ("promote", |pool, blocks, cursor| pool.register_link(blocks[2], &link(cursor)).map(drop)),
+    ("lookup", |pool, _, cursor| pool.lookup(cursor.chain(), 0, 9).map(drop)),
+    ("lookup_refreshing", |pool, _, cursor| pool.lookup_refreshing(cursor.chain(), 0, 9).map(drop)),
+    ("acquire_match", |pool, blocks, cursor| {
+        pool.acquire_match(&Match::new(cursor.chain(), 0, &blocks[..2])?)
+    }),
+    ("register_table", |pool, blocks, cursor| pool.register_table(blocks, cursor.chain(), 0).map(drop)),
+    ("adopt", |pool, _, cursor| pool.adopt(&[BlockId::new(9)], cursor.chain(), 0).map(drop)),
+    ("disown", |pool, blocks, _| pool.disown(&blocks[2..])),
+    ("evict", |pool, _, _| pool.evict(1).map(drop)),
+    ("release_table_until", |pool, blocks, _| pool.release_table_until(blocks, Until::Step(9))),
+    ("register_link", |pool, blocks, cursor| pool.register_link(blocks[2], &link(cursor)).map(drop)),
     ("acquire_registered", |pool, _, cursor| pool.acquire_registered(&link(cursor)).map(drop)),
     ("mark_accessed", |pool, blocks, _| pool.mark_accessed(blocks, 1.0)),
     ("drop_cached", |pool, blocks, _| pool.drop_cached(blocks).map(drop)),
