@@ -69,7 +69,7 @@ def test_counts_of_a_batch(manager: kvpool.CacheManager) -> None:
         ({"computed": [8, 2**32]}, ["position 1", 2**32]),
     ]
     for arguments, words in wrong:
-        call = functools.partial(manager.append_ragged, names, [5, 6], **arguments)
+        call: Callable[..., object] = functools.partial(manager.append_ragged, names, [5, 6], **arguments)
         refused(call, errors.InvalidArgumentError, ValueError, *words, on=manager)
         if "computed" not in arguments:
             call = functools.partial(step.append_ragged, names, [5, 6], **arguments)
@@ -210,7 +210,7 @@ def test_external_tokens(manager: kvpool.CacheManager) -> None:
 def test_what_loads_or_moves_is_left_alone(manager: kvpool.CacheManager) -> None:
     """But for release, once; and a plan that was made before is stale then."""
     swap = manager.begin_swap_out(["new"])
-    step, names = manager.plan_step(), {"new": "moving", 1: "loading"}
+    names: dict[str | int, str] = {"new": "moving", 1: "loading"}
     for released in (False, True):
         for name, state in names.items():
             step = manager.plan_step()
@@ -231,12 +231,11 @@ def test_what_loads_or_moves_is_left_alone(manager: kvpool.CacheManager) -> None
                 lambda name, step=step: step.append_ragged(["run", name], [1, 2]),
                 lambda name, step=step: step.preempt(name),
                 *([lambda name: manager.release(name), lambda name, step=step: step.release(name)] if released else []),
-                *([lambda name: manager.external_done(name)] if name == "new" else []),
+                *([manager.external_done] if name == "new" else []),
             ]
             for call in calls:
-                call = functools.partial(call, name)
-                words = ["releasing" if released else state]
-                refused(call, errors.RequestStateError, RuntimeError, *words, on=manager)
+                word = "releasing" if released else state
+                refused(functools.partial(call, name), errors.RequestStateError, RuntimeError, word, on=manager)
             refused(functools.partial(manager.admit, name, [1]), errors.DuplicateRequestError, ValueError, on=manager)
             assert len(step) == 0
         for name in () if released else names:
