@@ -65,6 +65,7 @@ class World:
         self.manager = kvpool.CacheManager(64, 4, retention=True, host_blocks=8)
         self.manager.admit("a", range(8))
         self.manager.admit(1, range(8))
+        self.manager.admit("loads", range(8), external_tokens=7)
         self.step = self.manager.plan_step()
         self.sequences = kvpool.Sequences([64, 8], self.hasher)
         self.one = self.sequences.admit([1, 2, 3])
@@ -128,6 +129,9 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "end_of_life_of": (lambda w, s: w.manager.end_of_life_of(s), 1),
     "step.admit": (lambda w, s: w.step.admit("new", s), 1),
     "step.append": (lambda w, s: w.step.append("a", s), 1),
+    "fit": (lambda w, s: w.manager.fit(s), 1),
+    "append_ragged, tokens": (lambda w, s: w.manager.append_ragged(["a"], s), 1),
+    "step.append_ragged, tokens": (lambda w, s: w.step.append_ragged(["a"], s), 1),
     "sequences.admit": (lambda w, s: w.sequences.admit(s), 1),
     "sequences.append": (lambda w, s: w.sequences.append(w.one, s), 1),
     # Blocks.
@@ -158,6 +162,16 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "append": (lambda w, s: w.manager.append(s, [1]), 1),
     "commit_batch": (lambda w, s: w.manager.commit_batch(s, [1]), 1),
     "commit_batch, counts": (lambda w, s: w.manager.commit_batch(["a"], s), 1),
+    "append_ragged": (lambda w, s: w.manager.append_ragged(s, [1]), 1),
+    "append_ragged, offsets": (lambda w, s: w.manager.append_ragged(["a"], [1], s), 0),
+    "append_ragged, computed": (lambda w, s: w.manager.append_ragged(["a"], [1], computed=s), 1),
+    "append_ragged, covered": (lambda w, s: w.manager.append_ragged(["a"], [1], covered=s), 1),
+    "step.append_ragged": (lambda w, s: w.step.append_ragged(s, [1]), 1),
+    "step.append_ragged, offsets": (lambda w, s: w.step.append_ragged(["a"], [1], s), 0),
+    "step.append_ragged, covered": (lambda w, s: w.step.append_ragged(["a"], [1], covered=s), 1),
+    "truncate_batch": (lambda w, s: w.manager.truncate_batch(s, [1]), 1),
+    "truncate_batch, lengths": (lambda w, s: w.manager.truncate_batch(["a"], s), 1),
+    "external_done, failed": (lambda w, s: w.manager.external_done("loads", failed=s), (0, 1)),
     "begin_swap_out": (lambda w, s: w.manager.begin_swap_out(s), 1),
     "begin_swap_in": (lambda w, s: w.manager.begin_swap_in(s), 1),
     "fit_swap_out": (lambda w, s: w.manager.fit_swap_out(s), 1),
@@ -221,6 +235,20 @@ COUNTS: dict[str, Call] = {
     "pop_front_n": lambda _, n: kvpool.parts.FreeBlockList(8).pop_front_n(n),
     "allocator.allocate": lambda _, n: kvpool.parts.BlockAllocator(8).allocate(n),
     "lookahead": lambda w, n: w.manager.append_tokens("a", [1], lookahead=n),
+    "append_ragged, lookahead": lambda w, n: w.manager.append_ragged(["a"], [1], lookahead=n),
+    "append_ragged, count covered": lambda w, n: w.manager.append_ragged(["a"], [1], covered=[n]),
+    "append_ragged, count computed": lambda w, n: w.manager.append_ragged(["a"], [1], computed=[n]),
+    "append_ragged, offset": lambda w, n: w.manager.append_ragged(["a"], [1], [0, n]),
+    "step.append_ragged, lookahead": lambda w, n: w.manager.plan_step().append_ragged(["a"], [1], lookahead=n),
+    "step.lookahead": lambda w, n: w.manager.plan_step().append("a", [1], lookahead=n),
+    "extend": lambda w, n: w.manager.extend("a", n),
+    "allocate_tokens": lambda w, n: w.manager.fit([1], allocate_tokens=n),
+    "external_tokens": lambda w, n: w.manager.admit("new", [1], external_tokens=n),
+    "external_done": lambda w, n: w.manager.external_done("loads", n),
+    "truncate": lambda w, n: w.manager.truncate("a", n),
+    "truncate_batch, length": lambda w, n: w.manager.truncate_batch(["a"], [n]),
+    "end_fence": lambda w, n: w.manager.end_fence(n),
+    "until": lambda w, n: w.manager.release("a", until=n),
     "sequences.lookahead": lambda w, n: w.sequences.append(w.one, [1], lookahead=n),
     "fit": lambda w, n: w.sequences.fit(n),
     "scrub": lambda w, n: w.pool.scrub(n),

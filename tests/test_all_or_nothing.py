@@ -9,8 +9,11 @@ import pytest
 
 import kvpool
 from kvpool import errors
+from kvpool.testing import observe_manager
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvpool._core import HashAlgorithm, VerifyMode
 
 
@@ -76,3 +79,32 @@ def test_a_commit_counts_each_block_once() -> None:
     manager.fork("a", "b")
     assert [manager.commit(name, 9) for name in "ab"] == [2, 0]
     assert manager.stats().pool.registered == 2
+
+
+def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
+    """No row before it has tokens, blocks, copies or computed tokens more, or fewer."""
+    manager = kvpool.CacheManager(8, 2)
+    manager.admit("a", [1, 2, 3])
+    manager.fork("a", "b")
+    manager.admit("c", [7, 7, 7])
+    names = ["a", "b", "c"]
+    before = observe_manager(manager, names)
+    step = manager.plan_step()
+    late: list[tuple[Callable[[], object], type[kvpool.KvpoolError]]] = [
+        (lambda: manager.append_ragged([*names, "d"], [5] * 4, commit=True), errors.UnknownRequestError),
+        (lambda: manager.append_ragged([*names, "a"], [5] * 4, commit=True), errors.DuplicateRequestError),
+        (lambda: manager.append_ragged(names, [5] * 3, computed=[3, 3, 5]), errors.InvalidArgumentError),
+        (lambda: manager.append_ragged(names, [5] * 3, commit=True, lookahead=6), errors.OutOfBlocksError),
+        (lambda: manager.truncate_batch(names, [1, 1, 4]), errors.InvalidArgumentError),
+        (lambda: manager.truncate_batch([*names, "a"], [1] * 4), errors.DuplicateRequestError),
+        (lambda: step.append_ragged([*names, "d"], [5] * 4), errors.UnknownRequestError),
+        (lambda: step.append_ragged(names, [5] * 3, lookahead=6), errors.OutOfBlocksError),
+    ]
+    for call, error in late:
+        with pytest.raises(error):
+            call()
+        assert observe_manager(manager, names) == before
+        assert (len(step), step.available_blocks) == (0, 3)
+    assert manager.append_ragged(names, [5] * 3, commit=True) == ([0], [1], [5])
+    assert len(manager.take_plan().transfers) == 1
+    manager.check_invariants()

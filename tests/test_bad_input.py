@@ -141,6 +141,8 @@ def test_settings(settings: dict[str, Any], error: type[kvpool.KvpoolError], wor
 
 @pytest.mark.parametrize("n", [-1, -(2**31), -(2**63)])
 def test_negative_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, n: int) -> None:
+    step = manager.plan_step()
+
     def check(call: Callable[[], object], name: str, on: Subject) -> None:
         refused(call, errors.InvalidArgumentError, ValueError, f"{name} is {n}", on=on)
 
@@ -162,6 +164,25 @@ def test_negative_numbers(pool: kvpool.BlockPool, manager: kvpool.CacheManager, 
     check(lambda: manager.release("run", after_step=n), "after_step", manager)
     check(lambda: manager.preempt("run", after_step=n), "after_step", manager)
     check(lambda: manager.complete_step(n), "step", manager)
+    for leave in (manager.release, manager.preempt, step.release, step.preempt):
+        check(functools.partial(leave, "run", until=n), "until", manager)
+    for place in (functools.partial(manager.admit, "new", [1]), functools.partial(manager.fit, [1])):
+        check(functools.partial(place, allocate_tokens=n), "allocate_tokens", manager)
+        check(functools.partial(place, external_tokens=n), "external_tokens", manager)
+    check(lambda: manager.resume("wait", allocate_tokens=n), "allocate_tokens", manager)
+    check(lambda: step.resume("wait", external_tokens=n), "external_tokens", manager)
+    check(lambda: step.admit("new", [1], external_tokens=n), "external_tokens", manager)
+    check(lambda: manager.external_done("run", n), "loaded_tokens", manager)
+    check(lambda: manager.external_done("run", failed=[(0, 1), (n, 1)]), "start", manager)
+    check(lambda: manager.external_done("run", failed=[(1, n)]), "end", manager)
+    check(lambda: manager.end_fence(n), "ticket", manager)
+    check(lambda: manager.extend("run", n), "num_tokens", manager)
+    check(lambda: manager.truncate("run", n), "num_tokens", manager)
+    check(lambda: manager.truncate("run", 9, until=n), "until", manager)
+    check(lambda: manager.truncate_batch(["run"], [9], after_step=n), "after_step", manager)
+    check(lambda: manager.append_ragged(["run"], [1], lookahead=n), "lookahead", manager)
+    check(lambda: step.append("run", [1], lookahead=n), "lookahead", manager)
+    check(lambda: step.append_ragged(["run"], [1], lookahead=n), "lookahead", manager)
     check(lambda: manager.resize(n), "num_blocks", manager)
     refused(lambda: manager.commit_batch(["run"], [n]), errors.InvalidArgumentError, ValueError, n, on=manager)
 
@@ -262,6 +283,9 @@ def token_calls(manager: kvpool.CacheManager, tokens: Any) -> list[Callable[[], 
         lambda: manager.admit("new", tokens),
         lambda: manager.append_tokens("run", tokens),
         lambda: manager.append(["run"], tokens),
+        lambda: manager.append_ragged(["run"], tokens),
+        lambda: manager.fit(tokens),
+        lambda: step.append_ragged(["run"], tokens),
         lambda: step.admit("new", tokens),
         lambda: step.append("run", tokens),
         lambda: cursor.append(tokens),
@@ -450,6 +474,13 @@ def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) ->
         lambda: manager.request(name),
         lambda: manager.block_ids(name),
         lambda: name in manager,
+        lambda: manager.extend(name, 1),
+        lambda: manager.external_done(name),
+        lambda: manager.truncate(name, 1),
+        lambda: manager.truncate_batch(["run", name], [9, 1]),
+        lambda: manager.append_ragged([name], [1]),
+        lambda: step.append_ragged([name], [1]),
+        lambda: step.resume(name),
         lambda: step.admit(name, [1]),
         lambda: step.release(name),
     ]
@@ -485,6 +516,10 @@ def test_batches_of_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, na
     manager.admit(98, [1])
     refused(lambda: manager.append(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
     refused(lambda: manager.commit_batch(names, [1, 1]), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.append_ragged(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.truncate_batch(names, [1, 1]), errors.ArgumentTypeError, TypeError, on=manager)
+    step = manager.plan_step()
+    refused(lambda: step.append_ragged(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
 
 
 def test_batches_of_request_ids_have_one_dimension(manager: kvpool.CacheManager) -> None:
@@ -514,6 +549,13 @@ def test_unknown_requests(manager: kvpool.CacheManager, name: str | int) -> None
         lambda: manager.commit_batch(["run", name], [10, 0]),
         lambda: manager.release(name),
         lambda: manager.release(name, after_step=3),
+        lambda: manager.release(name, until=3),
+        lambda: manager.extend(name, 4),
+        lambda: manager.external_done(name),
+        lambda: manager.truncate(name, 1),
+        lambda: manager.truncate_batch(["run", name], [9, 1]),
+        lambda: manager.append_ragged(["run", name], [1, 2, 3], [0, 2, 3]),
+        lambda: step.append_ragged(["run", name], [1, 2, 3], [0, 2, 3]),
         lambda: manager.preempt(name),
         lambda: manager.resume(name),
         lambda: manager.request(name),
@@ -535,29 +577,43 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
     refused(lambda: manager.admit("wait", [1]), wrong, ValueError, '"wait"', on=manager)
     refused(lambda: manager.append(["run", "run"], [1, 2]), wrong, ValueError, '"run"', "twice", on=manager)
     refused(lambda: manager.commit_batch(["run", "run"], [9, 10]), wrong, ValueError, '"run"', on=manager)
+    refused(lambda: manager.truncate_batch(["run", "run"], [9, 8]), wrong, ValueError, '"run"', on=manager)
+    refused(lambda: manager.append_ragged(["wait", "run", "wait"], [1, 2, 3]), wrong, ValueError, '"wait"', on=manager)
     step = manager.plan_step()
+    refused(lambda: step.append_ragged(["wait", "run", "wait"], [1, 2, 3]), wrong, ValueError, '"wait"', on=manager)
+    assert len(step) == 0
     step.append("run", [1])
     step.admit("new", [1])
     refused(lambda: step.admit("run", [1]), wrong, ValueError, '"run"', on=manager)
     refused(lambda: step.admit("new", [1]), wrong, ValueError, '"new"', on=manager)
     refused(lambda: step.release("run"), wrong, ValueError, '"run"', on=manager)
+    refused(lambda: step.append_ragged(["wait", "run"], [1, 2]), wrong, ValueError, '"run"', on=manager)
     assert len(step) == 2
 
 
 def test_requests_in_the_wrong_state(manager: kvpool.CacheManager) -> None:
     step = manager.plan_step()
     calls: list[Callable[[], object]] = [
-        lambda: manager.append(["run", "wait"], [1, 2]),
-        lambda: manager.append_tokens("wait", [1]),
         lambda: manager.commit("wait", 0),
         lambda: manager.commit_batch(["run", "wait"], [10, 0]),
         lambda: manager.preempt("wait"),
-        lambda: step.append("wait", [1]),
+        lambda: manager.extend("wait", 4),
+        lambda: manager.external_done("wait"),
+        lambda: manager.truncate("wait", 9),
+        lambda: manager.truncate_batch(["run", "wait"], [9, 9]),
         lambda: step.preempt("wait"),
     ]
     for call in calls:
         refused(call, errors.RequestStateError, RuntimeError, '"wait"', "preempted", on=manager)
-    for call in (lambda: manager.resume("run"), lambda: step.resume("run")):
+    # A preempted request takes the tokens that the step under way samples.
+    assert manager.append(["run", "wait"], [1, 2]) == []
+    assert (manager.append_tokens("wait", [1]), manager.request("wait").tokens) == ([], 12)
+    step = manager.plan_step()
+    for call in (
+        lambda: manager.resume("run"),
+        lambda: manager.external_done("run"),
+        lambda: step.resume("run"),
+    ):
         refused(call, errors.RequestStateError, RuntimeError, '"run"', "running", on=manager)
 
 
@@ -828,6 +884,7 @@ def test_stale_steps(manager: kvpool.CacheManager) -> None:
         lambda: step.release("run"),
         lambda: step.preempt("run"),
         lambda: step.resume("wait"),
+        lambda: step.append_ragged(["run"], [1]),
     ]
     for call in calls:
         refused(call, errors.StaleStepError, RuntimeError, "begin a new one", on=manager)
@@ -1087,6 +1144,20 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: pool.register([1], chain(), wide),
         lambda: pool.scrub(wide),
         lambda: manager.append_tokens("run", [1], lookahead=wide),
+        lambda: manager.append_ragged(["run"], [1], lookahead=wide),
+        lambda: manager.append_ragged(["run"], [1], [0, wide]),
+        lambda: manager.append_ragged(["run"], [1], covered=[wide]),
+        lambda: manager.append_ragged(["run"], [1], computed=[wide]),
+        lambda: manager.extend("run", wide),
+        lambda: manager.admit("new", [1], allocate_tokens=wide),
+        lambda: manager.admit("new", [1], external_tokens=wide),
+        lambda: manager.fit([1], allocate_tokens=wide),
+        lambda: manager.external_done("run", wide),
+        lambda: manager.external_done("run", failed=[(0, wide)]),
+        lambda: manager.end_fence(wide),
+        lambda: manager.release("run", until=wide),
+        lambda: manager.truncate("run", wide),
+        lambda: manager.truncate_batch(["run"], [wide]),
         lambda: manager.admit(wide, [1]),
         lambda: kvpool.traces.Trace.generate(wide),
         lambda: kvpool.traces.Trace.parse(b"", block_tokens=wide),

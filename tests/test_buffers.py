@@ -189,6 +189,30 @@ def test_request_ids_from_an_int64_buffer() -> None:
     manager.check_invariants()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_counts_of_every_kind(kind: str) -> None:
+    """Tokens, offsets, computed and covered counts of a whole step, and the lengths of a truncation."""
+    make = KINDS[kind]
+    manager = kvpool.CacheManager(64, 4)
+    for name in (1, 2, 3):
+        manager.admit(name, range(4 * name, 4 * name + 5))
+    names, tokens, offsets = [1, 2, 3], make([7, 8, 9, 7, 8, 9, 7]), make([0, 3, 3, 7])
+    changes = manager.append_ragged(names, tokens, offsets, computed=make([7, 5, 0]), covered=make([8, 12, 13]))
+    assert changes == ([1, 2, 2], [2, 2, 3], [7, 8, 9])
+    assert [(manager.request(name).tokens, manager.request(name).computed_tokens) for name in names] == [
+        (8, 7),
+        (5, 5),
+        (9, 0),
+    ]
+    manager.truncate_batch(names, make([6, 4, 9]))
+    assert [manager.request(name).tokens for name in names] == [6, 4, 9]
+    with manager.plan_step() as step:
+        assert step.append_ragged(names, tokens, offsets, covered=make([0, 4, 17])) == 2
+        step.commit()
+    assert [len(manager.block_ids(name)) for name in names] == [2, 1, 5]  # row 0 keeps what it has
+    manager.check_invariants()
+
+
 # --- Into a caller's buffer -----------------------------------------------------------------------------
 
 OUTS: dict[str, Callable[[int], Any]] = {
@@ -264,3 +288,72 @@ def test_an_unaligned_out_is_refused_or_written_right() -> None:
         assert pool.num_available == 15
     else:
         assert out.tolist() == [1, 2, -1, -1]
+
+
+CHANGES: dict[str, Callable[[int], Any]] = {
+    "numpy, rows": lambda n: np.full((3, n), -1, dtype=np.int32),
+    "numpy, flat": lambda n: np.full(3 * n, -1, dtype=np.int32),
+    "array": lambda n: array.array("i", [-1] * 3 * n),
+    "memoryview": lambda n: memoryview(array.array("i", [-1] * 3 * n)),
+    "memoryview, rows": lambda n: memoryview(array.array("i", [-1] * 3 * n)).cast("B").cast("i", (3, n)),
+    "front of a longer one": lambda n: np.full((5, n), -1, dtype=np.int32)[:3],
+    "ctypes": lambda n: (ctypes.c_int32 * (3 * n))(*[-1] * 3 * n),
+    "ctypes, rows": lambda n: ((ctypes.c_int32 * n) * 3)(*[(ctypes.c_int32 * n)(*[-1] * n)] * 3),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
+    """A third of the buffer for each of rows, positions and blocks; what is behind them is left as it is."""
+    manager, out = kvpool.CacheManager(64, 4), CHANGES[kind](4)
+    for name in (1, 2):
+        manager.admit(name, range(4 * name, 4 * name + 4))
+    assert manager.append_ragged([1, 2], [7, 8, 9], [0, 2, 3], lookahead=3, out=out) == 3
+    changes = [0, 0, 1, -1], [1, 2, 1, -1], [3, 4, 5, -1]
+    assert np.array(out).reshape(3, 4).tolist() == list(changes)
+    assert manager.append_ragged([1, 2], [7, 8], out=out) == 0
+    assert np.array(out).reshape(3, 4).tolist() == list(changes)
+    # The first to write to what is shared has a copy, which is a change, too.
+    manager.fork(1, 3)
+    assert manager.append_ragged([1, 3], [7, 8], out=out) == 1
+    assert np.array(out).reshape(3, 4)[:, 0].tolist() == [0, 1, 6]
+    exact = CHANGES[kind](2)
+    assert manager.append_ragged([2, 3], [5] * 5, [0, 3, 5], lookahead=2, out=exact) == 2
+    assert np.array(exact).reshape(3, 2).tolist() == [[0, 1], [2, 2], [7, 8]]
+    manager.check_invariants()
+
+
+@pytest.mark.parametrize("shape", [0, (3, 0)], ids=str)
+def test_a_buffer_of_no_room_takes_no_changes(shape: Any) -> None:
+    manager, out = kvpool.CacheManager(64, 4), np.zeros(shape, dtype=np.int32)
+    manager.admit(1, range(3))
+    assert manager.append_ragged([1], [7], out=out) == 0
+    with pytest.raises(kvpool.errors.InvalidArgumentError, match="room for 0"):
+        manager.append_ragged([1], [7], out=out)
+    assert manager.request(1).tokens == 4
+
+
+def test_unaligned_changes_are_refused_or_written_right() -> None:
+    manager = kvpool.CacheManager(64, 4)
+    manager.admit(1, range(4))
+    out = np.frombuffer(bytearray(b"\xff" * 25), dtype=np.int32, offset=1)
+    try:
+        manager.append_ragged([1], [7], out=out)
+    except kvpool.errors.ArgumentTypeError:
+        assert manager.request(1).tokens == 4
+    else:
+        assert out.tolist() == [0, -1, 1, -1, 2, -1]
+
+
+@pytest.mark.parametrize("dtype", [">i4", "<i4"])
+def test_changes_in_a_named_byte_order_are_refused_or_written_right(dtype: str) -> None:
+    manager = kvpool.CacheManager(64, 4)
+    manager.admit(1, range(4))
+    out = np.full((3, 2), -1, dtype=dtype)
+    try:
+        manager.append_ragged([1], [7], out=out)
+    except kvpool.errors.ArgumentTypeError:
+        assert manager.request(1).tokens == 4
+        assert (out == -1).all()
+    else:
+        assert out.tolist() == [[0, -1], [1, -1], [2, -1]]

@@ -9,18 +9,20 @@ own (tests/test_python_policy.py).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import kvpool
-from kvpool import errors
 from kvpool.testing import Content, ReferenceManager, ReferencePool, ReferenceRequest, observe_manager, stats_dict
+from tests.manager_plan import Operation, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,135 +36,32 @@ NAMES: list[str | int] = [0, 1, "1", "b", -7]
 IDS = st.sampled_from(NAMES)
 TOKENS = st.lists(st.sampled_from([0, 0, 0, 1]), max_size=9) | st.integers(1, 9).map(lambda n: [0] * n)
 SALTS = st.sampled_from(["", "", "", "s"])
+STATES = ["running", "preempted", "swapped", "moving", "loading", "releasing"]
 #: Steps, counted from the one that was completed last.
 STEPS = st.integers(-2, 3)
 PICKS = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 AFTER = st.none() | st.none() | STEPS
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation of a step."""
-
-    kind: Literal["admit", "append", "preempt", "resume", "release"]
-    name: str | int
-    tokens: list[int]
-    salt: str
-    after: int | None
-
-
+#: Tickets that are open, counted from the one that was opened last, or one that is not.
+TICKETS = st.none() | st.none() | st.integers(0, 2)
+ENDS = st.tuples(AFTER, st.none()) | st.tuples(st.none(), TICKETS) | st.tuples(AFTER, TICKETS)
+#: ``allocate_tokens`` and ``external_tokens``.
+PARTS = st.just((None, 0)) | st.tuples(st.none() | st.integers(0, 6), st.just(0) | st.integers(0, 9))
+ROWS = st.lists(st.tuples(IDS, st.lists(st.integers(0, 1), max_size=3)), max_size=4)
+COUNTS = st.lists(st.integers(0, 12), max_size=4)
 OPERATIONS = st.builds(
-    Operation, st.sampled_from(["admit", "append", "preempt", "resume", "release"]), IDS, TOKENS, SALTS, AFTER
+    Operation,
+    st.sampled_from(["admit", "append", "append_ragged", "preempt", "resume", "release"]),
+    IDS,
+    TOKENS,
+    SALTS,
+    ENDS,
+    PARTS,
+    ROWS,
+    st.sampled_from([0, 0, 1, 3]),
+    st.none() | st.none() | COUNTS,
 )
-
-
-@dataclass
-class Plan:
-    """The model of ``Step``: an operation is checked against what the plan would leave, in counts."""
-
-    manager: ReferenceManager
-    held: list[int]
-    available: int
-    running: int
-    named: list[str | int] = field(default_factory=list)
-    #: References that planned appends give up by copying.
-    given_up: dict[int, int] = field(default_factory=dict)
-    planned: list[tuple[Operation, ReferenceRequest, list[int]]] = field(default_factory=list)
-
-    @classmethod
-    def begin(cls, manager: ReferenceManager) -> Plan:
-        held = [block.held for block in manager.pool.blocks]
-        running = sum(request.running for request in manager.requests.values())
-        return cls(manager, held, sum(manager.pool.sums()[:2]), running)
-
-    def plan(self, operation: Operation) -> int:
-        """What the call of ``Step`` returns; raises as it does."""
-        if operation.name in self.named:
-            raise errors.DuplicateRequestError
-        request, found, result = getattr(self, operation.kind)(operation)
-        self.named.append(operation.name)
-        self.planned.append((operation, request, found))
-        assert isinstance(result, int)
-        return result
-
-    def admit(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        if operation.name in self.manager.requests:
-            raise errors.DuplicateRequestError
-        if not operation.tokens:
-            raise errors.InvalidArgumentError
-        return self.place(ReferenceRequest(operation.tokens, operation.salt, self.manager.pool.epoch))
-
-    def resume(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        return self.place(self.manager.find(operation.name, running=False))
-
-    def place(self, request: ReferenceRequest) -> tuple[ReferenceRequest, list[int], int]:
-        """The match is that of the pool as it is now; blocks that the plan would release count as available."""
-        most = self.manager.reusable(request.tokens)
-        found, _ = self.manager.pool.lookup(request.extra, request.tokens, most)
-        needed = self.manager.missing(request) - len(found)
-        idle = sum(self.held[block] == 0 for block in found)
-        reserve = self.manager.watermark_blocks if self.running else 0
-        if needed > self.available - idle - reserve:
-            raise errors.OutOfBlocksError
-        self.available -= idle + needed
-        for block in found:
-            self.held[block] += 1
-        self.running += 1
-        return request, found, len(found) * BLOCK_SIZE
-
-    def append(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        request = self.manager.find(operation.name)
-        given_up = dict(self.given_up)
-        needed = self.manager.needed(request, len(operation.tokens), given_up)
-        if needed > self.available:
-            raise errors.OutOfBlocksError
-        self.available -= needed
-        self.given_up = given_up
-        return request, [], needed
-
-    def preempt(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        request = self.manager.find(operation.name, running=None)
-        if request.state not in {"running", "swapped"}:
-            raise errors.RequestStateError
-        return self.give_up(operation, request)
-
-    def release(self, operation: Operation) -> tuple[ReferenceRequest, list[int], int]:
-        request = self.manager.find(operation.name, running=None)
-        if request.state == "moving":
-            raise errors.RequestStateError
-        return self.give_up(operation, request)
-
-    def give_up(self, operation: Operation, request: ReferenceRequest) -> tuple[ReferenceRequest, list[int], int]:
-        freed = 0
-        if operation.after is None or operation.after <= self.manager.pool.completed:
-            for block in request.blocks[request.trimmed :] if request.tier == 0 else []:
-                self.held[block] -= 1
-                freed += self.held[block] == 0
-        self.available += freed
-        self.running -= request.running
-        return request, [], freed
-
-    def commit(self) -> list[Any]:
-        """Every match is acquired, then blocks are given up, then taken: that nothing fails is a plan's promise."""
-        manager, outcomes = self.manager, list[Any]()
-        for operation, request, found in self.planned:
-            if operation.kind in {"admit", "resume"}:
-                most = manager.reusable(request.tokens)
-                assert manager.pool.match_and_acquire(request.extra, request.tokens, most) == found
-        for operation, _, _ in self.planned:
-            if operation.kind == "preempt":
-                manager.preempt(operation.name, operation.after)
-            elif operation.kind == "release":
-                manager.release(operation.name, operation.after)
-        for operation, request, found in self.planned:
-            if operation.kind in {"admit", "resume"}:
-                manager.requests[operation.name] = manager.install(request, found)
-                outcomes.append((list(request.blocks), len(found)))
-            elif operation.kind == "append":
-                outcomes.append(manager.extend(request, operation.tokens))
-            else:
-                outcomes.append(None)
-        return outcomes
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, kvpool.KvpoolError | None]:
@@ -174,13 +73,15 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, kvpool.KvpoolError | None]:
 
 
 def plain(result: Any) -> Any:
-    """Admissions as table and number of cached blocks."""
+    """Admissions as table, number of cached blocks, and tokens that are loaded."""
     if isinstance(result, kvpool.Admission):
         assert result.num_blocks == len(result.block_ids)
         assert result.cached_tokens == result.cached_blocks * BLOCK_SIZE
-        return result.block_ids, result.cached_blocks
+        return result.block_ids, result.cached_blocks, result.external_tokens
     if isinstance(result, ReferenceRequest):
-        return list(result.blocks), result.registered
+        return list(result.blocks), result.registered, (result.external or result.cached) - result.cached
+    if isinstance(result, kvpool.AdmissionFit):
+        return result.fit, result.cached_tokens, result.new_blocks, result.fitting_tokens
     return [plain(one) for one in result] if isinstance(result, list) else result
 
 
@@ -221,11 +122,16 @@ class ManagerMachine(RuleBasedStateMachine):
         host = ReferencePool(host_blocks, BLOCK_SIZE, drop_duplicates=duplicates != "keep") if host_blocks else None
         self.model = ReferenceManager(pool, watermark, host)
         self.swaps: list[int] = []
+        #: Of requests whose external tokens are counted when they arrive: what their statistics begin with.
+        self.loading: dict[str | int, str] = {}
         self.matchable: set[bytes] = set()
         self.counts = Counter[str]()
 
-    def both(self, call: Callable[[], Any], modelled: Callable[[], Any], tier: int = 0) -> Any:
-        """Runs a call on both; returns the result, or the class of the error. ``tier`` may be out of blocks."""
+    def both(self, call: Callable[[], Any], modelled: Callable[[], Any], tier: int = 0, fit: Any = None) -> Any:
+        """Runs a call on both; returns the result, or the class of the error.
+
+        ``tier`` may be out of blocks; of an admission that is refused then, ``fit`` says how far.
+        """
         before = observe_manager(self.manager, NAMES)
         result, error = attempt(call)
         expected, _ = attempt(modelled)
@@ -238,6 +144,9 @@ class ManagerMachine(RuleBasedStateMachine):
             assert error.missing == error.needed - error.available > 0
             assert error.available <= free + cached_free
             assert error.fenced == fenced
+            if fit is not None:
+                assert (error.can_ever_fit, error.fitting_tokens) == (fit[0] == "later", fit[3])
+                assert error.needed >= fit[2]
         return result
 
     @invariant()
@@ -255,10 +164,7 @@ class ManagerMachine(RuleBasedStateMachine):
         assert manager.epoch == pool.epoch
         assert len(manager) == len(model.requests)
         states = Counter(request.state for request in model.requests.values())
-        assert (
-            Counter(running=stats.running, preempted=stats.preempted, swapped=stats.swapped, moving=stats.moving)
-            == states
-        )
+        assert Counter({state: getattr(stats, state) for state in STATES}) == states
         host = manager.host_stats()
         assert (host is None) == (model.host is None)
         if host is not None and model.host is not None:
@@ -274,9 +180,11 @@ class ManagerMachine(RuleBasedStateMachine):
                 assert (info.state, info.tier) == (request.state, request.tier)
                 assert (info.tokens, info.blocks) == (len(request.tokens), len(request.blocks))
                 assert (info.computed_tokens, info.cached_tokens) == (request.computed, request.cached)
+                assert info.external_end == (request.external or request.computed)
         figures = stats_dict(stats)
         assert {name: figures[name] for name in self.counts} == dict(self.counts)
-        assert figures["hit_tokens"] + figures["computed_tokens"] == figures["prompt_tokens"]
+        brought = figures["hit_tokens"] + figures["external_tokens"]
+        assert brought + figures["computed_tokens"] == figures["prompt_tokens"]
         self.replay_events()
 
     def replay_events(self) -> None:
@@ -309,13 +217,31 @@ class ManagerMachine(RuleBasedStateMachine):
             hit_tokens=request.cached,
             computed_tokens=len(request.tokens) - request.cached,
         )
+        self.loading[name] = ""
 
     def count_resumed(self, name: str | int) -> None:
         request = self.model.requests[name]
         self.counts.update(resumptions=1, resumed_tokens=len(request.tokens), resumed_hit_tokens=request.cached)
+        self.loading[name] = "resumed_"
 
-    @rule(name=IDS, tokens=TOKENS, salt=SALTS, prepared=st.booleans())
-    def admit(self, name: str | int, tokens: list[int], salt: str, prepared: bool) -> None:
+    @rule(tokens=TOKENS, salt=SALTS, part=PARTS)
+    def fit(self, tokens: list[int], salt: str, part: tuple[int | None, int]) -> None:
+        """A fit is what an admission would be, or says how much of it would be."""
+        tokens = tokens + [0] * (part[1] + 1 - len(tokens))  # a prompt, with more tokens than are external
+        before, parts = observe_manager(self.manager, NAMES), self.parts(part)
+        self.both(
+            lambda: self.manager.fit(tokens, self.extra(salt), **parts), lambda: self.model.fit(tokens, salt, **parts)
+        )
+        assert observe_manager(self.manager, NAMES) == before
+
+    @staticmethod
+    def parts(part: tuple[int | None, int]) -> dict[str, Any]:
+        return dict(zip(("allocate_tokens", "external_tokens"), part, strict=True))
+
+    @rule(name=IDS, tokens=TOKENS, salt=SALTS, prepared=st.booleans(), part=PARTS)
+    def admit(
+        self, name: str | int, tokens: list[int], salt: str, prepared: bool, part: tuple[int | None, int] = (None, 0)
+    ) -> None:
         cursor = self.manager.prepare(tokens, self.extra(salt))
         pool, before = self.model.pool, observe_manager(self.manager, NAMES)
         found, pending = pool.lookup(salt, tokens, self.model.reusable(tokens))
@@ -323,13 +249,14 @@ class ManagerMachine(RuleBasedStateMachine):
         idle = sum(pool.blocks[block].held == 0 for block in found)
         assert (probe.cached_blocks, probe.idle_blocks, probe.pending_blocks) == (len(found), idle, pending)
         assert observe_manager(self.manager, NAMES) == before
-        if prepared:
-            result = self.both(lambda: self.manager.admit(name, cursor), lambda: self.model.admit(name, tokens, salt))
-        else:
-            extra = self.extra(salt)
-            result = self.both(
-                lambda: self.manager.admit(name, tokens, extra), lambda: self.model.admit(name, tokens, salt)
-            )
+        parts = self.parts(part)
+        fit = self.model.fit(tokens, salt, **parts) if 0 <= part[1] < len(tokens) else None
+        prompt, extra = (cursor, None) if prepared else (tokens, self.extra(salt))
+        result = self.both(
+            lambda: self.manager.admit(name, prompt, extra, **parts),
+            lambda: self.model.admit(name, tokens, salt, **parts),
+            fit=fit,
+        )
         if isinstance(result, tuple):
             self.count_admitted(name)
         self.counts["refusals"] += result is kvpool.errors.OutOfBlocksError
@@ -341,9 +268,9 @@ class ManagerMachine(RuleBasedStateMachine):
             self.admit(name, tokens, salt, True)
             self.commit_all(name)
         if ends == "release":
-            self.release(name, None)
+            self.release(name)
         elif ends == "preempt":
-            self.preempt(name, None)
+            self.preempt(name)
 
     def running(self) -> list[str | int]:
         return [name for name in NAMES if name in self.model.requests and self.model.requests[name].running]
@@ -384,7 +311,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(name=IDS)
     def commit_all(self, name: str | int) -> None:
         known = self.model.requests.get(name)
-        self.commit(name, len(known.tokens) if known else 0)
+        self.commit(name, min(len(known.tokens), self.model.room(known)) if known else 0)
 
     @rule(names=st.lists(IDS, max_size=3), less=st.lists(st.integers(-1, 3), min_size=3, max_size=4))
     def commit_batch(self, names: list[str | int], less: list[int]) -> None:
@@ -396,29 +323,172 @@ class ManagerMachine(RuleBasedStateMachine):
     def step_number(self, offset: int) -> int:
         return max(0, self.model.pool.completed + offset)
 
-    def after(self, offset: int | None) -> int | None:
-        return None if offset is None else self.step_number(offset)
+    def end(self, offset: int | None, nth: int | None) -> dict[str, Any]:
+        """The arguments of a release; a ticket that is not open is closed, or will be."""
+        tickets = sorted(self.model.pool.tickets, reverse=True)
+        wrong = (self.model.pool.next_ticket or 3) - 1 + 3 * (0 in tickets)
+        until = None if nth is None else tickets[nth] if nth < len(tickets) else wrong
+        return {"after_step": None if offset is None else self.step_number(offset), "until": until}
 
-    @rule(name=IDS, offset=AFTER)
-    def release(self, name: str | int, offset: int | None) -> None:
-        after = self.after(offset)
-        self.both(lambda: self.manager.release(name, after_step=after), lambda: self.model.release(name, after))
+    @rule(name=IDS, end=ENDS)
+    def release(self, name: str | int, end: tuple[int | None, int | None] = (None, None)) -> None:
+        until = self.end(*end)
+        self.both(lambda: self.manager.release(name, **until), lambda: self.model.release(name, **until))
 
-    @rule(name=IDS, offset=AFTER)
-    def preempt(self, name: str | int, offset: int | None) -> None:
-        after = self.after(offset)
+    @rule(name=IDS, end=ENDS)
+    def preempt(self, name: str | int, end: tuple[int | None, int | None] = (None, None)) -> None:
+        until = self.end(*end)
         known = self.model.requests.get(name)
         computed = known.computed if known else 0
-        done = self.both(lambda: self.manager.preempt(name, after_step=after), lambda: self.model.preempt(name, after))
+        done = self.both(lambda: self.manager.preempt(name, **until), lambda: self.model.preempt(name, **until))
         self.counts.update({} if done is not None else {"preemptions": 1, "preempted_tokens": computed})
 
-    @rule(name=IDS)
-    def resume(self, name: str | int) -> None:
-        result = self.both(lambda: self.manager.resume(name), lambda: self.model.resume(name))
+    @rule(name=IDS, part=PARTS)
+    def resume(self, name: str | int, part: tuple[int | None, int]) -> None:
+        parts = self.parts(part)
+        result = self.both(lambda: self.manager.resume(name, **parts), lambda: self.model.resume(name, **parts))
         if isinstance(result, tuple):
             self.count_resumed(name)
         if result is kvpool.errors.OutOfBlocksError:
             self.counts["refusals"] += 1
+
+    @rule(name=IDS, slots=st.integers(0, 14))
+    def extend(self, name: str | int, slots: int) -> None:
+        self.both(lambda: self.manager.extend(name, slots), lambda: self.model.extend(name, slots))
+
+    @rule(name=IDS, chunk=st.integers(1, 4))
+    def prefill(self, name: str | int, chunk: int) -> None:
+        """A prompt, chunk by chunk: what has blocks is computed, then the next tokens get theirs."""
+        self.admit(name, [0] * 9, "", True, (chunk, 0))
+        self.commit_all(name)
+        known = self.model.requests.get(name)
+        self.extend(name, min(len(known.tokens), known.computed + chunk) if known else chunk)
+
+    @rule(
+        name=IDS,
+        loaded=st.none() | st.integers(0, 10),
+        failed=st.none() | st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2),
+    )
+    def external_done_of_any(self, name: str | int, loaded: int | None, failed: list[tuple[int, int]] | None) -> None:
+        known = self.model.requests.get(name)
+        released = known is not None and known.state == "releasing"
+        cached = known.computed if known else 0
+        done = self.both(
+            lambda: self.manager.external_done(name, loaded, failed=failed),
+            lambda: self.model.external_done(name, loaded, failed=failed),
+        )
+        if isinstance(done, int):
+            brought = 0 if released else self.model.requests[name].computed - cached
+            kind = self.loading[name]
+            self.counts[f"{kind}external_tokens"] += brought
+            self.counts["computed_tokens"] -= brought if not kind else 0
+
+    @rule(picks=PICKS, loaded=st.none() | st.integers(0, 10))
+    def external_done(self, picks: list[int], loaded: int | None) -> None:
+        states = {"loading", "releasing"}
+        names = [name for name, known in self.model.requests.items() if known.state in states]
+        for name in dict.fromkeys(names[pick % len(names)] for pick in picks) if names else ():
+            self.external_done_of_any(name, loaded, None)
+
+    @rule()
+    def fence(self) -> None:
+        self.both(self.manager.fence, self.model.fence)
+
+    @rule(nth=st.integers(0, 2))
+    def end_fence(self, nth: int) -> None:
+        ticket = self.end(None, nth)["until"]
+        self.both(lambda: self.manager.end_fence(ticket), lambda: self.model.end_fence(ticket))
+
+    @rule(
+        rows=ROWS,
+        picks=st.none() | st.lists(st.integers(0, 4), min_size=4, max_size=4),
+        computed=st.none() | st.just("commit") | st.lists(st.integers(-1, 4), min_size=4, max_size=5),
+        covered=st.none() | st.integers(1, 4) | st.lists(st.integers(-5, 5), min_size=4, max_size=5),
+        wrong=st.sampled_from(["", "", "", "", "none", "short", "long", "descending", "late", "early", "both"]),
+        room=st.none() | st.integers(0, 6),
+    )
+    def append_ragged(
+        self,
+        rows: list[tuple[str | int, list[int]]],
+        picks: list[int] | None,
+        computed: str | list[int] | None,
+        covered: int | list[int] | None,
+        wrong: str,
+        room: int | None,
+    ) -> None:
+        """Numbers count from the tokens that a request will have; ``wrong`` is what is wrong with the lists."""
+        running = self.running()
+        if picks is not None and running:
+            names = [running[pick % len(running)] for pick in picks]
+            rows = [
+                (name, new)
+                for at, (name, (_, new)) in enumerate(zip(names, rows, strict=False))
+                if name not in names[:at]
+            ]
+        names, tokens, every = [name for name, _ in rows], [token for _, new in rows for token in new], []
+        offsets = [0]
+        for name, new in rows:
+            known = self.model.requests.get(name)
+            every.append(len(new) + (len(known.tokens) if known else 0))
+            offsets.append(offsets[-1] + len(new))
+        damaged: list[int] | None = {
+            "none": None,
+            "short": offsets[:-1] or offsets,
+            "long": [*offsets, offsets[-1]],
+            "descending": [*offsets[:-1], offsets[-1] + 1, offsets[-1]][-len(offsets) :],
+            "late": [offset + 1 for offset in offsets],
+            "early": [*offsets[:-1], max(0, offsets[-1] - 1)],
+        }.get(wrong, offsets)
+        arguments: dict[str, Any] = {}
+        if isinstance(computed, list):
+            counts = [max(0, n - less) for n, less in zip(every, computed, strict=False)]
+            arguments["computed"] = counts + [1] * (len(computed) > 4)
+        if computed == "commit" or wrong == "both":
+            arguments["commit"] = True
+        if isinstance(covered, list):
+            arguments["covered"] = [max(0, n + m) for n, m in zip(every, covered, strict=False)] + [1] * (
+                len(covered) > 4
+            )
+        if isinstance(covered, int) or wrong == "both":
+            arguments["lookahead"] = covered if isinstance(covered, int) else 1
+
+        def call() -> Any:
+            if room is None:
+                return self.manager.append_ragged(names, tokens, damaged, **arguments)
+            out = np.full((3, room), -1, dtype=np.int32)
+            try:
+                changed = self.manager.append_ragged(names, tokens, damaged, **arguments, out=out)
+            except kvpool.KvpoolError:
+                assert (out == -1).all()
+                raise
+            assert (out[:, changed:] == -1).all()
+            return tuple(out[:, :changed].tolist())
+
+        result = self.both(
+            call, lambda: self.model.append_ragged(names, tokens, damaged, **arguments, most_changes=room)
+        )
+        self.counts["appended_tokens"] += len(tokens) if isinstance(result, tuple) else 0
+
+    @rule(
+        names=st.lists(IDS, max_size=3),
+        less=st.lists(st.integers(-1, 4), min_size=3, max_size=4),
+        end=ENDS,
+        tokens=st.lists(st.integers(0, 1), max_size=2),
+    )
+    def truncate_batch(
+        self, names: list[str | int], less: list[int], end: tuple[int | None, int | None], tokens: list[int]
+    ) -> None:
+        """Drafts of a batch are rejected, while the step that wrote them goes on."""
+        names, until = (names if less[0] < 0 else list(dict.fromkeys(self.running() + names))[:3]), self.end(*end)
+        known = [self.model.requests.get(name) for name in names]
+        counts = [max(0, len(one.tokens) - n) if one else n + 1 for one, n in zip(known, less, strict=False)]
+        counts += less[3:] and [1]
+        self.both(
+            lambda: self.manager.truncate_batch(names, counts, **until),
+            lambda: self.model.truncate_batch(names, counts, **until),
+        )
+        for name in names:
+            self.append_tokens(name, tokens, 1)
 
     @rule(offset=STEPS)
     def complete_step(self, offset: int) -> None:
@@ -445,13 +515,16 @@ class ManagerMachine(RuleBasedStateMachine):
             self.fork(parent, (unknown or NAMES)[0])
         self.append_all(token, False)
 
-    @rule(picks=PICKS, less=st.integers(-1, 5), tokens=TOKENS)
-    def truncate(self, picks: list[int], less: int, tokens: list[int]) -> None:
+    @rule(picks=PICKS, less=st.integers(-1, 5), tokens=TOKENS, end=ENDS)
+    def truncate(self, picks: list[int], less: int, tokens: list[int], end: tuple[int | None, int | None]) -> None:
         """Drafts are rejected, and others appended."""
+        until = self.end(*end)
         for name in self.some("running", picks) or [NAMES[picks[0] % len(NAMES)]]:
             known = self.model.requests.get(name)
             keep = max(0, len(known.tokens) - less) if known else 1
-            self.both(partial(self.manager.truncate, name, keep), partial(self.model.truncate, name, keep))
+            self.both(
+                partial(self.manager.truncate, name, keep, **until), partial(self.model.truncate, name, keep, **until)
+            )
             self.append_tokens(name, tokens[:2], 0)
 
     @rule(picks=PICKS, window=st.integers(0, 6))
@@ -558,15 +631,26 @@ class ManagerMachine(RuleBasedStateMachine):
             self.both(partial(self.manager.abort_swap, swap), partial(self.model.abort_swap, swap))
         self.swaps.clear()
         self.take_plan()
+        self.end_loads()
         for name, request in list(self.model.requests.items()):
             if request.state not in {held, "preempted"}:
-                self.preempt(name, None)
+                self.preempt(name)
         fences = [step for pool in self.model.pools for step, _ in pool.fences]
         self.both(
             lambda: self.manager.complete_step(max(fences, default=0)),
             lambda: self.model.complete_step(max(fences, default=0)),
         )
+        self.end_fences()
         self.reset()
+
+    def end_loads(self) -> None:
+        for name, request in list(self.model.requests.items()):
+            if request.external is not None:
+                self.external_done_of_any(name, None, None)
+
+    def end_fences(self) -> None:
+        for ticket in list(self.model.pool.tickets):
+            self.both(partial(self.manager.end_fence, ticket), partial(self.model.end_fence, ticket))
 
     @rule(by=st.integers(-1, 1))
     def resize(self, by: int) -> None:
@@ -574,22 +658,29 @@ class ManagerMachine(RuleBasedStateMachine):
         self.both(lambda: self.manager.resize(size), lambda: self.model.pool.resize(size))
 
     def call(self, step: kvpool.Step, operation: Operation) -> int:
+        name, tokens = operation.name, operation.tokens
         match operation.kind:
             case "admit":
-                return step.admit(operation.name, operation.tokens, self.extra(operation.salt))
+                return step.admit(name, tokens, self.extra(operation.salt), **operation.parts)
             case "append":
-                return step.append(operation.name, operation.tokens)
+                return step.append(name, tokens, lookahead=operation.lookahead)
+            case "append_ragged" if operation.covered is None:
+                return step.append_ragged(*operation.batch, lookahead=operation.lookahead)
+            case "append_ragged" if operation.lookahead == 0:
+                return step.append_ragged(*operation.batch, covered=operation.covered)
+            case "append_ragged":
+                return step.append_ragged(*operation.batch, lookahead=operation.lookahead, covered=operation.covered)
             case "preempt":
-                return step.preempt(operation.name, after_step=operation.after)
+                return step.preempt(name, **operation.ends)
             case "resume":
-                return step.resume(operation.name)
-            case "release":
-                return step.release(operation.name, after_step=operation.after)
+                return step.resume(name, **operation.parts)
+            case _:
+                return step.release(name, **operation.ends)
 
     @rule(operations=st.lists(OPERATIONS, min_size=1, max_size=5), end=st.sampled_from(["commit", "roll", "stale"]))
     def step(self, operations: Sequence[Operation], end: str) -> None:
         """Planning changes nothing; then the plan is committed, rolled back, or made stale by another change."""
-        operations = [replace(operation, after=self.after(operation.after)) for operation in operations]
+        operations = [replace(one, end=itemgetter("after_step", "until")(self.end(*one.end))) for one in operations]
         before = observe_manager(self.manager, NAMES)
         step, plan = self.manager.plan_step(), Plan.begin(self.model)
         for operation in operations:
@@ -599,11 +690,11 @@ class ManagerMachine(RuleBasedStateMachine):
             assert (step.available_blocks, len(step)) == (plan.available, len(plan.planned))
         assert observe_manager(self.manager, NAMES) == before
         if end == "commit":
-            preempted = [request.computed for operation, request, _ in plan.planned if operation.kind == "preempt"]
-            kinds = {operation.name: operation.kind for operation, _, _ in plan.planned}
+            preempted = [request.computed for operation, request, *_ in plan.planned if operation.kind == "preempt"]
+            kinds = {operation.name: operation.kind for operation, *_ in plan.planned}
             self.both(step.commit, plan.commit)
             self.counts.update({"preemptions": len(preempted), "preempted_tokens": sum(preempted)})
-            for operation, _, _ in plan.planned:
+            for operation, *_ in plan.planned:
                 if kinds[operation.name] == "admit":
                     self.count_admitted(operation.name)
                 elif kinds[operation.name] == "resume":
@@ -615,7 +706,8 @@ class ManagerMachine(RuleBasedStateMachine):
             before = observe_manager(self.manager, NAMES)
             assert attempt(step.commit)[0] is kvpool.errors.StaleStepError
         step.rollback()
-        for use in (step.commit, lambda: step.available_blocks, lambda: self.call(step, operations[0])):
+        sound = replace(operations[0], end=(None, None), covered=None)
+        for use in (step.commit, lambda: step.available_blocks, lambda: self.call(step, sound)):
             assert attempt(use)[0] is kvpool.errors.StaleStepError
         if end != "commit":
             assert observe_manager(self.manager, NAMES) == before
@@ -626,8 +718,10 @@ class ManagerMachine(RuleBasedStateMachine):
         for swap in self.swaps:
             self.both(partial(self.manager.abort_swap, swap), partial(self.model.abort_swap, swap))
         self.swaps.clear()
+        self.end_loads()
         for name in list(self.model.requests):
             self.both(partial(self.manager.release, name), partial(self.model.release, name))
+        self.end_fences()
         last = max([step for pool in self.model.pools for step, _ in pool.fences], default=0)
         self.both(lambda: self.manager.complete_step(last), lambda: self.model.complete_step(last))
         self.take_plan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kvpool
+from kvpool.testing import observe_manager
 from tests.properties.support import B
 
 STATES = ["admitted", "half computed", "computed", "decoding", "preempted", "resumed", "fenced before"]
@@ -49,6 +50,27 @@ def test_property_10_aborting_in_any_state_gives_everything_back(state: str, aft
     manager.admit("a", [1])  # the id is free again
 
 
+@pytest.mark.parametrize("loaded", [0, 3, None])
+@pytest.mark.parametrize("early", [False, True])
+def test_property_10_aborting_while_a_connector_loads_gives_everything_back(loaded: int | None, early: bool) -> None:
+    """vllm#46283: the blocks are the connector's until it says that it is done with them, whatever it has loaded."""
+    manager = kvpool.CacheManager(20, B)
+    before = observe_manager(manager)
+    ticket = manager.fence()
+    manager.admit("a", [8, 8, 9, 9, 7], external_tokens=4)
+    manager.release("a", until=ticket)
+    assert (manager.num_available, manager.request("a").state) == (16, "releasing")
+    if early:
+        assert manager.end_fence(ticket) == 0
+    assert manager.external_done("a", loaded) == 0
+    assert "a" not in manager
+    if not early:
+        assert (manager.num_available, manager.end_fence(ticket)) == (16, 3)
+    assert manager.num_available == 19
+    assert observe_manager(manager)[3:] == before[3:]
+    manager.check_invariants()
+
+
 @pytest.mark.parametrize("trip", ["out begun", "out taken", "out", "in begun", "in taken", "in"])
 @pytest.mark.parametrize("take_back", [False, True])
 @pytest.mark.parametrize("after", [None, 4])
@@ -63,7 +85,7 @@ def test_property_10_aborting_anywhere_in_a_swap_gives_everything_back(
     def held() -> tuple[object, ...]:
         stats, host = manager.stats(), manager.host_stats()
         assert host is not None
-        states = (stats.running, stats.preempted, stats.swapped, stats.moving)
+        states = (stats.running, stats.preempted, stats.swapped, stats.moving, stats.releasing)
         return (stats.pool.active, stats.pool.fenced, manager.num_available, host.active, host.available, *states)
 
     before = held()
@@ -85,17 +107,22 @@ def test_property_10_aborting_anywhere_in_a_swap_gives_everything_back(
         under_way = None
         if trip == way:
             break
+    names = ["a", "b"]
     if under_way is not None:
-        # Not while its copies may still be made.
+        # Its blocks stay with it while its copies may still be made.
+        manager.release("a", after_step=after)
+        assert manager.request("a").state == "releasing"
         with pytest.raises(kvpool.errors.RequestStateError):
             manager.release("a", after_step=after)
+        names.remove("a")
         if take_back:
             manager.abort_swap(under_way)
         else:
             manager.take_plan()
             manager.complete_swap(under_way)
         over.append(under_way)
-    for name in ("a", "b"):
+        assert "a" not in manager
+    for name in names:
         manager.release(name, after_step=after)
     for late in over:
         for end in (manager.complete_swap, manager.abort_swap):

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvpool.testing.manager import ReferenceManager, ReferenceRequest
+from kvpool.testing.manager import ReferenceManager
 from kvpool.testing.reference import Content, ReferenceBlock, ReferencePool
+from kvpool.testing.tables import ReferenceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

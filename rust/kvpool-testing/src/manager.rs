@@ -61,12 +61,12 @@ impl ReferenceRequest {
 /// One operation of a step plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
-    /// A new request: id, tokens, salt.
-    Admit(i64, Vec<u32>, Vec<u8>),
+    /// A new request: id, tokens, salt, and how much of them.
+    Admit(i64, Vec<u32>, Vec<u8>, Part),
     /// A preempted one.
-    Resume(i64),
-    /// Tokens for a running or preempted one.
-    Append(i64, Vec<u32>),
+    Resume(i64, Part),
+    /// Tokens for a running or preempted one, with room for more; or with room for so many in all.
+    Append(i64, Vec<u32>, usize, Option<usize>),
     /// Preemption.
     Preempt(i64, Until),
     /// The end of a request.
@@ -617,13 +617,15 @@ impl ReferenceManager {
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {
-            let (id, request) = match operation {
-                ReferenceStep::Admit(id, tokens, salt) => (*id, ReferenceRequest::new(tokens, salt)),
-                ReferenceStep::Resume(id) => (*id, self.requests.get(id)?.clone()),
+            let (id, request, part) = match operation {
+                ReferenceStep::Admit(id, tokens, salt, part) => {
+                    (*id, ReferenceRequest::new(tokens, salt), *part)
+                }
+                ReferenceStep::Resume(id, part) => (*id, self.requests.get(id)?.clone(), *part),
                 _ => continue,
             };
             let found = self.look_up(&request.tokens, &request.salt);
-            matched.insert(id, (request, found));
+            matched.insert(id, (request, found, part));
         }
         for operation in planned {
             let done = match *operation {
@@ -636,13 +638,19 @@ impl ReferenceManager {
             }
         }
         let outcome = |operation: &ReferenceStep| match operation {
-            ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id) => {
-                let (request, found) = matched.remove(id)?;
-                let cached = self.install(*id, request, found, Part::WHOLE)?;
+            ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id, _) => {
+                let (request, found, part) = matched.remove(id)?;
+                let cached = self.install(*id, request, found, part)?;
                 Some(ReferenceOutcome::Admitted(self.requests[id].blocks.clone(), cached))
             }
-            ReferenceStep::Append(id, tokens) => {
-                Some(ReferenceOutcome::Appended(self.append_tokens(*id, tokens, 0)?))
+            ReferenceStep::Append(id, tokens, lookahead, covered) => {
+                let covered = covered.as_slice();
+                let covered =
+                    if covered.is_empty() { Covered::Lookahead(*lookahead) } else { Covered::Each(covered) };
+                let rows = [(*id, tokens.clone())];
+                let changes = self.append_ragged(&rows, Computed::Nothing, covered)?;
+                let changes = changes.into_iter().map(|(_, index, block)| (index, block)).collect();
+                Some(ReferenceOutcome::Appended(changes))
             }
             ReferenceStep::Preempt(..) | ReferenceStep::Release(..) => Some(ReferenceOutcome::Ended),
         };

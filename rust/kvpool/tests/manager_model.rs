@@ -348,20 +348,22 @@ impl Pair {
         for operation in operations {
             let manager = &self.manager;
             let (fits, step) = match operation.clone() {
-                Operation::Admit { id, tokens, .. } => {
+                Operation::Admit { id, tokens, part } => {
                     let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
-                    let fits = manager.plan_admit(&mut plan, id, cursor).is_ok();
-                    (fits, ReferenceStep::Admit(id, tokens, Vec::new()))
+                    let options = AdmitOptions { part, ..AdmitOptions::default() };
+                    let fits = manager.plan_admit_with(&mut plan, id, cursor, &options).is_ok();
+                    (fits, ReferenceStep::Admit(id, tokens, Vec::new(), part))
                 }
                 Operation::AppendTokens { id, tokens } => {
                     let fits = manager.plan_append(&mut plan, id, &tokens, 0).is_ok();
-                    (fits, ReferenceStep::Append(id, tokens))
+                    (fits, ReferenceStep::Append(id, tokens, 0, None))
                 }
                 Operation::Preempt { id, until } => {
                     (manager.plan_preempt(&mut plan, id, until).is_ok(), ReferenceStep::Preempt(id, until))
                 }
-                Operation::Resume(id, _) => {
-                    (manager.plan_resume(&mut plan, id).is_ok(), ReferenceStep::Resume(id))
+                Operation::Resume(id, part) => {
+                    let fits = manager.plan_resume_with(&mut plan, id, part).is_ok();
+                    (fits, ReferenceStep::Resume(id, part))
                 }
                 Operation::Release { id, until } => {
                     (manager.plan_release(&mut plan, id, until).is_ok(), ReferenceStep::Release(id, until))

@@ -5,18 +5,25 @@
 //! then; what remains is that nothing panics, that a refused call changes nothing, all invariants, and that the device's cache
 //! stays closed: as long as holders hold whole prefixes, no block is cached whose parent is not.
 
+mod arguments;
 mod operation;
+mod step;
+mod written;
 
 use std::collections::BTreeMap;
 
+pub use arguments::{Arrived, Room, Rows as OperationRows, Said};
 use kvpool::{
-    Admission, BlockHash, CacheManager, Computed, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError,
-    Part, Place, RequestRef, RequestState, StepOutcome, SwapId, TableChange, Until,
+    Admission, AdmitOptions, BlockHash, CacheManager, Computed, DuplicatePolicy, ExtraKeys, Fit,
+    ManagerConfig, ManagerError, NewBlock, Part, Place, RequestRef, RequestState, Rows, SwapId, TableChange,
+    Ticket, Until,
 };
 use kvpool_observe::{BlockEvent, ManagerScrubber, ManagerWatch, ManagerWatchConfig};
-use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
+use kvpool_testing::{ReferenceManager, ReferencePool, indices};
 use operation::LAST_ID;
 pub use operation::{Operation, Planned, Setting};
+
+use written::{PROMPT, REFS, TABLE, admission, answered, compared, options, rows_text, until_text};
 
 use crate::case::{Failure, Machine, Script, holds, same};
 use crate::text;
@@ -49,6 +56,21 @@ fn place(place: Place) -> (usize, usize) {
 
 fn pairs(changes: &[TableChange]) -> Vec<(usize, usize)> {
     changes.iter().map(|change| (change.index, change.block.index())).collect()
+}
+
+fn changes(changes: &[NewBlock]) -> Vec<(usize, usize, usize)> {
+    changes.iter().map(|new| (new.row, new.index, new.block.index())).collect()
+}
+
+/// Rows as the core takes them: requests, tokens, offsets.
+fn flat(rows: &OperationRows) -> (Vec<RequestRef<'_>>, Vec<u32>, Vec<usize>) {
+    let requests = rows.iter().map(|&(id, _)| RequestRef::Int(id)).collect();
+    let tokens = rows.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
+    let ends = rows.iter().scan(0, |end, (_, tokens)| {
+        *end += tokens.len();
+        Some(*end)
+    });
+    (requests, tokens, std::iter::once(0).chain(ends).collect())
 }
 
 fn admitted(admission: &Admission) -> (Vec<usize>, usize) {
@@ -88,23 +110,44 @@ impl Manager {
         (pools, requests, self.copies())
     }
 
-    fn admit(&mut self, id: i64, tokens: &[u32], salted: bool, script: &mut Script) -> Result<bool, Failure> {
+    fn admit(
+        &mut self,
+        id: i64,
+        tokens: &[u32],
+        salted: bool,
+        part: Part,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
         let salt: &[u8] = if salted { b"s" } else { b"" };
+        let asked =
+            (part != Part::WHOLE && part.external_tokens < tokens.len()).then_some(part.external_tokens);
+        let fitting = asked.and_then(|external| {
+            self.model.as_ref().map(|model| model.fitting_tokens(tokens, salt, external))
+        });
         let expected = self.model.as_mut().map(|model| {
-            let cached = model.admit(id, tokens, salt, Part::WHOLE)?;
+            let cached = model.admit(id, tokens, salt, part)?;
             Some((model.requests[&id].blocks.clone(), cached))
         });
         script.line(|| {
-            let salt = text::salt(salt);
-            let call = format!("manager.admit({id}, prompt(&manager, &{tokens:?}, {salt}))");
+            let prompt = format!("prompt(&manager, &{tokens:?}, {})", text::salt(salt));
+            let call = match part == Part::WHOLE {
+                true => format!("manager.admit({id}, {prompt})"),
+                false => format!("manager.admit_with({id}, {prompt}, &{})", options(part)),
+            };
             admission(&call, expected.as_ref())
         });
         let cursor = self.manager.prepare(tokens, Self::extra(salted));
         let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
         let probe = self.manager.probe(&cursor).map(|probe| probe.cached_blocks);
-        let found = self.manager.admit(id, cursor).ok();
+        let fit = self.manager.fit(&cursor, part);
+        let fit = fit.map_err(|error| Failure::new("outcome of fit", error.to_string()))?;
+        agree("tokens that fit", &fit.fitting_tokens, fitting)?;
+        let found = self.manager.admit_with(id, cursor, &AdmitOptions { part, ..Default::default() }).ok();
         if let Some(found) = &found {
             same("blocks that a probe finds", &probe, &Ok(found.cached_blocks))?;
+            let promised = (fit.fit, fit.cached_tokens, fit.new_blocks);
+            let new = found.block_ids.len() - found.cached_blocks;
+            same("a fit", &promised, &(Fit::Ok, found.cached_blocks * BLOCK_SIZE, new))?;
         }
         agree("result of admit", &found.as_ref().map(admitted), expected)?;
         Ok(found.is_some())
@@ -128,9 +171,38 @@ impl Manager {
         let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         let found = self.manager.append(&refs, &vec![token; ids.len()], computed).ok();
-        let found = found
-            .map(|all| all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>());
+        let found = found.map(|all| changes(&all));
         agree("result of append", &found, expected)?;
+        Ok(found.is_some())
+    }
+
+    fn append_ragged(
+        &mut self,
+        rows: &OperationRows,
+        said: &Said,
+        room: &Room,
+        most: Option<usize>,
+        script: &mut Script,
+    ) -> Result<bool, Failure> {
+        let (computed, covered) = (said.computed(), room.covered());
+        let expected = self.model.as_mut().map(|model| {
+            let mut changed = model.clone();
+            let changes = changed.append_ragged(rows, computed, covered)?;
+            let fits = most.is_none_or(|most| changes.len() <= most);
+            fits.then(|| {
+                *model = changed;
+                changes
+            })
+        });
+        script.line(|| {
+            let call = format!("manager.append_ragged(&{})", rows_text(rows, computed, covered, most));
+            answered(&call, expected.as_ref().map(Option::is_some))
+        });
+        let (requests, tokens, offsets) = flat(rows);
+        let (requests, tokens, offsets) = (&requests[..], &tokens[..], &offsets[..]);
+        let rows = Rows { requests, tokens, offsets, computed, covered, most_changes: most };
+        let found = self.manager.append_ragged(&rows).ok().map(|all| changes(&all));
+        agree("result of append_ragged", &found, expected)?;
         Ok(found.is_some())
     }
 
@@ -217,73 +289,47 @@ impl Manager {
         Ok(true)
     }
 
-    /// Plans what fits, then commits it or drops it. That everything planned fits is the promise of a plan.
-    fn step(&mut self, operations: &[Planned], commit: bool, script: &mut Script) -> Result<bool, Failure> {
-        script.line(|| "let mut plan = manager.plan_step();".into());
-        let before = self.observe();
-        let mut plan = self.manager.plan_step();
-        let mut planned = Vec::new();
-        for operation in operations {
-            let manager = &self.manager;
-            let (fits, step) = match operation {
-                Planned::Admit(id, tokens) => {
-                    script.line(|| {
-                        format!("let _ = manager.plan_admit(&mut plan, {id}, prompt(&manager, &{tokens:?}, b\"\"));")
-                    });
-                    let cursor = manager.prepare(tokens, ExtraKeys::default());
-                    let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
-                    let fits = manager.plan_admit(&mut plan, *id, cursor).is_ok();
-                    (fits, ReferenceStep::Admit(*id, tokens.clone(), Vec::new()))
-                }
-                Planned::Resume(id) => {
-                    script.line(|| format!("let _ = manager.plan_resume(&mut plan, {id});"));
-                    (manager.plan_resume(&mut plan, *id).is_ok(), ReferenceStep::Resume(*id))
-                }
-                Planned::Append(id, tokens) => {
-                    script.line(|| format!("let _ = manager.plan_append(&mut plan, {id}, &{tokens:?}, 0);"));
-                    let fits = manager.plan_append(&mut plan, *id, tokens, 0).is_ok();
-                    (fits, ReferenceStep::Append(*id, tokens.clone()))
-                }
-                Planned::Preempt(id, after) => {
-                    script.line(|| format!("let _ = manager.plan_preempt(&mut plan, {id}, {after:?});"));
-                    (
-                        manager.plan_preempt(&mut plan, *id, *after).is_ok(),
-                        ReferenceStep::Preempt(*id, (*after).into()),
-                    )
-                }
-                Planned::Release(id, after) => {
-                    script.line(|| format!("let _ = manager.plan_release(&mut plan, {id}, {after:?});"));
-                    (
-                        manager.plan_release(&mut plan, *id, *after).is_ok(),
-                        ReferenceStep::Release(*id, (*after).into()),
-                    )
-                }
-            };
-            planned.extend(fits.then_some(step));
-        }
-        same("what planning left", &self.observe(), &before)?;
-        if !commit {
-            script.line(|| "drop(plan);".into());
-            return Ok(false);
-        }
-        script.line(|| "manager.commit_step(&mut plan).unwrap();".into());
-        let outcomes = self.manager.commit_step(&mut plan);
-        let outcomes = outcomes.map_err(|error| Failure::new("outcome of commit_step", error.to_string()))?;
-        let stale = matches!(self.manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
-        holds("a plan is committed once", stale, || "it was committed again".into())?;
-        let found: Vec<_> = outcomes.iter().map(outcome).collect();
-        if let Some(model) = &mut self.model {
-            let expected = model.commit_step(&planned);
-            let expected = expected
-                .ok_or_else(|| Failure::new("promise of a plan", format!("{planned:?} does not fit")))?;
-            same("outcomes of commit_step", &found, &expected)?;
-        }
-        Ok(!planned.is_empty())
-    }
-
     fn run(&mut self, operation: &Operation, script: &mut Script) -> Result<bool, Failure> {
         match operation {
-            Operation::Admit(id, tokens, salted) => self.admit(*id, tokens, *salted, script),
+            Operation::Admit(id, tokens, salted, part) => self.admit(*id, tokens, *salted, *part, script),
+            Operation::AppendRagged(rows, said, room, most) => {
+                self.append_ragged(rows, said, room, *most, script)
+            }
+            &Operation::Extend(id, slots) => {
+                let expected = self.model.as_mut().map(|model| model.extend(id, slots));
+                script.line(|| {
+                    let call = format!("manager.extend({id}, {slots})");
+                    answered(&call, expected.as_ref().map(Option::is_some))
+                });
+                let found = self.manager.extend(id, slots).ok().map(|changes| pairs(&changes));
+                agree("result of extend", &found, expected)?;
+                Ok(found.is_some())
+            }
+            Operation::ExternalDone(id, arrived) => self.external_done(*id, arrived, script),
+            Operation::Fence => {
+                let expected = self.model.as_mut().map(ReferenceManager::fence);
+                script.line(|| {
+                    let expected = expected.map(|ticket| ticket.to_string());
+                    compared("manager.fence().unwrap().get()", expected)
+                });
+                let ticket = self.manager.fence().map(Ticket::get);
+                let ticket = ticket.map_err(|error| Failure::new("outcome of fence", error.to_string()))?;
+                agree("result of fence", &ticket, expected)?;
+                Ok(true)
+            }
+            &Operation::EndFence(ticket) => {
+                let arguments = format!("Ticket::new({})", ticket.get());
+                let modelled = |model: &mut ReferenceManager| model.end_fence(ticket.get());
+                self.call("end_fence", &arguments, |m| m.end_fence(ticket), modelled, script)
+            }
+            Operation::TruncateBatch(rows, until) => {
+                let (ids, lengths): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
+                let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+                let arguments = format!("&refs(&{ids:?}), &{lengths:?}, {}", until_text(*until));
+                let call = |m: &mut CacheManager| m.truncate_batch(&refs, &lengths, *until);
+                let modelled = |model: &mut ReferenceManager| model.truncate_batch(rows, *until);
+                self.call("truncate_batch", &arguments, call, modelled, script)
+            }
             Operation::Append(ids, token, commit) => self.append(ids, *token, *commit, script),
             Operation::AppendTokens(id, tokens, lookahead) => {
                 self.append_tokens(*id, tokens, *lookahead, script)
@@ -318,22 +364,28 @@ impl Manager {
                 agree("result of trim_window", &found, expected)?;
                 Ok(found.is_some())
             }
-            &Operation::Preempt(id, after) => {
-                let (arguments, end) = (format!("{id}, {after:?}"), Until::from(after));
+            &Operation::Preempt(id, end) => {
+                let arguments = format!("{id}, {}", until_text(end));
                 self.call("preempt", &arguments, |m| m.preempt(id, end), |m| m.preempt(id, end), script)
             }
-            &Operation::Resume(id) => {
+            &Operation::Resume(id, part) => {
                 let expected = self.model.as_mut().map(|model| {
-                    let cached = model.resume(id, Part::WHOLE)?;
+                    let cached = model.resume(id, part)?;
                     Some((model.requests[&id].blocks.clone(), cached))
                 });
-                script.line(|| admission(&format!("manager.resume({id})"), expected.as_ref()));
-                let found = self.manager.resume(id).ok();
+                script.line(|| {
+                    let call = match part == Part::WHOLE {
+                        true => format!("manager.resume({id})"),
+                        false => format!("manager.resume_with({id}, {part:?})"),
+                    };
+                    admission(&call, expected.as_ref())
+                });
+                let found = self.manager.resume_with(id, part).ok();
                 agree("result of resume", &found.as_ref().map(admitted), expected)?;
                 Ok(found.is_some())
             }
-            &Operation::Release(id, after) => {
-                let (arguments, end) = (format!("{id}, {after:?}"), Until::from(after));
+            &Operation::Release(id, end) => {
+                let arguments = format!("{id}, {}", until_text(end));
                 self.call("release", &arguments, |m| m.release(id, end), |m| m.release(id, end), script)
             }
             &Operation::CompleteStep(step) => {
@@ -408,6 +460,11 @@ impl Manager {
         }
         changed |= self.manager.tiers().num_planned() > 0;
         self.take_plan(script)?;
+        for id in 0..=i64::from(LAST_ID) {
+            if self.manager.request(id).is_ok_and(|info| info.external_end > info.computed_tokens) {
+                changed |= self.external_done(id, &Arrived::All, script)?;
+            }
+        }
         let known: Vec<_> = (0..=i64::from(LAST_ID)).filter(|&id| self.manager.contains(id)).collect();
         for id in known {
             let arguments = format!("{id}, None");
@@ -420,6 +477,16 @@ impl Manager {
             )?;
         }
         Ok(self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? || changed)
+    }
+
+    fn external_done(&mut self, id: i64, arrived: &Arrived, script: &mut Script) -> Result<bool, Failure> {
+        let arguments = match arrived {
+            Arrived::AllBut(range) => format!("{id}, Loaded::AllBut(&[{range:?}])"),
+            other => format!("{id}, Loaded::{other:?}"),
+        };
+        let loaded = arrived.loaded();
+        let call = |m: &mut CacheManager| m.external_done(id, loaded);
+        self.call("external_done", &arguments, call, |m| m.external_done(id, loaded), script)
     }
 
     fn commit(&mut self, id: i64, n: usize, script: &mut Script) -> Result<bool, Failure> {
@@ -478,36 +545,6 @@ impl Manager {
             format!("a block is cached, and its parent {orphan:?} is not: no lookup reaches it")
         })
     }
-}
-
-fn outcome(outcome: &StepOutcome) -> ReferenceOutcome {
-    match outcome {
-        StepOutcome::Admitted(admission) => {
-            let (blocks, cached) = admitted(admission);
-            ReferenceOutcome::Admitted(blocks, cached)
-        }
-        StepOutcome::Appended(changes) => ReferenceOutcome::Appended(pairs(changes)),
-        _ => ReferenceOutcome::Ended,
-    }
-}
-
-/// A call, compared with the model's answer if there is one.
-fn compared(call: &str, expected: Option<String>) -> String {
-    expected.map_or_else(|| format!("let _ = {call};"), |expected| format!("assert_eq!({call}, {expected});"))
-}
-
-/// A call that succeeds, or is refused.
-fn answered(call: &str, expected: Option<bool>) -> String {
-    expected.map_or_else(|| format!("let _ = {call};"), |fine| text::outcome(call, fine))
-}
-
-/// A call that gives an admission, compared by its table and its cached blocks.
-fn admission(call: &str, expected: Option<&Option<(Vec<usize>, usize)>>) -> String {
-    let expected = expected.map(|expected| match expected {
-        None => "None".to_owned(),
-        Some((blocks, cached)) => format!("Some((vec!{blocks:?}, {cached}))"),
-    });
-    compared(&format!("{call}.ok().as_ref().map(table)"), expected)
 }
 
 impl Machine for Manager {
@@ -617,22 +654,3 @@ impl Machine for Manager {
         lines
     }
 }
-
-const PROMPT: &str = "
-fn prompt(manager: &CacheManager, tokens: &[u32], salt: &[u8]) -> HashCursor {
-    let salt = (!salt.is_empty()).then(|| salt.into());
-    manager.prepare(tokens, ExtraKeys { salt, ..Default::default() }).unwrap()
-}
-";
-
-const REFS: &str = "
-fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
-    ids.iter().map(|&id| RequestRef::Int(id)).collect()
-}
-";
-
-const TABLE: &str = "
-fn table(admission: &Admission) -> (Vec<usize>, usize) {
-    (indices(&admission.block_ids), admission.cached_blocks)
-}
-";

@@ -1,8 +1,12 @@
 //! Settings and operations of a manager, from bytes.
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
-use kvpool::{DuplicatePolicy, EvictionPolicy, Verify};
+use kvpool::{DuplicatePolicy, EvictionPolicy, Part, Ticket, Until, Verify};
 
+use super::arguments::{
+    Arrived, Room, Rows, Said, counts, id, ids, part, rows, simpler_end, simpler_ids, simpler_parts,
+    simpler_rows, simpler_tokens, ticket, without,
+};
 use crate::bytes::{after, pick, simpler_list, smaller, some, tokens, up_to};
 
 /// Requests are named 0 to this.
@@ -49,28 +53,42 @@ impl<'a> Arbitrary<'a> for Setting {
 /// What a step plan may do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Planned {
-    /// A new request with these tokens.
-    Admit(i64, Vec<u32>),
+    /// A new request with these tokens, or a part of it.
+    Admit(i64, Vec<u32>, Part),
     /// A preempted one.
-    Resume(i64),
-    /// Tokens for a running one.
-    Append(i64, Vec<u32>),
-    /// Preemption, when a step has ended or at once.
-    Preempt(i64, Option<u64>),
-    /// The end of a request, when a step has ended or at once.
-    Release(i64, Option<u64>),
+    Resume(i64, Part),
+    /// Tokens for a running or preempted one, and room for more.
+    Append(i64, Vec<u32>, usize),
+    /// The same for several.
+    AppendRagged(Rows, Room),
+    /// Preemption, at once or when a fence ends.
+    Preempt(i64, Until),
+    /// The end of a request, at once or when a fence ends.
+    Release(i64, Until),
 }
 
 impl<'a> Arbitrary<'a> for Planned {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Decoded<Self> {
-        let kind = pick(bytes, &[6, 3, 4, 2, 3])?;
+        // As for operations: the later half is newer.
+        let kind = pick(bytes, &[6, 3, 4, 2, 3, 4, 2, 2, 4, 2, 4])?;
         let id = id(bytes)?;
         Ok(match kind {
-            0 => Self::Admit(id, tokens(bytes, 8)?),
-            1 => Self::Resume(id),
-            2 => Self::Append(id, tokens(bytes, 4)?),
-            3 => Self::Preempt(id, after(bytes)?),
-            _ => Self::Release(id, after(bytes)?),
+            0 => Self::Admit(id, tokens(bytes, 8)?, Part::WHOLE),
+            1 => Self::Resume(id, Part::WHOLE),
+            2 => Self::Append(id, tokens(bytes, 4)?, 0),
+            3 => Self::Preempt(id, after(bytes)?.into()),
+            4 => Self::Release(id, after(bytes)?.into()),
+            5 => Self::Admit(id, tokens(bytes, 8)?, part(bytes)?),
+            6 => Self::Resume(id, part(bytes)?),
+            7 => Self::Append(id, tokens(bytes, 4)?, up_to(bytes, 4)?),
+            8 => {
+                let mut all = vec![(id, tokens(bytes, 4)?)];
+                all.extend(rows(bytes, 2)?);
+                let room = Room::decode(bytes, all.len())?;
+                Self::AppendRagged(all, room)
+            }
+            9 => Self::Preempt(id, ticket(bytes)?.into()),
+            _ => Self::Release(id, ticket(bytes)?.into()),
         })
     }
 }
@@ -78,8 +96,8 @@ impl<'a> Arbitrary<'a> for Planned {
 /// What is done to a manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// A new request: id, tokens, whether it has a salt.
-    Admit(i64, Vec<u32>, bool),
+    /// A new request: id, tokens, whether it has a salt, how much of it.
+    Admit(i64, Vec<u32>, bool, Part),
     /// A token for each of these requests, committed first or not.
     Append(Vec<i64>, u32, bool),
     /// Tokens for a request, and room for more.
@@ -95,11 +113,11 @@ pub enum Operation {
     /// A request gives up what is before a window.
     Trim(i64, usize),
     /// Preemption by recompute.
-    Preempt(i64, Option<u64>),
+    Preempt(i64, Until),
     /// The end of one.
-    Resume(i64),
+    Resume(i64, Part),
     /// The end of a request.
-    Release(i64, Option<u64>),
+    Release(i64, Until),
     /// A step ends.
     CompleteStep(u64),
     /// A plan of several operations: those that fit are committed, or all are dropped.
@@ -122,21 +140,29 @@ pub enum Operation {
     BumpEpoch,
     /// One block more.
     Grow,
-}
-
-fn id(bytes: &mut Unstructured<'_>) -> Decoded<i64> {
-    Ok(up_to(bytes, LAST_ID)? as i64)
-}
-
-fn ids(bytes: &mut Unstructured<'_>) -> Decoded<Vec<i64>> {
-    Ok(some(bytes, 3, LAST_ID)?.into_iter().map(|id| id as i64).collect())
+    /// Tokens for each of these requests, what is computed of them and what has blocks; refused with more changes than so many.
+    AppendRagged(Rows, Said, Room, Option<usize>),
+    /// Blocks for so many tokens of a request.
+    Extend(i64, usize),
+    /// What a connector has loaded of a request.
+    ExternalDone(i64, Arrived),
+    /// A fence opens.
+    Fence,
+    /// It ends.
+    EndFence(Ticket),
+    /// Requests keep so many tokens.
+    TruncateBatch(Vec<(i64, usize)>, Until),
 }
 
 impl<'a> Arbitrary<'a> for Operation {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Decoded<Self> {
-        const WEIGHTS: [u8; 22] = [12, 8, 5, 3, 10, 6, 4, 2, 3, 4, 6, 2, 6, 4, 4, 4, 5, 2, 1, 1, 1, 1];
+        // 94, and 94 again of what came later: bytes of the first half still mean what they did.
+        const WEIGHTS: [u8; 32] = [
+            12, 8, 5, 3, 10, 6, 4, 2, 3, 4, 6, 2, 6, 4, 4, 4, 5, 2, 1, 1, 1, 1, //
+            14, 6, 22, 8, 14, 6, 6, 6, 5, 7,
+        ];
         Ok(match pick(bytes, &WEIGHTS)? {
-            0 => Self::Admit(id(bytes)?, tokens(bytes, 9)?, pick(bytes, &[9, 1])? == 1),
+            0 => Self::Admit(id(bytes)?, tokens(bytes, 9)?, pick(bytes, &[9, 1])? == 1, Part::WHOLE),
             1 => {
                 let flags: u8 = bytes.arbitrary()?;
                 Self::Append(ids(bytes)?, u32::from(flags >> 1 & 1), flags & 1 != 0)
@@ -147,9 +173,9 @@ impl<'a> Arbitrary<'a> for Operation {
             5 => Self::Fork(id(bytes)?, id(bytes)?),
             6 => Self::Truncate(id(bytes)?, up_to(bytes, 12)?),
             7 => Self::Trim(id(bytes)?, up_to(bytes, 7)?),
-            8 => Self::Preempt(id(bytes)?, after(bytes)?),
-            9 => Self::Resume(id(bytes)?),
-            10 => Self::Release(id(bytes)?, after(bytes)?),
+            8 => Self::Preempt(id(bytes)?, after(bytes)?.into()),
+            9 => Self::Resume(id(bytes)?, Part::WHOLE),
+            10 => Self::Release(id(bytes)?, after(bytes)?.into()),
             11 => Self::CompleteStep(up_to(bytes, 9)? as u64),
             12 => {
                 let commit = pick(bytes, &[3, 1])? == 0;
@@ -164,44 +190,90 @@ impl<'a> Arbitrary<'a> for Operation {
             18 => Self::Evict(some(bytes, 3, 17)?),
             19 => Self::Reset,
             20 => Self::BumpEpoch,
-            _ => Self::Grow,
+            21 => Self::Grow,
+            22 => Self::Admit(id(bytes)?, tokens(bytes, 9)?, false, part(bytes)?),
+            23 => Self::Resume(id(bytes)?, part(bytes)?),
+            24 => {
+                let rows = rows(bytes, 3)?;
+                let said = match pick(bytes, &[2, 2, 1])? {
+                    0 => Said::Nothing,
+                    1 => Said::AllButLast,
+                    _ => Said::Counts(counts(bytes, rows.len())?),
+                };
+                let room = Room::decode(bytes, rows.len())?;
+                let most = if pick(bytes, &[7, 1])? == 0 { None } else { Some(up_to(bytes, 4)?) };
+                Self::AppendRagged(rows, said, room, most)
+            }
+            25 => Self::Extend(id(bytes)?, up_to(bytes, 14)?),
+            26 => {
+                let (id, kind) = (id(bytes)?, pick(bytes, &[2, 1, 1])?);
+                let from = if kind > 0 { up_to(bytes, 9)? } else { 0 };
+                let arrived = match kind {
+                    0 => Arrived::All,
+                    1 => Arrived::First(from),
+                    _ => Arrived::AllBut(from..from + up_to(bytes, 3)?),
+                };
+                Self::ExternalDone(id, arrived)
+            }
+            27 => Self::Fence,
+            28 => Self::EndFence(ticket(bytes)?),
+            29 => Self::Release(id(bytes)?, ticket(bytes)?.into()),
+            30 => Self::Preempt(id(bytes)?, ticket(bytes)?.into()),
+            _ => {
+                let rows = (0..up_to(bytes, 3)?).map(|_| Ok((id(bytes)?, up_to(bytes, 12)?)));
+                let rows = rows.collect::<Decoded<_>>()?;
+                let fenced = pick(bytes, &[1, 1])? == 1;
+                let until = if fenced { ticket(bytes)?.into() } else { Until::from(after(bytes)?) };
+                Self::TruncateBatch(rows, until)
+            }
         })
     }
-}
-
-fn simpler_tokens(tokens: &[u32]) -> Vec<Vec<u32>> {
-    let zeros = vec![0; tokens.len()];
-    let zeros = (zeros != tokens).then_some(zeros);
-    zeros.into_iter().chain(smaller(tokens.len()).map(|len| tokens[..len].to_vec())).collect()
-}
-
-fn simpler_ids(id: i64) -> impl Iterator<Item = i64> {
-    smaller(id.unsigned_abs() as usize).map(|id| id as i64)
 }
 
 impl Planned {
     /// The operation that does the same at once.
     fn alone(&self) -> Operation {
         match self.clone() {
-            Self::Admit(id, tokens) => Operation::Admit(id, tokens, false),
-            Self::Resume(id) => Operation::Resume(id),
-            Self::Append(id, tokens) => Operation::AppendTokens(id, tokens, 0),
-            Self::Preempt(id, after) => Operation::Preempt(id, after),
-            Self::Release(id, after) => Operation::Release(id, after),
+            Self::Admit(id, tokens, part) => Operation::Admit(id, tokens, false, part),
+            Self::Resume(id, part) => Operation::Resume(id, part),
+            Self::Append(id, tokens, lookahead) => Operation::AppendTokens(id, tokens, lookahead),
+            Self::AppendRagged(rows, room) => Operation::AppendRagged(rows, Said::Nothing, room, None),
+            Self::Preempt(id, until) => Operation::Preempt(id, until),
+            Self::Release(id, until) => Operation::Release(id, until),
         }
     }
 
     fn simpler(&self) -> Vec<Self> {
         match self {
-            Self::Admit(id, tokens) => {
-                simpler_tokens(tokens).into_iter().map(|tokens| Self::Admit(*id, tokens)).collect()
+            Self::Admit(id, tokens, part) => {
+                let parts =
+                    simpler_parts(*part).into_iter().map(|part| Self::Admit(*id, tokens.clone(), part));
+                let prompts =
+                    simpler_tokens(tokens).into_iter().map(|tokens| Self::Admit(*id, tokens, *part));
+                parts.chain(prompts).collect()
             }
-            Self::Append(id, tokens) => {
-                simpler_tokens(tokens).into_iter().map(|tokens| Self::Append(*id, tokens)).collect()
+            Self::Resume(id, part) => {
+                simpler_parts(*part).into_iter().map(|part| Self::Resume(*id, part)).collect()
             }
-            Self::Preempt(id, Some(_)) => vec![Self::Preempt(*id, None)],
-            Self::Release(id, Some(_)) => vec![Self::Release(*id, None)],
-            Self::Resume(_) | Self::Preempt(_, None) | Self::Release(_, None) => Vec::new(),
+            Self::Append(id, tokens, lookahead) => {
+                let fewer = smaller(*lookahead).map(|n| Self::Append(*id, tokens.clone(), n));
+                let shorter =
+                    simpler_tokens(tokens).into_iter().map(|tokens| Self::Append(*id, tokens, *lookahead));
+                fewer.chain(shorter).collect()
+            }
+            Self::AppendRagged(rows, room) => {
+                let fewer = (0..rows.len()).map(|at| Self::AppendRagged(without(rows, at), room.without(at)));
+                let plain = room.simpler().map(|room| Self::AppendRagged(rows.clone(), room));
+                let shorter =
+                    simpler_rows(rows).into_iter().map(|rows| Self::AppendRagged(rows, room.clone()));
+                fewer.chain(plain).chain(shorter).collect()
+            }
+            Self::Preempt(id, until) => {
+                simpler_end(*until).map(|now| Self::Preempt(*id, now)).into_iter().collect()
+            }
+            Self::Release(id, until) => {
+                simpler_end(*until).map(|now| Self::Release(*id, now)).into_iter().collect()
+            }
         }
     }
 }
@@ -210,12 +282,14 @@ impl Operation {
     /// Simpler ones, the simplest first.
     pub(crate) fn simpler(&self) -> Vec<Self> {
         match self {
-            Self::Admit(id, tokens, salted) => {
-                let plain = salted.then(|| Self::Admit(*id, tokens.clone(), false));
-                let prompts =
-                    simpler_tokens(tokens).into_iter().map(|tokens| Self::Admit(*id, tokens, *salted));
-                let ids = simpler_ids(*id).map(|id| Self::Admit(id, tokens.clone(), *salted));
-                plain.into_iter().chain(prompts).chain(ids).collect()
+            Self::Admit(id, tokens, salted, part) => {
+                let plain = salted.then(|| Self::Admit(*id, tokens.clone(), false, *part));
+                let parts = simpler_parts(*part);
+                let parts = parts.into_iter().map(|part| Self::Admit(*id, tokens.clone(), *salted, part));
+                let prompts = simpler_tokens(tokens);
+                let prompts = prompts.into_iter().map(|tokens| Self::Admit(*id, tokens, *salted, *part));
+                let ids = simpler_ids(*id).map(|id| Self::Admit(id, tokens.clone(), *salted, *part));
+                plain.into_iter().chain(parts).chain(prompts).chain(ids).collect()
             }
             Self::Append(ids, token, commit) => {
                 let lists = simpler_list(ids).into_iter().map(|ids| Self::Append(ids, *token, *commit));
@@ -237,14 +311,17 @@ impl Operation {
             }
             Self::Truncate(id, n) => smaller(*n).map(|n| Self::Truncate(*id, n)).collect(),
             Self::Trim(id, n) => smaller(*n).map(|n| Self::Trim(*id, n)).collect(),
-            Self::Preempt(id, after) => {
-                let now = after.map(|_| Self::Preempt(*id, None));
-                now.into_iter().chain(simpler_ids(*id).map(|id| Self::Preempt(id, *after))).collect()
+            Self::Preempt(id, until) => {
+                let now = simpler_end(*until).map(|now| Self::Preempt(*id, now));
+                now.into_iter().chain(simpler_ids(*id).map(|id| Self::Preempt(id, *until))).collect()
             }
-            Self::Resume(id) => simpler_ids(*id).map(Self::Resume).collect(),
-            Self::Release(id, after) => {
-                let now = after.map(|_| Self::Release(*id, None));
-                now.into_iter().chain(simpler_ids(*id).map(|id| Self::Release(id, *after))).collect()
+            Self::Resume(id, part) => {
+                let parts = simpler_parts(*part).into_iter().map(|part| Self::Resume(*id, part));
+                parts.chain(simpler_ids(*id).map(|id| Self::Resume(id, *part))).collect()
+            }
+            Self::Release(id, until) => {
+                let now = simpler_end(*until).map(|now| Self::Release(*id, now));
+                now.into_iter().chain(simpler_ids(*id).map(|id| Self::Release(id, *until))).collect()
             }
             Self::CompleteStep(step) => {
                 smaller(*step as usize).map(|step| Self::CompleteStep(step as u64)).collect()
@@ -254,11 +331,7 @@ impl Operation {
                 if let ([one], true) = (&planned[..], commit) {
                     simpler.push(one.alone());
                 }
-                for at in 0..planned.len() {
-                    let mut fewer = planned.clone();
-                    fewer.remove(at);
-                    simpler.push(Self::Step(fewer, *commit));
-                }
+                simpler.extend((0..planned.len()).map(|at| Self::Step(without(planned, at), *commit)));
                 for (at, one) in planned.iter().enumerate() {
                     for one in one.simpler() {
                         let mut other = planned.clone();
@@ -273,7 +346,40 @@ impl Operation {
             Self::CompleteSwap(nth) => smaller(*nth).map(Self::CompleteSwap).collect(),
             Self::AbortSwap(nth) => smaller(*nth).map(Self::AbortSwap).collect(),
             Self::Evict(ids) => simpler_list(ids).into_iter().map(Self::Evict).collect(),
-            Self::TakePlan | Self::Reset | Self::BumpEpoch | Self::Grow => Vec::new(),
+            Self::AppendRagged(rows, said, room, most) => {
+                let fewer = (0..rows.len()).map(|at| {
+                    let said = match said {
+                        Said::Counts(counts) => Said::Counts(without(counts, at)),
+                        other => other.clone(),
+                    };
+                    Self::AppendRagged(without(rows, at), said, room.without(at), *most)
+                });
+                let (any, nothing) = (most.map(|_| None), (*said != Said::Nothing).then_some(Said::Nothing));
+                let any = any.map(|most| Self::AppendRagged(rows.clone(), said.clone(), room.clone(), most));
+                let nothing = nothing.map(|said| Self::AppendRagged(rows.clone(), said, room.clone(), *most));
+                let plain = room.simpler();
+                let plain = plain.map(|room| Self::AppendRagged(rows.clone(), said.clone(), room, *most));
+                let shorter = simpler_rows(rows)
+                    .into_iter()
+                    .map(|rows| Self::AppendRagged(rows, said.clone(), room.clone(), *most));
+                fewer.chain(any).chain(nothing).chain(plain).chain(shorter).collect()
+            }
+            Self::Extend(id, n) => smaller(*n).map(|n| Self::Extend(*id, n)).collect(),
+            Self::ExternalDone(id, arrived) => {
+                let all = (*arrived != Arrived::All).then_some(Self::ExternalDone(*id, Arrived::All));
+                all.into_iter()
+                    .chain(simpler_ids(*id).map(|id| Self::ExternalDone(id, arrived.clone())))
+                    .collect()
+            }
+            Self::EndFence(ticket) => {
+                smaller(ticket.get() as usize).map(|n| Self::EndFence(Ticket::new(n as u64))).collect()
+            }
+            Self::TruncateBatch(rows, until) => {
+                let now = simpler_end(*until).map(|now| Self::TruncateBatch(rows.clone(), now));
+                let fewer = (0..rows.len()).map(|at| Self::TruncateBatch(without(rows, at), *until));
+                now.into_iter().chain(fewer).collect()
+            }
+            Self::TakePlan | Self::Reset | Self::BumpEpoch | Self::Grow | Self::Fence => Vec::new(),
         }
     }
 }
