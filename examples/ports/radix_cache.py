@@ -1,0 +1,172 @@
+"""A prefix tree whose matches hold nothing, as in SGLang: the scheduler matches the whole queue, sorts it, then locks.
+
+| the engine's call | here |
+|---|---|
+| ``match_prefix(key)``, for every waiting request | ``pool.probe(chain, most)``; the handle is the chain and how far it goes |
+| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)``: holds what is still there |
+| ``dec_lock_ref(node)``, and the request's own pages | ``pool.release_table(ids)`` |
+| insert when a prompt or an answer is computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
+| ``evict(n)`` | nothing: ``pool.allocate`` evicts |
+| ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
+
+A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots there
+is ``WeakRadixCache``: an index only. It needs calls that are still to come (:mod:`~examples.ports.pending`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from examples.ports.ids_and_trie import Ids, IdsAndTrie, Node, PlainIdsAndTrie
+from examples.ports.memory import Memory
+from examples.ports.pending import Match, batch_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.hashing import HashChain
+
+__all__ = ["Handle", "PlainRadixCache", "RadixCache", "WeakRadixCache", "main", "serve"]
+
+What = TypeVar("What")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle(Generic[What]):
+    """What a match found: ``num_blocks`` of ``where``. Nobody holds them until ``lock``."""
+
+    num_blocks: int
+    where: What
+
+
+class PlainRadixCache(PlainIdsAndTrie):
+    """What such engines do themselves, over the plain trie."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Cached blocks that could be evicted, and that could not."""
+        return self._idle, len(self._nodes) - self._idle
+
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[list[Node]]:
+        """Finds the longest cached prefix and holds nothing."""
+        path = self.find(tokens)
+        return Handle(len(path), path)
+
+    def lock(self, handle: Handle[list[Node]]) -> Ids:
+        """Holds what was matched, as far as it is still there."""
+        return self.hold([node for node in handle.where if self._nodes.get(node.block) is node])
+
+
+class RadixCache(IdsAndTrie):
+    """The same over ``BlockPool``."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Cached blocks that could be evicted, and that could not."""
+        stats = self.pool.stats()
+        return stats.cached_free, stats.registered - stats.cached_free
+
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[HashChain]:
+        """Finds the longest cached prefix and holds nothing."""
+        chain = self.chain(tokens)
+        most = max(len(tokens) - 1, 0) // self.block_size
+        return Handle(self.pool.probe(chain, most).cached_blocks, chain)
+
+    def lock(self, handle: Handle[HashChain]) -> Ids:
+        """Holds what was matched, as far as it is still there."""
+        return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
+
+
+class WeakRadixCache(RadixCache):
+    """An index over slots of the engine's own allocator. Needs the calls of :mod:`~examples.ports.pending`."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.calls = batch_pool(self.pool)
+
+    def match(self, tokens: Sequence[int]) -> Ids:
+        """As before."""
+        return self.acquire(self.lookup(tokens))
+
+    def lookup(self, tokens: Sequence[int]) -> Match:
+        """A handle of the pool's own: it refreshes what it found, and goes stale by itself."""
+        return self.calls.lookup(self.chain(tokens[:-1]))
+
+    def acquire(self, match: Match) -> Ids:
+        """Holds what a lookup found, all or nothing."""
+        return np.array(self.calls.acquire_match(match), dtype=np.int32)
+
+    def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
+        """Caches full blocks in one call, whether somebody was faster or not."""
+        chain = self.chain(tokens)
+        for position, block in self.calls.register_table(ids[start : len(chain)], chain, start):
+            ids[position] = block
+        self.pool.mark_computed(ids[start : len(chain)])
+
+    def adopt(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
+        """Caches full blocks whose ids the engine's allocator handed out."""
+        chain = self.chain(tokens)
+        self.calls.adopt(ids[start : len(chain)], chain, start)
+
+    def evict(self, n: int) -> Ids:
+        """Forgets the longest unused blocks and hands them back to the engine's allocator."""
+        victims = np.array(self.calls.evict(n), dtype=np.int32)
+        self.calls.disown(victims)
+        return victims
+
+    def ref_counts(self, ids: Ids) -> Ids:
+        """How many hold each block, in one call."""
+        counts = np.empty(len(ids), dtype=np.int32)
+        self.calls.ref_counts(ids, out=counts)
+        return counts
+
+
+def serve(
+    cache: PlainRadixCache | RadixCache, memory: Memory, prompts: Sequence[list[int]]
+) -> list[tuple[int, int, tuple[int, int]]]:
+    """Prompts only: each round matches all that wait, and takes those with the longest match first.
+
+    Returns request, matched blocks and sizes of each.
+    """
+    waiting = list(enumerate(prompts))
+    log = []
+    while waiting:
+        matches = [(cache.match_prefix(prompt), number, prompt) for number, prompt in waiting]
+        matches.sort(key=lambda match: -match[0].num_blocks)
+        batch = []
+        for handle, number, prompt in matches:
+            # Others of this round may have evicted some of it.
+            matched = cache.lock(handle)  # type: ignore[arg-type]  # its own handle
+            missing = -(-len(prompt) // memory.block_size) - len(matched)
+            if missing > cache.num_available:
+                cache.release(matched)
+                break
+            batch.append((number, prompt, np.concatenate([matched, cache.allocate(missing)]), len(matched)))
+            log.append((number, len(matched), cache.sizes))
+        memory.step((ids.tolist(), prompt, start * memory.block_size) for _, prompt, ids, start in batch)
+        for _, prompt, ids, start in batch:
+            cache.insert(prompt, ids, start)
+        for number, _, ids, _ in batch:
+            cache.release(ids)
+            waiting = [row for row in waiting if row[0] != number]
+            log.append((number, -1, cache.sizes))
+    return log
+
+
+def main() -> None:
+    """Serves twelve prompts of two families on a pool that is too small for all of them."""
+    prompts = [[*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)]
+    results = []
+    for cache in (PlainRadixCache(16, 4), RadixCache(16, 4)):
+        log = serve(cache, Memory(16, 4), prompts)
+        matched = sum(number for _, number, _ in log if number > 0)
+        print(f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.sizes[0]} evictable")
+        results.append(log)
+    print("the same answers:", results[0] == results[1])
+
+
+if __name__ == "__main__":
+    main()
