@@ -7,10 +7,10 @@ Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its nam
 |---|---|
 | ``can_allocate(group)``: OK, LATER, NEVER | ``manager.fit(prompt).fit``: "ok", "later", "never" |
 | ``allocate(group)`` | ``manager.admit`` of the first sequence, ``manager.fork`` for the others |
-| ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch: it has blocks for all, or raises |
+| ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch: blocks for all, or none |
 | the copies that ``append_slots`` returns | ``manager.take_plan()``, once per step, before the step writes KV |
 | ``fork(parent, child)``, ``free(seq)`` | ``manager.fork``, ``manager.release`` |
-| ``can_swap_out``, ``swap_out(group)`` | ``manager.fit_swap_out``, ``begin_swap_out``, ``take_plan``, ``complete_swap`` |
+| ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, ``complete_swap`` |
 | ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it nothing is cached, as here |
 
 The swaps of v0 end when they are returned: its workers execute them before anything else. Here ``complete_swap`` is

@@ -2,11 +2,11 @@
 
 | what happens | here |
 |---|---|
-| the prompt is computed; its KV is to be read by a transfer | ``release(until=fence())``: nobody gets the blocks before |
+| the prompt is computed, a transfer is to read its KV | ``release(until=fence())``: nobody gets the blocks before |
 | the transfer has ended; transfers end in any order | ``end_fence(ticket)`` |
 | the other side makes room for the prompt, all but its last token | ``admit(external_tokens=len(prompt) - 1)`` |
 | it has all arrived | ``external_done(request)``: it is cached from now on, and the request runs |
-| blocks are missing | ``external_done(request, failed=[(first token, token behind the last)])``: the rest is computed here |
+| blocks are missing | ``external_done(request, failed=[(first token, end)])``: the rest is computed here |
 | the request is aborted while its KV is on the way | ``release(request)``: it is "releasing" until ``external_done`` |
 | a decode step | ``append(requests, tokens, commit=True)`` |
 """
@@ -112,7 +112,10 @@ class Service:
     def _has_room(self, length: int) -> bool:
         manager = self.managers[1]
         size, usable = manager.block_size, manager.num_blocks - 1
-        held = [*(row[1] for row in self.running.values()), *(self.lengths[transfer.key] for transfer in self.transfers)]
+        held = [
+            *(row[1] for row in self.running.values()),
+            *(self.lengths[transfer.key] for transfer in self.transfers),
+        ]
         return sum(-(-tokens // size) for tokens in [*held, length]) <= usable
 
     def _arrive(self, transfer: Transfer) -> None:
@@ -141,7 +144,9 @@ class Service:
                 del self.running[key]
                 self.done[key] = tokens
         there.append(list(self.running), [tokens[-1] for tokens, _ in self.running.values()], commit=True)
-        self.memories[1].step((there.block_ids(key), tokens, len(tokens) - 1) for key, (tokens, _) in self.running.items())
+        self.memories[1].step(
+            (there.block_ids(key), tokens, len(tokens) - 1) for key, (tokens, _) in self.running.items()
+        )
         for tokens, _ in self.running.values():
             tokens.append(next_token(tokens))
 

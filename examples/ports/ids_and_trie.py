@@ -9,8 +9,8 @@
 | ``trie.insert(seq)``, once the step is done | ``pool.register(ids, chain, start)`` and ``pool.mark_computed(ids)`` |
 | ``trie.evict(n)`` | nothing: a cached block that nobody holds counts as available |
 
-The trie of such an engine holds a reference to every cached block, and gives it up when blocks run out. Here nobody holds
-a cached block: all that the engine does to keep those references right can go.
+The trie of such an engine holds a reference to every cached block, and gives it up when blocks run out. Here nobody
+holds a cached block: all that the engine does to keep those references right can go.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Node:
 
 
 class PlainIdsAndTrie:
-    """What such engines do themselves: a free list, counts in an array, and a trie that holds one reference per node."""
+    """What such engines do themselves: a free list, counts in an array, a trie with a reference per node."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -122,7 +122,7 @@ class PlainIdsAndTrie:
         return ids
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on. What the trie has already replaces the request's block in ``ids``."""
+        """Caches the full blocks from ``start`` on. What is cached already replaces the request's block in ``ids``."""
         node = self._root
         for position in range(len(tokens) // self.block_size):
             part = tuple(tokens[position * self.block_size : (position + 1) * self.block_size])

@@ -5,7 +5,7 @@
 | plans a token that is not known yet | ``covered=``: slots behind the last known token, one per step in flight |
 | learns what a step sampled | the token is in the next ``append_ragged(commit=True)``: all before it is computed |
 | learns that a request ended steps ago | ``release(after_step=last step that was planned with it)`` |
-| gives way while steps run | ``preempt(after_step=...)``; the tokens on their way are appended to the preempted request |
+| gives way while steps run | ``preempt(after_step=...)``; the tokens on their way are appended meanwhile |
 | a step has ended | ``complete_step(step)``: what only this step held back becomes free |
 
 Why the fence: a step in flight still writes to the blocks of a request that has ended. Without it the next request gets

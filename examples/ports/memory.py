@@ -1,8 +1,8 @@
 """KV memory that knows what each slot has to hold: it finds stale, missing and foreign KV.
 
 The KV of a token depends on every token before it, so a slot gets a number made of the whole prefix. A step writes the
-slots of the tokens that it computes and reads those of all tokens before. If a block is cached too early, handed out too
-soon, or shared and then written, some reader meets another number.
+slots of the tokens that it computes and reads those of all tokens before. If a block is cached too early, handed out
+too soon, or shared and then written, some reader meets another number.
 """
 
 from __future__ import annotations

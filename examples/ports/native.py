@@ -92,7 +92,9 @@ class Scheduler:
         left = self._grow()
         self._admit(left)
         batch = [request for request in self.running if request.end > request.computed]
-        self.memory.step((request.table, request.tokens[: request.end] + request.drafts, request.computed) for request in batch)
+        self.memory.step(
+            (request.table, request.tokens[: request.end] + request.drafts, request.computed) for request in batch
+        )
         for request in batch:
             self._sample(request)
 
@@ -192,8 +194,8 @@ def main() -> None:
         right = all(scheduler.done[key] == continuation(prompt, 20) for key, prompt in enumerate(prompts))
         stats = scheduler.manager.stats()
         print(
-            f"{blocks} blocks, {budget} tokens a step, {drafts} drafts: {steps} steps, {stats.hit_tokens} tokens cached, "
-            f"{scheduler.preemptions} preemptions, all as they should be: {right}"
+            f"{blocks} blocks, {budget} tokens a step, {drafts} drafts: {steps} steps, {stats.hit_tokens} tokens "
+            f"cached, {scheduler.preemptions} preemptions, all as they should be: {right}"
         )
 
 

@@ -2,15 +2,15 @@
 
 | the engine's call | here |
 |---|---|
-| ``match_prefix(key)``, for every waiting request | ``pool.probe(chain, most)``; the handle is the chain and how far it goes |
+| ``match_prefix(key)``, for every waiting request | ``pool.probe(chain, most)``; the handle is chain and count |
 | ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)``: holds what is still there |
 | ``dec_lock_ref(node)``, and the request's own pages | ``pool.release_table(ids)`` |
 | insert when a prompt or an answer is computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
 | ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
 
-A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots there
-is ``WeakRadixCache``: an index only. It needs calls that are still to come (:mod:`~examples.ports.pending`).
+A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots
+there is ``WeakRadixCache``: an index only. It needs calls that are still to come (:mod:`~examples.ports.pending`).
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def serve(
 
 def main() -> None:
     """Serves twelve prompts of two families on a pool that is too small for all of them."""
-    prompts = [[*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)]
+    prompts = [
+        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)
+    ]
     results = []
     for cache in (PlainRadixCache(16, 4), RadixCache(16, 4)):
         log = serve(cache, Memory(16, 4), prompts)

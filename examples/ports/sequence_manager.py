@@ -6,11 +6,11 @@
 | ``allocate(seq)`` | ``manager.admit``, which takes the cached prefix and new blocks, or nothing |
 | ``can_append(seq)`` | ``manager.num_available`` |
 | ``may_append(seq)`` | ``manager.append``; for the whole batch in one call: ``append_batch`` |
-| ``deallocate(seq)`` | ``manager.release``; a scheduler written anew says ``preempt`` and ``resume`` where it means that |
+| ``deallocate(seq)`` | ``manager.release``; or ``preempt`` and ``resume``, where that is meant |
 
-When is a block cached? Such a manager says so when the prompt gets its blocks: the step that follows writes them before
-anybody reads. The port does the same with ``commit`` in ``allocate``. If your steps can fail, or overlap, commit when the
-step is done.
+When is a block cached? Such a manager says so when the prompt gets its blocks: the step that follows writes them
+before anybody reads. The port does the same with ``commit`` in ``allocate``. If your steps can fail, or overlap, commit
+when the step is done.
 """
 
 from __future__ import annotations
