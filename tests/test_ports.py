@@ -1,4 +1,4 @@
-"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads another one's KV."""
+"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads foreign KV."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,8 +24,8 @@ from examples.ports import (
     disaggregated,
     ids_and_trie,
     in_flight,
+    index_only,
     native,
-    pending,
     radix_cache,
     sequence_manager,
 )
@@ -33,7 +34,17 @@ from examples.ports.memory import Memory, WrongKVError
 if TYPE_CHECKING:
     from types import ModuleType
 
-MODULES = [sequence_manager, ids_and_trie, radix_cache, block_space, native, in_flight, disaggregated, beams]
+MODULES = [
+    sequence_manager,
+    ids_and_trie,
+    radix_cache,
+    index_only,
+    block_space,
+    native,
+    in_flight,
+    disaggregated,
+    beams,
+]
 # One example is a whole workload.
 FEW = settings(max_examples=max(settings().max_examples // 3, 1))
 
@@ -114,22 +125,45 @@ def test_the_radix_cache_answers_as_the_plain_one(workload: Workload) -> None:
     blocks = workload.blocks()
     plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
     port = radix_cache.RadixCache(blocks, workload.block_size)
-    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in (plain, port)]
+    caches: list[radix_cache.Tree] = [plain, port]
+    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
     assert logs[0] == logs[1]
     port.pool.check_invariants()
     assert port.sizes[1] == 0
 
 
-@pytest.mark.skipif(not pending.AVAILABLE, reason="BlockPool has no lookup, adopt and their like yet")
+BATCH_CALLS = pytest.mark.skipif(not index_only.AVAILABLE, reason="BlockPool has no lookup, adopt and their like yet")
+
+
+@BATCH_CALLS
 @FEW
 @given(WORKLOADS)
-def test_the_weak_radix_cache_answers_as_the_plain_one(workload: Workload) -> None:
+def test_ids_and_trie_in_batches_answer_as_the_plain_ones(workload: Workload) -> None:
     blocks = workload.blocks()
-    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
-    port = radix_cache.WeakRadixCache(blocks, workload.block_size)
-    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in (plain, port)]
+    plain = ids_and_trie.PlainIdsAndTrie(blocks, workload.block_size)
+    port = index_only.BatchIdsAndTrie(blocks, workload.block_size)
+    logs = [
+        ids_and_trie.serve(cache, memory(blocks, workload), workload.prompts, workload.new_tokens)
+        for cache in (plain, port)
+    ]
     assert logs[0] == logs[1]
     port.pool.check_invariants()
+    assert not port.ref_counts(np.arange(1, blocks, dtype=np.int32)).any()
+
+
+@BATCH_CALLS
+@FEW
+@given(WORKLOADS)
+def test_an_index_over_ids_of_the_engine_answers_as_the_plain_tree(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
+    port = index_only.IndexOnly(blocks, workload.block_size)
+    caches: list[radix_cache.Tree] = [plain, port]
+    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
+    assert logs[0] == logs[1]
+    port.pool.check_invariants()
+    assert port.sizes[1] == 0
+    assert len(port.free) + port.sizes[0] == blocks - 1
 
 
 @FEW
@@ -250,7 +284,7 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
     assert manager.num_available == blocks - 1
 
 
-# ------------------------------------------------------------------------------------------------------------ the memory
+# ----------------------------------------------------------------------------------------------------------- the memory
 
 
 def test_the_memory_finds_what_is_wrong() -> None:
@@ -274,7 +308,7 @@ def test_the_memory_finds_what_is_wrong() -> None:
         ours.read([2, 1], [1, 2, 3, 4, 5])
 
 
-# -------------------------------------------------------------------------------------------------------------- the docs
+# ------------------------------------------------------------------------------------------------------------- the docs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 

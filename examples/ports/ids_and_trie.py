@@ -4,7 +4,7 @@
 |---|---|
 | ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``; it evicts what it needs |
 | ``allocator.add_ref_count(ids, 1)``, ``free(ids)`` | ``pool.acquire(ids)``, ``pool.release_table(ids)`` |
-| ``allocator.get_ref_count(ids)`` | ``pool.ref_counts(ids, out=)``, see :mod:`~examples.ports.pending` |
+| ``allocator.get_ref_count(ids)`` | ``pool.ref_counts(ids, out=)``, see :mod:`~examples.ports.index_only` |
 | ``trie.match(seq)`` | ``pool.match_and_acquire(chain)``: the match is held when it is returned |
 | ``trie.insert(seq)``, once the step is done | ``pool.register(ids, chain, start)`` and ``pool.mark_computed(ids)`` |
 | ``trie.evict(n)`` | nothing: a cached block that nobody holds counts as available |

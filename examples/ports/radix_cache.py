@@ -9,27 +9,26 @@
 | ``evict(n)`` | nothing: ``pool.allocate`` evicts |
 | ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
 
-A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots
-there is ``WeakRadixCache``: an index only. It needs calls that are still to come (:mod:`~examples.ports.pending`).
+A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots the
+pool can be an index only: :mod:`~examples.ports.index_only`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from examples.ports.ids_and_trie import Ids, IdsAndTrie, Node, PlainIdsAndTrie
 from examples.ports.memory import Memory
-from examples.ports.pending import Match, batch_pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvpool.hashing import HashChain
 
-__all__ = ["Handle", "PlainRadixCache", "RadixCache", "WeakRadixCache", "main", "serve"]
+__all__ = ["Handle", "PlainRadixCache", "RadixCache", "Tree", "main", "serve"]
 
 What = TypeVar("What")
 
@@ -40,6 +39,20 @@ class Handle(Generic[What]):
 
     num_blocks: int
     where: What
+
+
+class Tree(Protocol):
+    """What the scheduler calls."""
+
+    @property
+    def num_available(self) -> int: ...  # noqa: D102
+    @property
+    def sizes(self) -> tuple[int, int]: ...  # noqa: D102
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[Any]: ...  # noqa: D102
+    def lock(self, handle: Any) -> Ids: ...  # noqa: D102
+    def allocate(self, n: int) -> Ids: ...  # noqa: D102
+    def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None: ...  # noqa: D102
+    def release(self, ids: Ids) -> None: ...  # noqa: D102
 
 
 class PlainRadixCache(PlainIdsAndTrie):
@@ -80,53 +93,7 @@ class RadixCache(IdsAndTrie):
         return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
 
 
-class WeakRadixCache(RadixCache):
-    """An index over slots of the engine's own allocator. Needs the calls of :mod:`~examples.ports.pending`."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        super().__init__(num_blocks, block_size)
-        self.calls = batch_pool(self.pool)
-
-    def match(self, tokens: Sequence[int]) -> Ids:
-        """As before."""
-        return self.acquire(self.lookup(tokens))
-
-    def lookup(self, tokens: Sequence[int]) -> Match:
-        """A handle of the pool's own: it refreshes what it found, and goes stale by itself."""
-        return self.calls.lookup(self.chain(tokens[:-1]))
-
-    def acquire(self, match: Match) -> Ids:
-        """Holds what a lookup found, all or nothing."""
-        return np.array(self.calls.acquire_match(match), dtype=np.int32)
-
-    def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches full blocks in one call, whether somebody was faster or not."""
-        chain = self.chain(tokens)
-        for position, block in self.calls.register_table(ids[start : len(chain)], chain, start):
-            ids[position] = block
-        self.pool.mark_computed(ids[start : len(chain)])
-
-    def adopt(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches full blocks whose ids the engine's allocator handed out."""
-        chain = self.chain(tokens)
-        self.calls.adopt(ids[start : len(chain)], chain, start)
-
-    def evict(self, n: int) -> Ids:
-        """Forgets the longest unused blocks and hands them back to the engine's allocator."""
-        victims = np.array(self.calls.evict(n), dtype=np.int32)
-        self.calls.disown(victims)
-        return victims
-
-    def ref_counts(self, ids: Ids) -> Ids:
-        """How many hold each block, in one call."""
-        counts = np.empty(len(ids), dtype=np.int32)
-        self.calls.ref_counts(ids, out=counts)
-        return counts
-
-
-def serve(
-    cache: PlainRadixCache | RadixCache, memory: Memory, prompts: Sequence[list[int]]
-) -> list[tuple[int, int, tuple[int, int]]]:
+def serve(cache: Tree, memory: Memory, prompts: Sequence[list[int]]) -> list[tuple[int, int, tuple[int, int]]]:
     """Prompts only: each round matches all that wait, and takes those with the longest match first.
 
     Returns request, matched blocks and sizes of each.
@@ -139,7 +106,7 @@ def serve(
         batch = []
         for handle, number, prompt in matches:
             # Others of this round may have evicted some of it.
-            matched = cache.lock(handle)  # type: ignore[arg-type]  # its own handle
+            matched = cache.lock(handle)
             missing = -(-len(prompt) // memory.block_size) - len(matched)
             if missing > cache.num_available:
                 cache.release(matched)
@@ -162,7 +129,8 @@ def main() -> None:
         [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)
     ]
     results = []
-    for cache in (PlainRadixCache(16, 4), RadixCache(16, 4)):
+    caches: list[Tree] = [PlainRadixCache(16, 4), RadixCache(16, 4)]
+    for cache in caches:
         log = serve(cache, Memory(16, 4), prompts)
         matched = sum(number for _, number, _ in log if number > 0)
         print(f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.sizes[0]} evictable")
