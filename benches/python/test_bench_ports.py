@@ -1,0 +1,340 @@
+"""Schedulers' steps at 256 requests, and the ports of examples/ports beside the plain Python managers of their shapes.
+
+A step is one call for the batch; what a request costs once (admission, end, fork) is extra and said in each docstring.
+Budgets: a step with drafts 40 us; of a 32,768-token prompt: free 0.1 ms, cold allocate 0.15 ms, match 1 ms, its hash
+included. Each benchmark has p50 and p99 in its ``extra_info``; ``make bench-report`` writes both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from array import array
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import kvpool
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from examples.ports.ids_and_trie import IdsAndTrie, PlainIdsAndTrie
+from examples.ports.radix_cache import PlainRadixCache, RadixCache
+from examples.ports.sequence_manager import BlockManager, PlainBlockManager, Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+BATCH, SIZE, PROMPT = 256, 16, 32_768
+ROUNDS = 1000
+RANDOM = np.random.default_rng(7)
+#: No prompt begins like another one.
+FRESH = itertools.count(1)
+
+
+def measure(benchmark: BenchmarkFixture, step: Callable[..., Any], setup: Any = None, rounds: int = ROUNDS) -> None:
+    """Runs it, and notes p50 and p99 in microseconds."""
+    benchmark.pedantic(step, setup=setup, rounds=rounds, warmup_rounds=max(rounds // 10, 1))
+    if benchmark.stats is None:  # with --benchmark-disable
+        return
+    times = sorted(benchmark.stats.stats.data)
+    for share in (50, 99):
+        benchmark.extra_info[f"p{share}_us"] = round(1e6 * times[min(len(times) - 1, len(times) * share // 100)], 2)
+
+
+def prompt(tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Tokens never seen."""
+    return np.arange(tokens, dtype=np.int32) ^ (next(FRESH) << 16)
+
+
+def decoding(requests: int = BATCH, first: int = 0) -> kvpool.CacheManager:
+    """A manager with requests of slightly different lengths, so that each step crosses some block boundaries."""
+    manager = kvpool.CacheManager(1 << 18)
+    for number in range(requests):
+        manager.admit(first + number, prompt(512 + number % SIZE))
+    return manager
+
+
+IDS = np.arange(BATCH, dtype=np.int64)
+ONE_EACH = np.full(BATCH, 7, dtype=np.int32)
+
+
+def changes() -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Room for the changes of a step."""
+    return np.zeros((3, 20_000), dtype=np.int32)
+
+
+# ----------------------------------------------------------------------------------------------- a scheduler's own step
+
+
+@pytest.mark.benchmark(group="step: decode")
+def test_step_decode_256(benchmark: BenchmarkFixture) -> None:
+    manager, out = decoding(), changes()
+    measure(benchmark, lambda: manager.append_ragged(IDS, ONE_EACH, commit=True, out=out))
+
+
+@pytest.mark.benchmark(group="step: decode")
+def test_step_decode_256_plain(benchmark: BenchmarkFixture) -> None:
+    """The same with the plain manager over sequence objects: a call for each."""
+    manager = PlainBlockManager(1 << 18, SIZE)
+    seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
+    for seq in seqs:
+        manager.allocate(seq)
+
+    def sampled() -> None:
+        for seq in seqs:
+            seq.tokens.append(7)
+
+    def step() -> None:
+        for seq in seqs:
+            if manager.can_append(seq):
+                manager.may_append(seq)
+
+    measure(benchmark, step, setup=sampled)
+
+
+@pytest.mark.benchmark(group="step: chunks")
+def test_step_chunked_prefill_256(benchmark: BenchmarkFixture) -> None:
+    """248 requests decode, 8 prompts of 32k take 512 tokens each; prompts come and go between the steps."""
+    prefills, chunk = 8, 512
+    manager, out = decoding(BATCH - prefills), changes()
+    ids = IDS.copy()
+    lengths = np.array([manager.request(int(number)).tokens for number in ids[:-prefills]], dtype=np.int64)
+    ends = np.zeros(prefills, dtype=np.int64)
+    tokens = ONE_EACH[:-prefills]
+    offsets = np.minimum(np.arange(BATCH + 1, dtype=np.int64), BATCH - prefills)
+    keys = itertools.count(BATCH)
+
+    def plan() -> tuple[tuple[Any, Any], dict[str, Any]]:
+        for row in range(prefills):
+            if ends[row] in (0, PROMPT):
+                if ends[row]:
+                    manager.release(int(ids[row - prefills]))
+                ids[row - prefills] = next(keys)
+                manager.admit(int(ids[row - prefills]), prompt(PROMPT), allocate_tokens=chunk)
+                # So that not all prompts end in the same step.
+                ends[row] = chunk
+        computed = np.concatenate([lengths, ends])
+        lengths[:] += 1
+        ends[:] += chunk
+        return (computed, np.concatenate([lengths, ends])), {}
+
+    def step(computed: Any, covered: Any) -> None:
+        manager.append_ragged(ids, tokens, offsets, computed=computed, covered=covered, out=out)
+
+    measure(benchmark, step, setup=plan)
+
+
+def accepted() -> tuple[tuple[Any, Any], dict[str, Any]]:
+    """Of three drafts none to three, and the sampled token."""
+    offsets = np.concatenate([[0], np.cumsum(RANDOM.integers(1, 5, BATCH))]).astype(np.int64)
+    return (np.full(offsets[-1], 7, dtype=np.int32), offsets), {}
+
+
+@pytest.mark.benchmark(group="step: drafts")
+def test_step_drafts_256(benchmark: BenchmarkFixture) -> None:
+    """Three drafts, of which some are rejected: slots behind the last token, which the next step writes again."""
+    manager, out = decoding(), changes()
+
+    def step(tokens: Any, offsets: Any) -> None:
+        manager.append_ragged(IDS, tokens, offsets, commit=True, lookahead=3, out=out)
+
+    measure(benchmark, step, setup=accepted)
+
+
+@pytest.mark.benchmark(group="step: drafts")
+def test_step_drafts_truncated_256(benchmark: BenchmarkFixture) -> None:
+    """The same for an engine that appends its drafts as tokens, and takes rejected ones back: two calls."""
+    manager, out = decoding(), changes()
+    offsets = np.arange(0, 4 * BATCH + 1, 4, dtype=np.int64)
+    drafts = np.full(4 * BATCH, 7, dtype=np.int32)
+    lengths = np.array([manager.request(int(number)).tokens for number in IDS], dtype=np.int64)
+
+    def verified() -> tuple[tuple[Any], dict[str, Any]]:
+        lengths[:] += RANDOM.integers(1, 5, BATCH)
+        return (lengths.copy(),), {}
+
+    def step(kept: Any) -> None:
+        manager.append_ragged(IDS, drafts, offsets, out=out)
+        manager.truncate_batch(IDS, kept)
+
+    measure(benchmark, step, setup=verified)
+
+
+@pytest.mark.benchmark(group="step: drafts")
+def test_step_drafts_256_plain(benchmark: BenchmarkFixture) -> None:
+    """The same with the plain manager over sequence objects: a call for each token."""
+    manager = PlainBlockManager(1 << 18, SIZE)
+    seqs = [Sequence(number, prompt(512 + number % SIZE).tolist()) for number in range(BATCH)]
+    for seq in seqs:
+        manager.allocate(seq)
+
+    def step(_tokens: Any, offsets: Any) -> None:
+        for seq, more in zip(seqs, np.diff(offsets).tolist(), strict=True):
+            for _ in range(more):
+                seq.tokens.append(7)
+                manager.may_append(seq)
+
+    measure(benchmark, step, setup=accepted, rounds=ROUNDS // 4)
+
+
+@pytest.mark.benchmark(group="step: in flight")
+def test_step_in_flight_256(benchmark: BenchmarkFixture) -> None:
+    """Two steps run while the third is planned, and a step ends. A request ends, fenced, and one comes, in between."""
+    manager, out, ids = decoding(), changes(), IDS.copy()
+    steps, keys = itertools.count(), itertools.count(BATCH)
+
+    def ended() -> tuple[tuple[int], dict[str, Any]]:
+        number, key = next(steps), next(keys)
+        row = number % BATCH
+        manager.release(int(ids[row]), after_step=number)
+        ids[row] = key
+        manager.admit(key, prompt(512))
+        return (number,), {}
+
+    def step(number: int) -> None:
+        manager.append_ragged(ids, ONE_EACH, commit=True, lookahead=2, out=out)
+        manager.complete_step(max(number - 2, 0))
+
+    measure(benchmark, step, setup=ended)
+
+
+@pytest.mark.benchmark(group="step: external")
+def test_step_external_256(benchmark: BenchmarkFixture) -> None:
+    """The decode side of P/D: a request of 2,048 tokens is admitted, one has arrived with a hole, one ends; 4 calls."""
+    manager, out, ids = decoding(), changes(), IDS.copy()
+    keys, rows, loading = itertools.count(BATCH), itertools.cycle(range(BATCH)), deque[int]()
+
+    def arrives() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        while len(loading) < 8:
+            loading.append(next(keys))
+            manager.admit(loading[-1], prompt(2048), external_tokens=2047)
+        return (next(rows), next(keys), manager.prepare(prompt(2048)), loading.popleft()), {}
+
+    def step(row: int, new: int, prepared: Any, arrived: int) -> None:
+        manager.admit(new, prepared, external_tokens=2047)
+        manager.external_done(arrived, failed=[(1024, 1040)])
+        manager.release(int(ids[row]))
+        ids[row] = arrived
+        loading.append(new)
+        manager.append_ragged(ids, ONE_EACH, out=out)
+
+    measure(benchmark, step, setup=arrives)
+
+
+@pytest.mark.benchmark(group="step: beams")
+def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
+    """32 searches of 8 beams; in each step two beams of each end and two fork: 64 releases, 64 forks, 2 calls."""
+    manager = kvpool.CacheManager(1 << 18)
+    searches = [[search * 1_000_000 + beam for beam in range(8)] for search in range(32)]
+    for beams in searches:
+        manager.admit(beams[0], prompt(509))
+        for beam in beams[1:]:
+            manager.fork(beams[0], beam)
+    fresh = itertools.count(8)
+
+    def step() -> None:
+        for beams in searches:
+            for dead, parent in ((6, 0), (7, 1)):
+                manager.release(beams[dead])
+                beams[dead] = beams[0] // 1_000_000 * 1_000_000 + next(fresh)
+                manager.fork(beams[parent], beams[dead])
+        manager.append([beam for beams in searches for beam in beams], ONE_EACH, commit=True)
+        manager.take_plan()
+
+    measure(benchmark, step, rounds=ROUNDS // 4)
+
+
+# ------------------------------------------------------------------------------------------------------------ the ports
+
+TRIES = pytest.mark.parametrize("kind", [PlainIdsAndTrie, IdsAndTrie])
+POOL = 1 << 14
+
+
+def tokens_32k() -> array[int]:
+    """What both take: a sequence of ints, and a buffer."""
+    return array("i", prompt(PROMPT).tolist())
+
+
+@pytest.mark.benchmark(group="32k prompt: cold allocate")
+@TRIES
+def test_port_allocate_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    """2,048 ids, and no hash: they are registered when the prompt is computed."""
+    cache = kind(POOL, SIZE)
+    held: list[Any] = []
+
+    def give_back() -> None:
+        for ids in held:
+            cache.release(ids)
+        held.clear()
+
+    measure(benchmark, lambda: held.append(cache.allocate(PROMPT // SIZE)), setup=give_back, rounds=200)
+
+
+@pytest.mark.benchmark(group="32k prompt: free")
+@TRIES
+def test_port_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    """Cached blocks, whose last holder goes."""
+    cache, tokens = kind(POOL, SIZE), tokens_32k()
+    first = cache.allocate(PROMPT // SIZE)
+    cache.insert(tokens, first, 0)
+    cache.release(first)
+    measure(benchmark, lambda ids: cache.release(ids), setup=lambda: ((cache.match(tokens),), {}), rounds=200)
+
+
+@pytest.mark.benchmark(group="32k prompt: match")
+@TRIES
+def test_port_match_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    """The whole prompt hits, and its hash is computed."""
+    cache, tokens = kind(POOL, SIZE), tokens_32k()
+    held: list[Any] = []
+    cache.insert(tokens, cache.allocate(PROMPT // SIZE), 0)
+
+    def give_back() -> None:
+        for ids in held:
+            cache.release(ids)
+        held.clear()
+
+    measure(benchmark, lambda: held.append(cache.match(tokens)), setup=give_back, rounds=200)
+
+
+@pytest.mark.benchmark(group="32k prompt: match that holds nothing")
+@pytest.mark.parametrize("kind", [PlainRadixCache, RadixCache])
+def test_port_match_prefix_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    cache, tokens = kind(POOL, SIZE), tokens_32k()
+    cache.insert(tokens, cache.allocate(PROMPT // SIZE), 0)
+    measure(benchmark, lambda: cache.match_prefix(tokens), rounds=200)
+
+
+@pytest.mark.benchmark(group="32k prompt: sequence, cold, with its hash")
+@pytest.mark.parametrize("kind", [PlainBlockManager, BlockManager])
+def test_port_sequence_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    """``allocate``, the registering of its blocks included."""
+    manager = kind(POOL, SIZE)
+    held: list[Sequence] = []
+
+    def fresh() -> tuple[tuple[Sequence], dict[str, Any]]:
+        for seq in held:
+            manager.deallocate(seq)
+        held[:] = [Sequence(next(FRESH), prompt(PROMPT).tolist())]
+        return (held[0],), {}
+
+    measure(benchmark, manager.allocate, setup=fresh, rounds=100)
+
+
+@pytest.mark.benchmark(group="32k prompt: sequence, free")
+@pytest.mark.parametrize("kind", [PlainBlockManager, BlockManager])
+def test_port_sequence_free_32k(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    manager, tokens = kind(POOL, SIZE), prompt(PROMPT).tolist()
+
+    def again() -> tuple[tuple[Sequence], dict[str, Any]]:
+        seq = Sequence(next(FRESH), tokens)
+        manager.allocate(seq)
+        return (seq,), {}
+
+    measure(benchmark, manager.deallocate, setup=again, rounds=100)

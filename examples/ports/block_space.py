@@ -1,0 +1,272 @@
+"""Groups of sequences, copy-on-write and swap, as in vLLM v0: the mapping only.
+
+Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its names, signatures and shapes
+(``docs/lineage.md``). This is for a scheduler of that shape which is yours to change.
+
+| the engine's call | here |
+|---|---|
+| ``can_allocate(group)``: OK, LATER, NEVER | ``manager.fit(prompt).fit``: "ok", "later", "never" |
+| ``allocate(group)`` | ``manager.admit`` of the first sequence, ``manager.fork`` for the others |
+| ``can_append_slots``, ``append_slots(seq)`` | ``manager.append`` for the whole batch: blocks for all, or none |
+| the copies that ``append_slots`` returns | ``manager.take_plan()``, once per step, before the step writes KV |
+| ``fork(parent, child)``, ``free(seq)`` | ``manager.fork``, ``manager.release`` |
+| ``can_swap_out``, ``swap_out(group)`` | ``fit_swap_out``, ``begin_swap_out``, ``take_plan``, ``complete_swap`` |
+| ``mark_blocks_as_computed`` | ``manager.commit_batch``; without it nothing is cached, as here |
+
+The swaps of v0 end when they are returned: its workers execute them before anything else. Here ``complete_swap`` is
+called at once for the same reason. If your copies run on a stream of their own, call it when they are done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import kvpool
+from examples.ports.memory import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool._core import Fit
+
+__all__ = ["BlockSpaceManager", "Group", "Manager", "PlainBlockSpaceManager", "main", "serve"]
+
+Pairs = list[tuple[int, int]]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The sequences of one prompt, by number, and what is left of them."""
+
+    number: int
+    prompt: list[int]
+    sequences: dict[int, list[int]]
+
+
+class Manager(Protocol):
+    """What the scheduler calls."""
+
+    @property
+    def num_available(self) -> int: ...  # noqa: D102
+    def can_allocate(self, group: Group) -> Fit: ...  # noqa: D102
+    def allocate(self, group: Group) -> None: ...  # noqa: D102
+    def append_slots(self, group: Group) -> Pairs: ...  # noqa: D102
+    def table(self, sequence: int) -> list[int]: ...  # noqa: D102
+    def free(self, sequence: int) -> None: ...  # noqa: D102
+    def swap_out(self, group: Group) -> Pairs: ...  # noqa: D102
+    def can_swap_in(self, group: Group) -> Fit: ...  # noqa: D102
+    def swap_in(self, group: Group) -> Pairs: ...  # noqa: D102
+
+
+class PlainBlockSpaceManager:
+    """What such managers do themselves: tables, reference counts, a free list per device."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
+        self.block_size = block_size
+        self._free = [deque(range(1, num_blocks)), deque(range(1, num_cpu_blocks))]
+        self._refs: list[dict[int, int]] = [{}, {}]
+        self._tables: dict[int, list[int]] = {}
+        self._usable = num_blocks - 1
+
+    @property
+    def num_available(self) -> int:
+        """Free blocks of the GPU."""
+        return len(self._free[0])
+
+    def can_allocate(self, group: Group) -> Fit:
+        """Whether the prompt finds its blocks."""
+        needed = -(-len(group.prompt) // self.block_size)
+        return "never" if needed > self._usable else "ok" if needed <= self.num_available else "later"
+
+    def allocate(self, group: Group) -> None:
+        """Gives the prompt its blocks: all sequences share them."""
+        blocks = [self._take(0) for _ in range(-(-len(group.prompt) // self.block_size))]
+        for sequence in group.sequences:
+            self._tables[sequence] = list(blocks)
+        self._refs[0].update(dict.fromkeys(blocks, len(group.sequences)))
+
+    def append_slots(self, group: Group) -> Pairs:
+        """Gives the last token of each sequence its slot. A shared block is copied by whoever writes to it first."""
+        copies = []
+        for sequence, tokens in group.sequences.items():
+            table = self._tables[sequence]
+            if (len(tokens) - 1) % self.block_size == 0:
+                table.append(self._take(0))
+            elif self._refs[0][table[-1]] > 1:
+                shared, table[-1] = table[-1], self._take(0)
+                self._refs[0][shared] -= 1
+                copies.append((shared, table[-1]))
+        return copies
+
+    def table(self, sequence: int) -> list[int]:
+        """The blocks of a sequence."""
+        return self._tables[sequence]
+
+    def free(self, sequence: int) -> None:
+        """Ends a sequence."""
+        self._give(0, self._tables.pop(sequence))
+
+    def swap_out(self, group: Group) -> Pairs:
+        """Moves a group to the CPU."""
+        return self._swap(group, 0, 1)
+
+    def can_swap_in(self, group: Group) -> Fit:
+        """Whether a group that was swapped out finds its blocks."""
+        needed = len({block for sequence in group.sequences for block in self._tables[sequence]})
+        return "ok" if needed <= self.num_available else "later"
+
+    def swap_in(self, group: Group) -> Pairs:
+        """Moves a group back."""
+        return self._swap(group, 1, 0)
+
+    def _swap(self, group: Group, source: int, destination: int) -> Pairs:
+        moved: dict[int, int] = {}
+        for sequence in group.sequences:
+            old = self._tables[sequence]
+            for block in old:
+                if block not in moved:
+                    moved[block] = self._take(destination)
+                    self._refs[destination][moved[block]] = 0
+                self._refs[destination][moved[block]] += 1
+            self._tables[sequence] = [moved[block] for block in old]
+            self._give(source, old)
+        return list(moved.items())
+
+    def _take(self, device: int) -> int:
+        block = self._free[device].popleft()
+        self._refs[device][block] = 1
+        return block
+
+    def _give(self, device: int, blocks: list[int]) -> None:
+        for block in blocks:
+            self._refs[device][block] -= 1
+            if self._refs[device][block] == 0:
+                self._free[device].append(block)
+
+
+class BlockSpaceManager:
+    """The same over ``CacheManager``."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
+        self.manager = kvpool.CacheManager(num_blocks, block_size, host_blocks=num_cpu_blocks)
+
+    @property
+    def num_available(self) -> int:
+        """Free blocks of the GPU."""
+        return self.manager.num_available
+
+    def can_allocate(self, group: Group) -> Fit:
+        """Whether the prompt finds its blocks."""
+        return self.manager.fit(group.prompt).fit
+
+    def allocate(self, group: Group) -> None:
+        """Gives the prompt its blocks: all sequences share them."""
+        first, *others = group.sequences
+        self.manager.admit(first, group.prompt)
+        for sequence in others:
+            self.manager.fork(first, sequence)
+
+    def append_slots(self, group: Group) -> Pairs:
+        """Gives the last token of each sequence its slot. Better: one call for all groups of the step."""
+        self.manager.append(list(group.sequences), [tokens[-1] for tokens in group.sequences.values()])
+        return self._plan()
+
+    def table(self, sequence: int) -> list[int]:
+        """The blocks of a sequence. Better: keep it, and apply the changes that ``append`` returns."""
+        return self.manager.block_ids(sequence)
+
+    def free(self, sequence: int) -> None:
+        """Ends a sequence."""
+        self.manager.release(sequence)
+
+    def swap_out(self, group: Group) -> Pairs:
+        """Moves a group to the CPU."""
+        return self._complete(self.manager.begin_swap_out(list(group.sequences)))
+
+    def can_swap_in(self, group: Group) -> Fit:
+        """Whether a group that was swapped out finds its blocks."""
+        return self.manager.fit_swap_in(list(group.sequences))
+
+    def swap_in(self, group: Group) -> Pairs:
+        """Moves a group back."""
+        return self._complete(self.manager.begin_swap_in(list(group.sequences)))
+
+    def _complete(self, swap: int) -> Pairs:
+        copies = self._plan()
+        self.manager.complete_swap(swap)
+        return copies
+
+    def _plan(self) -> Pairs:
+        return [(source, destination) for (_, source), (_, destination) in self.manager.take_plan().transfers]
+
+
+def serve(
+    manager: Manager, memory: Memory, host: Memory, prompts: Sequence[list[int]], samples: int, new_tokens: int
+) -> list[tuple[str, int, int]]:
+    """A scheduler in that engine's manner: what was swapped out first, then prompts, then a token for each sequence.
+
+    Returns what happened, to which group, and how many blocks were available then.
+    """
+    waiting, swapped, running = deque[Group](), list[Group](), list[Group]()
+    for number, prompt in enumerate(prompts):
+        sequences = {number * samples + sample: list(prompt) for sample in range(samples)}
+        waiting.append(Group(number, prompt, sequences))
+    log: list[tuple[str, int, int]] = []
+    while waiting or swapped or running:
+        while swapped and manager.can_swap_in(swapped[0]) == "ok":
+            group = swapped.pop(0)
+            memory.copy(manager.swap_in(group), host)
+            log.append(("swap in", group.number, manager.num_available))
+            running.append(group)
+        running.sort(key=lambda group: group.number)
+        ready = []
+        for group in list(running):
+            while group in running and manager.num_available < len(group.sequences):
+                victim = running.pop()  # the youngest
+                host.copy(manager.swap_out(victim), memory)
+                log.append(("swap out", victim.number, manager.num_available))
+                swapped.append(victim)
+                swapped.sort(key=lambda group: group.number)
+            if group in running:
+                memory.copy(manager.append_slots(group))
+                ready.append(group)
+        while not swapped and waiting and (fit := manager.can_allocate(waiting[0])) != "later":
+            group = waiting.popleft()
+            log.append((f"allocate: {fit}", group.number, manager.num_available))
+            if fit == "ok":
+                manager.allocate(group)
+                running.append(group)
+                ready.append(group)
+        memory.step(
+            (manager.table(sequence), tokens, len(tokens) - 1 if len(tokens) > len(group.prompt) else 0)
+            for group in ready
+            for sequence, tokens in group.sequences.items()
+        )
+        for group in ready:
+            for sequence, tokens in list(group.sequences.items()):
+                tokens.append((sum(tokens[-3:]) + sequence) % 7)
+                if len(tokens) == len(group.prompt) + new_tokens - sequence % 2:
+                    manager.free(sequence)
+                    del group.sequences[sequence]
+            if not group.sequences:
+                running.remove(group)
+                log.append(("finish", group.number, manager.num_available))
+    return log
+
+
+def main() -> None:
+    """Serves eight prompts with two samples each on a pool that is too small for all of them."""
+    prompts = [[number] * (5 + number) for number in range(8)]
+    results = []
+    for manager in (PlainBlockSpaceManager(24, 4, 80), BlockSpaceManager(24, 4, 80)):
+        log = serve(manager, Memory(24, 4), Memory(80, 4), prompts, samples=2, new_tokens=12)
+        swaps = sum(what == "swap out" for what, _, _ in log)
+        print(f"{type(manager).__name__}: {len(log)} events, {swaps} swaps out, {manager.num_available} available")
+        results.append(log)
+    print("the same answers:", results[0] == results[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Asynchronous scheduling: a step is planned while two others run, before anybody knows what they sample.
+
+| what the scheduler does | here |
+|---|---|
+| plans a token that is not known yet | ``covered=``: slots behind the last known token, one per step in flight |
+| learns what a step sampled | the token is in the next ``append_ragged(commit=True)``: all before it is computed |
+| learns that a request ended steps ago | ``release(after_step=last step that was planned with it)`` |
+| gives way while steps run | ``preempt(after_step=...)``; the tokens on their way are appended meanwhile |
+| a step has ended | ``complete_step(step)``: what only this step held back becomes free |
+
+Why the fence: a step in flight still writes to the blocks of a request that has ended. Without it the next request gets
+them at once; here a connector loads a prompt into them, on a stream of its own, and the old step writes over it.
+``Scheduler(fences=False)`` shows it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import kvpool
+from examples.ports.memory import Memory
+from examples.ports.native import next_token
+from kvpool.errors import OutOfBlocksError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DEPTH", "END", "Scheduler", "answer", "main"]
+
+#: Steps that run while the next one is planned.
+DEPTH = 2
+#: Ends a request: nobody knows when it comes.
+END = 5
+
+
+def answer(prompt: Sequence[int], most: int) -> list[int]:
+    """What the model makes of a prompt, up to the end token or so many tokens."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + most and (len(tokens) == len(prompt) or tokens[-1] != END):
+        tokens.append(next_token(tokens))
+    return tokens
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request as the scheduler has it."""
+
+    key: int
+    tokens: list[int]
+    length: int
+    #: Tokens that the manager knows.
+    known: int = 0
+    table: list[int] = field(default_factory=list)
+    #: Steps in flight that compute a token of it, and the last of them.
+    pending: int = 0
+    last_step: int = 0
+    #: What the device has: a step reads the token of the one before there.
+    device: list[int] = field(default_factory=list)
+    #: It waits to be resumed.
+    preempted: bool = False
+
+
+class Scheduler:
+    """Decode steps of a batch; a connector brings the prompts."""
+
+    def __init__(self, manager: kvpool.CacheManager, memory: Memory, *, fences: bool = True) -> None:
+        self.manager = manager
+        self.memory = memory
+        self.fences = fences
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.done: dict[int, list[int]] = {}
+        #: Steps in flight: number, and the rows as they were planned: request, block table, position.
+        self.flight: deque[tuple[int, list[tuple[Request, list[int], int]]]] = deque()
+        self.number = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.running or self.waiting or self.flight)
+
+    def submit(self, key: int, prompt: list[int], most: int) -> None:
+        """Queues a request."""
+        self.waiting.append(Request(key, list(prompt), len(prompt) + most))
+
+    def step(self) -> None:
+        """Plans a step, and waits for the oldest one in flight if enough of them run."""
+        self._admit()
+        if not self.running or not self._plan() or len(self.flight) > DEPTH:
+            self._end()
+
+    def _plan(self) -> bool:
+        """The one call of a step. False if it has to wait for blocks that steps in flight hold back."""
+        rows = list(self.running)
+        # What has all its tokens on the way sits the step out: its row brings what is known.
+        planned = [request for request in rows if len(request.tokens) + request.pending < request.length]
+        tokens: list[int] = []
+        offsets = [0]
+        for request in rows:
+            tokens += request.tokens[request.known :]
+            offsets.append(len(tokens))
+            request.known = len(request.tokens)
+        while True:
+            try:
+                changes = self.manager.append_ragged(
+                    [request.key for request in rows],
+                    tokens,
+                    offsets,
+                    commit=True,
+                    covered=[len(request.tokens) + request.pending for request in rows],
+                )
+            except OutOfBlocksError:
+                if not self.manager.stats().pool.fenced:
+                    self._preempt(self.running.pop())
+                if not self.manager.stats().pool.fenced:
+                    continue
+                # Blocks are on their way back. Nothing has changed: the rows' tokens come with the next plan.
+                for request, start, stop in zip(rows, offsets, offsets[1:], strict=False):
+                    request.known -= stop - start
+                return False
+            break
+        for row, position, block in zip(*changes, strict=True):
+            rows[row].table[position:] = [block]
+        self.number += 1
+        batch = [request for request in planned if not request.preempted]
+        for request in batch:
+            request.pending += 1
+            request.last_step = self.number
+        # The rows of a step in flight do not change any more: the device has them.
+        places = [len(request.tokens) + request.pending - 2 for request in batch]
+        self.flight.append(
+            (self.number, [(request, list(request.table), at) for request, at in zip(batch, places, strict=True)])
+        )
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.manager.preempt(request.key, after_step=self._until(request))
+        request.preempted, request.table = True, []
+        self.waiting.appendleft(request)
+
+    def _until(self, request: Request) -> int | None:
+        return request.last_step if self.fences else None
+
+    def _admit(self) -> None:
+        """The connector has all of the prompt but its last token, and brings it at once."""
+        while self.waiting and not self.waiting[0].pending:
+            request = self.waiting[0]
+            external = len(request.tokens) - 1
+            try:
+                if request.preempted:
+                    self.manager.append_tokens(request.key, request.tokens[request.known :])
+                    request.known = len(request.tokens)
+                    admission = self.manager.resume(request.key, external_tokens=external)
+                else:
+                    admission = self.manager.admit(request.key, request.tokens, external_tokens=external)
+            except OutOfBlocksError:
+                return
+            self.running.append(self.waiting.popleft())
+            request.table, request.known, request.preempted = admission.block_ids, len(request.tokens), False
+            if external > admission.cached_tokens:
+                self.memory.write(request.table, request.tokens, admission.cached_tokens, external)
+                self.manager.external_done(request.key)
+            request.device = list(request.tokens)
+
+    def _end(self) -> None:
+        """The oldest step in flight has run: looks at what it sampled."""
+        if not self.flight:
+            return
+        number, rows = self.flight.popleft()
+        for request, table, position in rows:
+            self.memory.write(table, request.device[: position + 1], position)
+            if request.key not in self.done:  # else it ended before: what the step wrote is nobody's
+                self.memory.read(table, request.device[: position + 1])
+            request.device.append(next_token(request.device[: position + 1]))
+        self.manager.complete_step(number)
+        for request, _, position in rows:
+            request.pending -= 1
+            if request.key in self.done:
+                continue
+            request.tokens.append(request.device[position + 1])
+            if request.tokens[-1] == END or len(request.tokens) == request.length:
+                self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        self.manager.release(request.key, after_step=self._until(request))
+        (self.waiting if request.preempted else self.running).remove(request)
+        self.done[request.key] = request.tokens
+
+
+def main() -> None:
+    """Serves twenty prompts with fences; and shows what happens without."""
+    prompts = [[*range(12), *[number] * (3 + number % 5)] for number in range(20)]
+    for fences in (True, False):
+        scheduler = Scheduler(kvpool.CacheManager(30, 4), Memory(30, 4), fences=fences)
+        for key, prompt in enumerate(prompts):
+            scheduler.submit(key, prompt, most=30)
+        try:
+            while scheduler.busy:
+                scheduler.step()
+        except AssertionError as error:
+            print(f"fences={fences}: {error}")
+            continue
+        right = all(scheduler.done[key] == answer(prompt, 30) for key, prompt in enumerate(prompts))
+        print(f"fences={fences}: {scheduler.number} steps, all as they should be: {right}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""KV memory that knows what each slot has to hold: it finds stale, missing and foreign KV.
+
+The KV of a token depends on every token before it, so a slot gets a number made of the whole prefix. A step writes the
+slots of the tokens that it computes and reads those of all tokens before. If a block is cached too early, handed out
+too soon, or shared and then written, some reader meets another number.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Memory", "WrongKVError"]
+
+
+class WrongKVError(AssertionError):
+    """A slot holds something else than the KV of the token that is read there."""
+
+
+class Memory:
+    """One number per slot of ``num_blocks`` blocks."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self._slots = [[-1] * block_size for _ in range(num_blocks)]
+
+    def write(self, table: Sequence[int], tokens: Sequence[int], start: int, stop: int | None = None) -> None:
+        """A step computes tokens ``start`` to ``stop``: by default, to the last."""
+        marks = _marks(tokens[:stop])
+        for position in range(start, len(marks)):
+            block, slot = divmod(position, self.block_size)
+            self._slots[table[block]][slot] = marks[position]
+
+    def read(self, table: Sequence[int], tokens: Sequence[int]) -> None:
+        """A step attends to all of these tokens.
+
+        Raises:
+            WrongKVError: A slot holds something else.
+
+        """
+        for position, mark in enumerate(_marks(tokens)):
+            block, slot = divmod(position, self.block_size)
+            if self._slots[table[block]][slot] != mark:
+                raise WrongKVError(f"token {position}: block {table[block]} holds other KV in slot {slot}")
+
+    def step(self, rows: Iterable[tuple[Sequence[int], Sequence[int], int]]) -> None:
+        """A batch of rows, each a block table, tokens, and the first that is computed: all write, then all read."""
+        batch = list(rows)
+        for table, tokens, start in batch:
+            self.write(table, tokens, start)
+        for table, tokens, _ in batch:
+            self.read(table, tokens)
+
+    def copy(self, pairs: Iterable[tuple[int, int]], source: Memory | None = None) -> None:
+        """Copies whole blocks, all at once: pairs of source, here or in another memory, and destination."""
+        blocks = self._slots if source is None else source._slots
+        for destination, content in [(destination, list(blocks[block])) for block, destination in pairs]:
+            self._slots[destination] = content
+
+
+def _marks(tokens: Sequence[int]) -> list[int]:
+    """The number of each token: of it and all before."""
+    return list(accumulate(tokens, lambda mark, token: (mark * 1_000_003 + token + 1) % (2**61 - 1), initial=7))[1:]

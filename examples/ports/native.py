@@ -1,0 +1,203 @@
+"""A scheduler written on ``CacheManager``: continuous batching, chunked prefill and rejected drafts, one call per step.
+
+A step says three things of each request in one row of ``append_ragged``: which tokens the last step brought, how many
+are computed, and how far its blocks have to reach for the next step.
+
+| state of the request | its tokens in the row | ``computed`` | ``covered`` |
+|---|---|---|---|
+| in its prompt | none | end of the last chunk | end of the next chunk |
+| decoding | the sampled one | all but that one | all |
+| decoding, drafts | accepted drafts and the sampled one | all but the last | all, and the drafts to try next |
+| preempted just now | the same: kept for ``resume`` | no matter | no matter |
+
+Rejected drafts need no call: they were never tokens of the request, only slots behind its last one, which the next step
+writes again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import kvpool
+from examples.ports.memory import Memory
+from kvpool.errors import OutOfBlocksError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Request", "Scheduler", "continuation", "main", "next_token"]
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """The model: what follows."""
+    return (3 * sum(tokens[-4:]) + len(tokens)) % 11
+
+
+def continuation(prompt: Sequence[int], new_tokens: int) -> list[int]:
+    """What the model makes of a prompt."""
+    tokens = list(prompt)
+    for _ in range(new_tokens):
+        tokens.append(next_token(tokens))
+    return tokens
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request as the scheduler has it. ``computed <= known <= len(tokens)``."""
+
+    key: int
+    tokens: list[int]
+    #: It is over at this length.
+    length: int
+    #: Tokens that the manager knows, and tokens whose KV is written.
+    known: int = 0
+    computed: int = 0
+    table: list[int] = field(default_factory=list)
+    #: What the next step tries behind the last token.
+    drafts: list[int] = field(default_factory=list)
+    #: The token behind the last one that the next step computes, drafts not counted.
+    end: int = 0
+
+
+class Scheduler:
+    """Continuous batching.
+
+    Args:
+        manager: Has the blocks.
+        memory: What the steps write and read.
+        budget: Tokens that a step computes, at most, drafts not counted.
+        drafts: Tokens that are tried behind each sampled one.
+
+    """
+
+    def __init__(self, manager: kvpool.CacheManager, memory: Memory, *, budget: int, drafts: int = 0) -> None:
+        self.manager = manager
+        self.memory = memory
+        self.budget = budget
+        self.drafts = drafts
+        #: Oldest first.
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.done: dict[int, list[int]] = {}
+        self.preemptions = 0
+
+    def submit(self, key: int, prompt: list[int], new_tokens: int) -> None:
+        """Queues a request."""
+        self.waiting.append(Request(key, list(prompt), len(prompt) + new_tokens))
+
+    def step(self) -> None:
+        """Plans a step, runs it, and looks at what it sampled."""
+        left = self._grow()
+        self._admit(left)
+        batch = [request for request in self.running if request.end > request.computed]
+        self.memory.step(
+            (request.table, request.tokens[: request.end] + request.drafts, request.computed) for request in batch
+        )
+        for request in batch:
+            self._sample(request)
+
+    def _grow(self) -> int:
+        """The one call of a step. Returns what is left of the budget."""
+        left = self._share()
+        rows = list(self.running)
+        tokens: list[int] = []
+        offsets = [0]
+        for request in rows:
+            tokens += request.tokens[request.known :]
+            offsets.append(len(tokens))
+            request.known = len(request.tokens)
+        while True:
+            try:
+                changes = self.manager.append_ragged(
+                    [request.key for request in rows],
+                    tokens,
+                    offsets,
+                    computed=[request.computed for request in rows],
+                    covered=[request.end + len(request.drafts) for request in rows],
+                )
+            except OutOfBlocksError:
+                self._preempt(self.running.pop())  # the youngest; it stays in its row
+                continue
+            break
+        for row, position, block in zip(*changes, strict=True):
+            rows[row].table[position:] = [block]
+        return left
+
+    def _share(self) -> int:
+        """Shares the budget out: decodes first, then chunks of prompts, the oldest first."""
+        left = self.budget
+        for request in sorted(self.running, key=lambda request: len(request.tokens) - request.computed > 1):
+            request.end = request.computed + min(len(request.tokens) - request.computed, left)
+            left -= request.end - request.computed
+            samples = request.end == len(request.tokens) and request.end > request.computed
+            most = min(self.drafts, request.length - request.end - 1) if samples else 0
+            # A poor draft model: every third of its tokens is wrong.
+            guess = continuation(request.tokens, most)[len(request.tokens) :]
+            request.drafts = [(token + (len(request.tokens) + i) % 3 // 2) % 11 for i, token in enumerate(guess)]
+        return left
+
+    def _preempt(self, request: Request) -> None:
+        self.manager.preempt(request.key)
+        self.waiting.appendleft(request)
+        self.preemptions += 1
+        request.table, request.drafts = [], []
+        request.computed = request.end = 0
+
+    def _admit(self, left: int) -> None:
+        """Lets waiting requests in, with blocks for their first chunk."""
+        while self.waiting and left > 0:
+            request = self.waiting[0]
+            try:
+                if request.key in self.manager:
+                    admission = self.manager.resume(request.key, allocate_tokens=left)
+                else:
+                    admission = self.manager.admit(request.key, request.tokens, allocate_tokens=left)
+            except OutOfBlocksError:
+                return
+            self.running.append(self.waiting.popleft())
+            request.table, request.computed = admission.block_ids, admission.cached_tokens
+            request.known = len(request.tokens)
+            request.end = min(len(request.tokens), request.computed + left)
+            left -= request.end - request.computed
+
+    def _sample(self, request: Request) -> None:
+        """Accepts drafts as far as they are right, and samples one token more; unless the prompt goes on."""
+        request.computed = request.end
+        if request.end < len(request.tokens):
+            return
+        drafts, request.drafts = request.drafts, []
+        for draft in [*drafts, -1]:
+            token = next_token(request.tokens)
+            request.tokens.append(token)
+            if token != draft:
+                break
+            request.computed += 1
+        if len(request.tokens) == request.length:
+            self.manager.release(request.key)
+            self.running.remove(request)
+            self.done[request.key] = request.tokens
+
+
+def main() -> None:
+    """Serves twenty prompts with a common start, plainly, and with chunks and drafts on a pool that is too small."""
+    prompts = [[*range(24), *[number] * (3 + 2 * number)] for number in range(20)]
+    for blocks, budget, drafts in ((400, 10_000, 0), (60, 32, 3)):
+        scheduler = Scheduler(kvpool.CacheManager(blocks, 4), Memory(blocks, 4), budget=budget, drafts=drafts)
+        for key, prompt in enumerate(prompts):
+            scheduler.submit(key, prompt, new_tokens=20)
+        steps = 0
+        while scheduler.running or scheduler.waiting:
+            scheduler.step()
+            steps += 1
+        right = all(scheduler.done[key] == continuation(prompt, 20) for key, prompt in enumerate(prompts))
+        stats = scheduler.manager.stats()
+        print(
+            f"{blocks} blocks, {budget} tokens a step, {drafts} drafts: {steps} steps, {stats.hit_tokens} tokens "
+            f"cached, {scheduler.preemptions} preemptions, all as they should be: {right}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A prefix tree whose matches hold nothing, as in SGLang: the scheduler matches the whole queue, sorts it, then locks.
+
+| the engine's call | here |
+|---|---|
+| ``match_prefix(key)``, for every waiting request | ``pool.probe(chain, most)``; the handle is chain and count |
+| ``inc_lock_ref(node)`` | ``pool.match_and_acquire(chain, blocks)``: holds what is still there |
+| ``dec_lock_ref(node)``, and the request's own pages | ``pool.release_table(ids)`` |
+| insert when a prompt or an answer is computed | ``insert`` of :mod:`~examples.ports.ids_and_trie` |
+| ``evict(n)`` | nothing: ``pool.allocate`` evicts |
+| ``evictable_size``, ``protected_size`` | ``pool.stats()``: ``cached_free``, and ``registered`` less that |
+
+A page is a block: 16 tokens or more. The pool chooses the ids. For an engine that keeps its own allocator of slots the
+pool can be an index only: :mod:`~examples.ports.index_only`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from examples.ports.ids_and_trie import Ids, IdsAndTrie, Node, PlainIdsAndTrie
+from examples.ports.memory import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.hashing import HashChain
+
+__all__ = ["Handle", "PlainRadixCache", "RadixCache", "Tree", "main", "serve"]
+
+What = TypeVar("What")
+
+
+@dataclass(frozen=True, slots=True)
+class Handle(Generic[What]):
+    """What a match found: ``num_blocks`` of ``where``. Nobody holds them until ``lock``."""
+
+    num_blocks: int
+    where: What
+
+
+class Tree(Protocol):
+    """What the scheduler calls."""
+
+    @property
+    def num_available(self) -> int: ...  # noqa: D102
+    @property
+    def sizes(self) -> tuple[int, int]: ...  # noqa: D102
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[Any]: ...  # noqa: D102
+    def lock(self, handle: Any) -> Ids: ...  # noqa: D102
+    def allocate(self, n: int) -> Ids: ...  # noqa: D102
+    def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None: ...  # noqa: D102
+    def release(self, ids: Ids) -> None: ...  # noqa: D102
+
+
+class PlainRadixCache(PlainIdsAndTrie):
+    """What such engines do themselves, over the plain trie."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Cached blocks that could be evicted, and that could not."""
+        return self._idle, len(self._nodes) - self._idle
+
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[list[Node]]:
+        """Finds the longest cached prefix and holds nothing."""
+        path = self.find(tokens)
+        return Handle(len(path), path)
+
+    def lock(self, handle: Handle[list[Node]]) -> Ids:
+        """Holds what was matched, as far as it is still there."""
+        return self.hold([node for node in handle.where if self._nodes.get(node.block) is node])
+
+
+class RadixCache(IdsAndTrie):
+    """The same over ``BlockPool``."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Cached blocks that could be evicted, and that could not."""
+        stats = self.pool.stats()
+        return stats.cached_free, stats.registered - stats.cached_free
+
+    def match_prefix(self, tokens: Sequence[int]) -> Handle[HashChain]:
+        """Finds the longest cached prefix and holds nothing."""
+        chain = self.chain(tokens)
+        most = max(len(tokens) - 1, 0) // self.block_size
+        return Handle(self.pool.probe(chain, most).cached_blocks, chain)
+
+    def lock(self, handle: Handle[HashChain]) -> Ids:
+        """Holds what was matched, as far as it is still there."""
+        return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
+
+
+def serve(cache: Tree, memory: Memory, prompts: Sequence[list[int]]) -> list[tuple[int, int, tuple[int, int]]]:
+    """Prompts only: each round matches all that wait, and takes those with the longest match first.
+
+    Returns request, matched blocks and sizes of each.
+    """
+    waiting = list(enumerate(prompts))
+    log = []
+    while waiting:
+        matches = [(cache.match_prefix(prompt), number, prompt) for number, prompt in waiting]
+        matches.sort(key=lambda match: -match[0].num_blocks)
+        batch = []
+        for handle, number, prompt in matches:
+            # Others of this round may have evicted some of it.
+            matched = cache.lock(handle)
+            missing = -(-len(prompt) // memory.block_size) - len(matched)
+            if missing > cache.num_available:
+                cache.release(matched)
+                break
+            batch.append((number, prompt, np.concatenate([matched, cache.allocate(missing)]), len(matched)))
+            log.append((number, len(matched), cache.sizes))
+        memory.step((ids.tolist(), prompt, start * memory.block_size) for _, prompt, ids, start in batch)
+        for _, prompt, ids, start in batch:
+            cache.insert(prompt, ids, start)
+        for number, _, ids, _ in batch:
+            cache.release(ids)
+            waiting = [row for row in waiting if row[0] != number]
+            log.append((number, -1, cache.sizes))
+    return log
+
+
+def main() -> None:
+    """Serves twelve prompts of two families on a pool that is too small for all of them."""
+    prompts = [
+        [*range(100 * (number % 2), 100 * (number % 2) + 12), *range(number, number + 5)] for number in range(12)
+    ]
+    results = []
+    caches: list[Tree] = [PlainRadixCache(16, 4), RadixCache(16, 4)]
+    for cache in caches:
+        log = serve(cache, Memory(16, 4), prompts)
+        matched = sum(number for _, number, _ in log if number > 0)
+        print(f"{type(cache).__name__}: {len(log)} events, {matched} blocks matched, {cache.sizes[0]} evictable")
+        results.append(log)
+    print("the same answers:", results[0] == results[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+//! A scheduler's loop on `CacheManager`: continuous batching, chunked prefill and drafts, one call per step.
+//!
+//! Each request has one row per step: the tokens that the last step brought, how many are computed, and how far its blocks have to
+//! reach. `cargo run -p kvpool --example scheduler`. In Python: `examples/ports/native.py`.
+
+#![expect(clippy::print_stdout, reason = "an example says what it did")]
+
+use std::collections::VecDeque;
+
+use kvpool::{
+    Admission, AdmitOptions, CacheManager, Computed, Covered, ExtraKeys, HashCursor, ManagerConfig,
+    ManagerError, Part, Rows, Until,
+};
+
+/// Tokens that a step computes, and slots for drafts behind the last token of each request that samples.
+const BUDGET: usize = 32;
+const DRAFTS: usize = 3;
+
+/// A request as the scheduler has it: `computed <= known <= tokens.len()`.
+struct Request {
+    id: u32,
+    tokens: Vec<u32>,
+    length: usize,
+    /// The prompt, hashed once, until it is admitted.
+    prompt: Option<HashCursor>,
+    /// Tokens that the manager knows.
+    known: usize,
+    computed: usize,
+    /// The token behind the last that the next step computes.
+    end: usize,
+}
+
+struct Scheduler {
+    manager: CacheManager,
+    /// Oldest first.
+    running: Vec<Request>,
+    waiting: VecDeque<Request>,
+}
+
+impl Scheduler {
+    fn submit(&mut self, id: u32, tokens: Vec<u32>) -> Result<(), ManagerError> {
+        let (known, length) = (tokens.len(), tokens.len() + 20);
+        let prompt = Some(self.manager.prepare(&tokens, ExtraKeys::default())?);
+        self.waiting.push_back(Request { id, tokens, length, prompt, known, computed: 0, end: 0 });
+        Ok(())
+    }
+
+    /// Shares the budget out, the oldest first. Returns what is left.
+    fn share(&mut self) -> usize {
+        let mut left = BUDGET;
+        for request in &mut self.running {
+            let more = left.min(request.tokens.len() - request.computed);
+            (request.end, left) = (request.computed + more, left - more);
+        }
+        left
+    }
+
+    /// The one call of a step. If blocks run out, the youngest gives way and keeps its row: its tokens wait with it.
+    fn grow(&mut self) -> Result<(), ManagerError> {
+        let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
+        let (mut computed, mut covered) = (Vec::new(), Vec::new());
+        for request in &mut self.running {
+            requests.push(request.id.into());
+            tokens.extend_from_slice(request.tokens.get(request.known..).unwrap_or_default());
+            offsets.push(tokens.len());
+            computed.push(request.computed);
+            covered.push(request.end + if request.end == request.tokens.len() { DRAFTS } else { 0 });
+            request.known = request.tokens.len();
+        }
+        let mut rows = Rows { requests: &requests, tokens: &tokens, offsets: &offsets, ..Rows::default() };
+        (rows.computed, rows.covered) = (Computed::Counts(&computed), Covered::Each(&covered));
+        // An engine applies the changes that this returns to the block tables that its device has.
+        while let Err(error) = self.manager.append_ragged(&rows) {
+            let short = matches!(error, ManagerError::OutOfBlocks(_));
+            let Some(mut victim) = self.running.pop().filter(|_| short) else { return Err(error) };
+            self.manager.preempt(victim.id, Until::Now)?;
+            (victim.computed, victim.end) = (0, 0);
+            self.waiting.push_front(victim);
+        }
+        Ok(())
+    }
+
+    /// Lets waiting requests in, with blocks for their first chunk.
+    fn admit(&mut self, mut left: usize) -> Result<(), ManagerError> {
+        while let Some(mut request) = (left > 0).then(|| self.waiting.pop_front()).flatten() {
+            match self.enter(&mut request, Part { allocate_tokens: Some(left), ..Part::WHOLE }) {
+                Ok(admission) => request.computed = admission.cached_tokens,
+                Err(error) => {
+                    self.waiting.push_front(request);
+                    return if matches!(error, ManagerError::OutOfBlocks(_)) { Ok(()) } else { Err(error) };
+                }
+            }
+            let more = left.min(request.tokens.len() - request.computed);
+            (request.end, left) = (request.computed + more, left - more);
+            self.running.push(request);
+        }
+        Ok(())
+    }
+
+    /// A new request is admitted, a preempted one resumes. A refusal hands the prompt back.
+    fn enter(&mut self, request: &mut Request, part: Part) -> Result<Admission, ManagerError> {
+        let (id, options) = (request.id, AdmitOptions { part, ..AdmitOptions::default() });
+        match request.prompt.take() {
+            None => self.manager.resume_with(id, part),
+            Some(prompt) => self.manager.admit_with(id, prompt, &options).map_err(|refused| {
+                request.prompt = Some(*refused.cursor);
+                refused.error
+            }),
+        }
+    }
+
+    /// What the step sampled: of each request whose tokens are all computed, some accepted drafts and a token more.
+    fn sample(&mut self) -> Result<(), ManagerError> {
+        for mut request in std::mem::take(&mut self.running) {
+            request.computed = request.end;
+            if request.end == request.tokens.len() {
+                let accepted = request.tokens.len() % (DRAFTS + 1);
+                request.computed += accepted;
+                request.tokens.resize(request.tokens.len() + accepted + 1, 7);
+            }
+            if request.tokens.len() < request.length {
+                self.running.push(request);
+            } else {
+                self.manager.release(request.id, Until::Now)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), ManagerError> {
+    let config = ManagerConfig { num_blocks: 60, block_size: 4, ..ManagerConfig::default() };
+    let manager = CacheManager::new(config)?;
+    let mut scheduler = Scheduler { manager, running: Vec::new(), waiting: VecDeque::new() };
+    for id in 0..20 {
+        scheduler.submit(id, (0..24).chain([id; 3]).collect())?;
+    }
+    let mut steps = 0;
+    while !(scheduler.waiting.is_empty() && scheduler.running.is_empty()) {
+        let left = scheduler.share();
+        scheduler.grow()?;
+        scheduler.admit(left)?;
+        // Here the engine computes tokens `computed..end` of each request, into the blocks of its `block_table`.
+        scheduler.sample()?;
+        steps += 1;
+    }
+    println!("{steps} steps: {:#?}", scheduler.manager.stats().pool);
+    Ok(())
+}

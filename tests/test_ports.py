@@ -1,0 +1,331 @@
+"""The ports of examples/ports: each answers as the plain manager of its shape, and no request reads foreign KV."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvpool
+
+# The examples are no part of the package: they are run from the repository's root.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.ports import (
+    beams,
+    block_space,
+    disaggregated,
+    ids_and_trie,
+    in_flight,
+    index_only,
+    native,
+    radix_cache,
+    sequence_manager,
+)
+from examples.ports.memory import Memory, WrongKVError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MODULES = [
+    sequence_manager,
+    ids_and_trie,
+    radix_cache,
+    index_only,
+    block_space,
+    native,
+    in_flight,
+    disaggregated,
+    beams,
+]
+# One example is a whole workload.
+FEW = settings(max_examples=max(settings().max_examples // 3, 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Prompts of few different tokens, so that much is shared, on a pool that has room for one and little more."""
+
+    block_size: int
+    prompts: list[list[int]]
+    new_tokens: int
+    spare: int
+
+    def blocks(self, copies: int = 1, more_tokens: int = 0) -> int:
+        """Blocks of the pool: for ``copies`` of the longest request, null block and spare ones."""
+        longest = max(map(len, self.prompts)) + self.new_tokens + more_tokens
+        return 1 + copies * (1 + -(-longest // self.block_size)) + self.spare
+
+
+WORKLOADS = st.builds(
+    Workload,
+    block_size=st.integers(1, 5),
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=20), min_size=1, max_size=12),
+    new_tokens=st.integers(2, 20),
+    spare=st.integers(0, 20),
+)
+
+
+def memory(blocks: int, workload: Workload) -> Memory:
+    return Memory(blocks, workload.block_size)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    module.main()
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) >= 1
+    assert "False" not in printed.replace("fences=False", "")
+    assert ("holds other KV" in printed) == (module is in_flight), "only what shows a missing fence"
+
+
+# --------------------------------------------------------------------------------------------- plain managers and ports
+
+
+@FEW
+@given(WORKLOADS)
+def test_the_sequence_manager_answers_as_the_plain_one(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = sequence_manager.PlainBlockManager(blocks, workload.block_size)
+    port = sequence_manager.BlockManager(blocks, workload.block_size)
+    logs = [
+        sequence_manager.serve(manager, memory(blocks, workload), workload.prompts, workload.new_tokens)
+        for manager in (plain, port)
+    ]
+    assert logs[0] == logs[1]
+    port.manager.check_invariants()
+    assert port.num_available == blocks - 1
+
+
+@FEW
+@given(WORKLOADS)
+def test_ids_and_trie_answer_as_the_plain_ones(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = ids_and_trie.PlainIdsAndTrie(blocks, workload.block_size)
+    port = ids_and_trie.IdsAndTrie(blocks, workload.block_size)
+    logs = [
+        ids_and_trie.serve(cache, memory(blocks, workload), workload.prompts, workload.new_tokens)
+        for cache in (plain, port)
+    ]
+    assert logs[0] == logs[1]
+    port.pool.check_invariants()
+    assert port.num_available == blocks - 1
+
+
+@FEW
+@given(WORKLOADS)
+def test_the_radix_cache_answers_as_the_plain_one(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
+    port = radix_cache.RadixCache(blocks, workload.block_size)
+    caches: list[radix_cache.Tree] = [plain, port]
+    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
+    assert logs[0] == logs[1]
+    port.pool.check_invariants()
+    assert port.sizes[1] == 0
+
+
+BATCH_CALLS = pytest.mark.skipif(not index_only.AVAILABLE, reason="BlockPool has no lookup, adopt and their like yet")
+
+
+@BATCH_CALLS
+@FEW
+@given(WORKLOADS)
+def test_ids_and_trie_in_batches_answer_as_the_plain_ones(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = ids_and_trie.PlainIdsAndTrie(blocks, workload.block_size)
+    port = index_only.BatchIdsAndTrie(blocks, workload.block_size)
+    logs = [
+        ids_and_trie.serve(cache, memory(blocks, workload), workload.prompts, workload.new_tokens)
+        for cache in (plain, port)
+    ]
+    assert logs[0] == logs[1]
+    port.pool.check_invariants()
+    assert not port.ref_counts(np.arange(1, blocks, dtype=np.int32)).any()
+
+
+@BATCH_CALLS
+@FEW
+@given(WORKLOADS)
+def test_an_index_over_ids_of_the_engine_answers_as_the_plain_tree(workload: Workload) -> None:
+    blocks = workload.blocks()
+    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
+    port = index_only.IndexOnly(blocks, workload.block_size)
+    caches: list[radix_cache.Tree] = [plain, port]
+    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
+    assert logs[0] == logs[1]
+    port.pool.check_invariants()
+    assert port.sizes[1] == 0
+    assert len(port.free) + port.sizes[0] == blocks - 1
+
+
+@FEW
+@given(WORKLOADS, st.integers(1, 3))
+def test_the_block_space_answers_as_the_plain_one(workload: Workload, samples: int) -> None:
+    blocks = workload.blocks(samples)
+    host = 1 + len(workload.prompts) * blocks
+    managers: list[block_space.Manager] = [
+        kind(blocks, workload.block_size, host)
+        for kind in (block_space.PlainBlockSpaceManager, block_space.BlockSpaceManager)
+    ]
+    logs = [
+        block_space.serve(
+            manager, memory(blocks, workload), memory(host, workload), workload.prompts, samples, workload.new_tokens
+        )
+        for manager in managers
+    ]
+    assert logs[0] == logs[1]
+    assert all(manager.num_available == blocks - 1 for manager in managers)
+
+
+def test_the_block_space_says_never() -> None:
+    group = block_space.Group(0, [1] * 40, {0: [1] * 40})
+    assert block_space.PlainBlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
+    assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
+
+
+# ------------------------------------------------------------------------------------------------------- own schedulers
+
+
+@FEW
+@given(WORKLOADS, st.integers(0, 4), st.sampled_from([1, 3, 8, 1000]))
+def test_chunks_and_drafts_change_no_answer(workload: Workload, drafts: int, budget: int) -> None:
+    blocks = workload.blocks(more_tokens=drafts)
+    manager = kvpool.CacheManager(blocks, workload.block_size)
+    scheduler = native.Scheduler(manager, memory(blocks, workload), budget=budget, drafts=drafts)
+    for key, prompt in enumerate(workload.prompts):
+        scheduler.submit(key, prompt, workload.new_tokens)
+    for _ in range(20_000):
+        if not scheduler.running and not scheduler.waiting:
+            break
+        scheduler.step()
+        manager.check_invariants()
+    assert scheduler.done == {
+        key: native.continuation(prompt, workload.new_tokens) for key, prompt in enumerate(workload.prompts)
+    }
+    assert manager.num_available == blocks - 1
+
+
+def run_in_flight(workload: Workload, *, fences: bool) -> in_flight.Scheduler:
+    blocks = workload.blocks()
+    manager = kvpool.CacheManager(blocks, workload.block_size)
+    scheduler = in_flight.Scheduler(manager, memory(blocks, workload), fences=fences)
+    for key, prompt in enumerate(workload.prompts):
+        scheduler.submit(key, prompt, workload.new_tokens)
+    for _ in range(20_000):
+        if not scheduler.busy:
+            break
+        scheduler.step()
+        manager.check_invariants()
+    return scheduler
+
+
+@FEW
+@given(WORKLOADS)
+def test_steps_in_flight_change_no_answer(workload: Workload) -> None:
+    scheduler = run_in_flight(workload, fences=True)
+    assert scheduler.done == {
+        key: in_flight.answer(prompt, workload.new_tokens) for key, prompt in enumerate(workload.prompts)
+    }
+    assert scheduler.manager.num_available == scheduler.manager.num_blocks - 1
+    assert scheduler.manager.stats().pool.fenced == 0
+
+
+def test_without_fences_a_step_in_flight_writes_to_blocks_of_others() -> None:
+    prompts = [[*range(12), *[number] * (3 + number % 5)] for number in range(20)]
+    with pytest.raises(WrongKVError):
+        run_in_flight(Workload(4, prompts, 30, 10), fences=False)
+
+
+@FEW
+@given(WORKLOADS, st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 1000))
+def test_transfers_that_fail_and_aborts_change_no_answer(workload: Workload, lost: float, seed: int) -> None:
+    blocks = (workload.blocks(), workload.blocks() + seed % 7)
+    service = disaggregated.Service(blocks, workload.block_size, lost=lost, seed=seed)
+    for key, prompt in enumerate(workload.prompts):
+        service.submit(key, prompt, workload.new_tokens)
+    chance, aborted = random.Random(seed), set()
+    for _ in range(20_000):
+        if not service.busy:
+            break
+        service.step()
+        key = chance.randrange(10 * len(workload.prompts))
+        if key < len(workload.prompts) and key not in service.done:
+            service.abort(key)
+            aborted.add(key)
+        for manager in service.managers:
+            manager.check_invariants()
+    assert service.done == {
+        key: native.continuation(prompt, workload.new_tokens)
+        for key, prompt in enumerate(workload.prompts)
+        if key not in aborted
+    }
+    assert all(manager.num_available == manager.num_blocks - 1 for manager in service.managers)
+
+
+@FEW
+@given(WORKLOADS, st.integers(1, 6))
+def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
+    blocks = workload.blocks(2 * width)
+    manager, written = kvpool.CacheManager(blocks, workload.block_size), memory(blocks, workload)
+    for prompt in workload.prompts:
+        search = beams.BeamSearch(manager, written, prompt, width)
+        for _ in range(workload.new_tokens):
+            search.step()
+        manager.check_invariants()
+        assert search.finish() == beams.plain_search(prompt, width, workload.new_tokens)
+    assert manager.num_available == blocks - 1
+
+
+# ----------------------------------------------------------------------------------------------------------- the memory
+
+
+def test_the_memory_finds_what_is_wrong() -> None:
+    ours, table = Memory(8, 4), [1, 2]
+    ours.write(table, [1, 2, 3, 4, 5], 0)
+    ours.read(table, [1, 2, 3, 4, 5])
+    wrong: list[tuple[list[int], list[int]]] = [
+        ([1, 3], [1, 2, 3, 4, 5]),  # a block that nobody wrote
+        (table, [1, 2, 3, 4, 6]),  # another token
+        (table, [9, 2, 3, 4, 5]),  # another token long before
+        ([2, 1], [1, 2, 3, 4, 5]),  # the blocks in another order
+    ]
+    for blocks, tokens in wrong:
+        with pytest.raises(WrongKVError):
+            ours.read(blocks, tokens)
+    ours.copy([(1, 2), (2, 1)])  # at once
+    ours.read([2, 1], [1, 2, 3, 4, 5])
+    ours.write([3], [7], 0)
+    ours.write([2], [7], 0)  # somebody else's
+    with pytest.raises(WrongKVError):
+        ours.read([2, 1], [1, 2, 3, 4, 5])
+
+
+# ------------------------------------------------------------------------------------------------------------- the docs
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
+
+
+def test_the_snippets_of_the_docs_run_each_alone() -> None:
+    snippets = DOCS.read_text(encoding="utf-8").split("```python\n")[1:]
+    assert len(snippets) >= 4
+    for number, snippet in enumerate(snippets):
+        names: dict[str, Any] = {}
+        exec(compile(snippet.partition("```")[0], f"docs/porting.md, example {number}", "exec"), names)
+        for value in names.values():
+            if isinstance(value, kvpool.CacheManager | kvpool.BlockPool):
+                value.check_invariants()
+
+
+def test_the_docs_name_every_example() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for module in MODULES:
+        assert module.__name__.replace(".", "/") + ".py" in text, module.__name__
+    assert "rust/kvpool/examples/scheduler.rs" in text
