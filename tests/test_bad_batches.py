@@ -118,7 +118,7 @@ COUNTS: list[tuple[Any, type[kvpool.KvpoolError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("counts", "error"), COUNTS, ids=lambda one: repr(one)[:30])
+@pytest.mark.parametrize(("counts", "error"), COUNTS, ids=lambda one: repr(one).partition(" at 0x")[0][:30])
 def test_counts_of_a_wrong_type(manager: kvpool.CacheManager, counts: Any, error: type[kvpool.KvpoolError]) -> None:
     step, builtin = manager.plan_step(), TypeError if error is errors.ArgumentTypeError else ValueError
     calls: list[Callable[[], object]] = [
