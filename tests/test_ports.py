@@ -202,7 +202,7 @@ def test_chunks_and_drafts_change_no_answer(workload: Workload, drafts: int, bud
     scheduler = native.Scheduler(manager, memory(blocks, workload), budget=budget, drafts=drafts)
     for key, prompt in enumerate(workload.prompts):
         scheduler.submit(key, prompt, workload.new_tokens)
-    for _ in range(20_000):
+    for _ in range(5_000):
         if not scheduler.running and not scheduler.waiting:
             break
         scheduler.step()
@@ -219,7 +219,7 @@ def run_in_flight(workload: Workload, *, fences: bool) -> in_flight.Scheduler:
     scheduler = in_flight.Scheduler(manager, memory(blocks, workload), fences=fences)
     for key, prompt in enumerate(workload.prompts):
         scheduler.submit(key, prompt, workload.new_tokens)
-    for _ in range(20_000):
+    for _ in range(5_000):
         if not scheduler.busy:
             break
         scheduler.step()
@@ -252,7 +252,7 @@ def test_transfers_that_fail_and_aborts_change_no_answer(workload: Workload, los
     for key, prompt in enumerate(workload.prompts):
         service.submit(key, prompt, workload.new_tokens)
     chance, aborted = random.Random(seed), set()
-    for _ in range(20_000):
+    for _ in range(5_000):
         if not service.busy:
             break
         service.step()

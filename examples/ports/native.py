@@ -174,7 +174,7 @@ class Scheduler:
             if token != draft:
                 break
             request.computed += 1
-        if len(request.tokens) == request.length:
+        if len(request.tokens) >= request.length:
             self.manager.release(request.key)
             self.running.remove(request)
             self.done[request.key] = request.tokens
