@@ -31,7 +31,7 @@ SECONDS ?= 60
 FUZZ_SECONDS ?= 60
 
 # Without the descriptors of make -j: a cargo that a test starts would take its own of these numbers for a jobserver.
-APART := env -u MAKEFLAGS
+APART := env -u MAKEFLAGS -u MFLAGS
 
 # Bytecode is kept, also where the machine's settings forbid it: hundreds of processes import the same modules.
 unexport PYTHONDONTWRITEBYTECODE
