@@ -30,6 +30,9 @@ SECONDS ?= 60
 # The same in test-slow.
 FUZZ_SECONDS ?= 60
 
+# Without the descriptors of make -j: a cargo that a test starts would take its own of these numbers for a jobserver.
+APART := env -u MAKEFLAGS -u MFLAGS
+
 # Bytecode is kept, also where the machine's settings forbid it: hundreds of processes import the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -117,10 +120,10 @@ build-python-tests: $(VENV)/.test
 	@$(BIN)/python -m pytest -qq --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
-	$(CARGO) test --locked --quiet
+	$(APART) $(CARGO) test --locked --quiet
 
 test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
-	$(BIN)/python -m pytest -q -m "not slow" $(WORKERS)
+	$(APART) $(BIN)/python -m pytest -q -m "not slow" $(WORKERS)
 
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report
