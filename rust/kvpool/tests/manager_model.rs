@@ -237,7 +237,8 @@ impl Pair {
                 let computed =
                     [Computed::Nothing, Computed::AllButLast, Computed::Counts(counts)][*computed as usize];
                 let covered = [Covered::All, Covered::Lookahead(3), Covered::Each(counts)][*covered as usize];
-                let asked = Rows { requests: &refs, tokens: &tokens, offsets: &offsets, computed, covered };
+                let (requests, tokens, offsets) = (&refs[..], &tokens[..], &offsets[..]);
+                let asked = Rows { requests, tokens, offsets, computed, covered, ..Rows::default() };
                 let found = manager.append_ragged(&asked).ok();
                 let found = found.map(|all| {
                     all.iter().map(|new| (new.row, new.index, new.block.index())).collect::<Vec<_>>()
