@@ -132,9 +132,9 @@ class Plan:
             asked = asked if operation.covered is None else operation.covered[row]
             slots = self.manager.slots(request, len(tokens), asked)
             needed += self.manager.needed(request, slots, given_up) if request.running else 0
+            if needed > self.available:
+                raise errors.OutOfBlocksError
             rows.append((replace(operation, kind="append", name=name, tokens=tokens), request, slots))
-        if needed > self.available:
-            raise errors.OutOfBlocksError
         self.available -= needed
         self.given_up = given_up
         for one, request, slots in rows:

@@ -214,6 +214,7 @@ def test_what_loads_or_moves_is_left_alone(manager: kvpool.CacheManager) -> None
     for released in (False, True):
         for name, state in names.items():
             step = manager.plan_step()
+            again: list[Callable[..., object]] = [manager.release, step.release]
             calls: list[Callable[..., object]] = [
                 lambda name: manager.append([name], [1]),
                 lambda name: manager.append_tokens(name, [1]),
@@ -227,10 +228,10 @@ def test_what_loads_or_moves_is_left_alone(manager: kvpool.CacheManager) -> None
                 lambda name: manager.truncate_batch(["run", name], [9, 1]),
                 lambda name: manager.trim_window(name, 1),
                 lambda name: manager.begin_swap_out([name]),
-                lambda name, step=step: step.append(name, [1]),
+                functools.partial(step.append, token_ids=[1]),
                 lambda name, step=step: step.append_ragged(["run", name], [1, 2]),
-                lambda name, step=step: step.preempt(name),
-                *([lambda name: manager.release(name), lambda name, step=step: step.release(name)] if released else []),
+                step.preempt,
+                *(again if released else []),
                 *([manager.external_done] if name == "new" else []),
             ]
             for call in calls:

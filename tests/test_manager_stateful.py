@@ -47,7 +47,8 @@ AFTER = st.none() | st.none() | STEPS
 TICKETS = st.none() | st.none() | st.integers(0, 2)
 ENDS = st.tuples(AFTER, st.none()) | st.tuples(st.none(), TICKETS) | st.tuples(AFTER, TICKETS)
 #: ``allocate_tokens`` and ``external_tokens``.
-PARTS = st.just((None, 0)) | st.tuples(st.none() | st.integers(0, 6), st.just(0) | st.integers(0, 9))
+EXTERNAL = st.just(0) | st.integers(1, 4) | st.integers(0, 9)
+PARTS = st.just((None, 0)) | st.tuples(st.none() | st.integers(0, 6), EXTERNAL)
 ROWS = st.lists(st.tuples(IDS, st.lists(st.integers(0, 1), max_size=3)), max_size=4)
 COUNTS = st.lists(st.integers(0, 12), max_size=4)
 OPERATIONS = st.builds(
@@ -324,7 +325,9 @@ class ManagerMachine(RuleBasedStateMachine):
         return max(0, self.model.pool.completed + offset)
 
     def end(self, offset: int | None, nth: int | None) -> dict[str, Any]:
-        """The arguments of a release; a ticket that is not open is closed, or will be."""
+        """The arguments of a release; a ticket that is not open is closed, or will be. The first is opened for it."""
+        if nth == 0 and not self.model.pool.tickets:
+            self.fence()
         tickets = sorted(self.model.pool.tickets, reverse=True)
         wrong = (self.model.pool.next_ticket or 3) - 1 + 3 * (0 in tickets)
         until = None if nth is None else tickets[nth] if nth < len(tickets) else wrong
@@ -383,6 +386,30 @@ class ManagerMachine(RuleBasedStateMachine):
             self.counts[f"{kind}external_tokens"] += brought
             self.counts["computed_tokens"] -= brought if not kind else 0
 
+    @rule(
+        name=IDS,
+        cached=st.integers(0, 4),
+        external=st.integers(1, 5),
+        end=st.none() | ENDS,
+        loaded=st.none() | st.integers(0, 8),
+        ends=st.booleans(),
+    )
+    def load(
+        self,
+        name: str | int,
+        cached: int,
+        external: int,
+        end: tuple[int | None, int | None] | None,
+        loaded: int | None,
+        ends: bool,
+    ) -> None:
+        """A prompt of which a connector has some more than the cache, perhaps released before it has arrived."""
+        self.admit(name, [0] * cached + [1] * (external + 1), "", True, (2, cached + external))
+        if end is not None:
+            self.release(name, end)
+        if ends:
+            self.external_done_of_any(name, loaded, None)
+
     @rule(picks=PICKS, loaded=st.none() | st.integers(0, 10))
     def external_done(self, picks: list[int], loaded: int | None) -> None:
         states = {"loading", "releasing"}
@@ -402,9 +429,11 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(
         rows=ROWS,
         picks=st.none() | st.lists(st.integers(0, 4), min_size=4, max_size=4),
-        computed=st.none() | st.just("commit") | st.lists(st.integers(-1, 4), min_size=4, max_size=5),
-        covered=st.none() | st.integers(1, 4) | st.lists(st.integers(-5, 5), min_size=4, max_size=5),
-        wrong=st.sampled_from(["", "", "", "", "none", "short", "long", "descending", "late", "early", "both"]),
+        computed=st.none()
+        | st.just("commit")
+        | st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 3, -1]), min_size=4, max_size=4),
+        covered=st.none() | st.integers(1, 4) | st.lists(st.integers(-5, 5), min_size=4, max_size=4),
+        wrong=st.just("") | st.sampled_from(["none", "short", "long", "descending", "late", "early", "both", "counts"]),
         room=st.none() | st.integers(0, 6),
     )
     def append_ragged(
@@ -417,8 +446,7 @@ class ManagerMachine(RuleBasedStateMachine):
         room: int | None,
     ) -> None:
         """Numbers count from the tokens that a request will have; ``wrong`` is what is wrong with the lists."""
-        running = self.running()
-        if picks is not None and running:
+        if picks is not None and (running := self.some("running", picks)):
             names = [running[pick % len(running)] for pick in picks]
             rows = [
                 (name, new)
@@ -442,12 +470,12 @@ class ManagerMachine(RuleBasedStateMachine):
         arguments: dict[str, Any] = {}
         if isinstance(computed, list):
             counts = [max(0, n - less) for n, less in zip(every, computed, strict=False)]
-            arguments["computed"] = counts + [1] * (len(computed) > 4)
+            arguments["computed"] = counts + [1] * (wrong == "counts")
         if computed == "commit" or wrong == "both":
             arguments["commit"] = True
         if isinstance(covered, list):
             arguments["covered"] = [max(0, n + m) for n, m in zip(every, covered, strict=False)] + [1] * (
-                len(covered) > 4
+                wrong == "counts"
             )
         if isinstance(covered, int) or wrong == "both":
             arguments["lookahead"] = covered if isinstance(covered, int) else 1
@@ -479,7 +507,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self, names: list[str | int], less: list[int], end: tuple[int | None, int | None], tokens: list[int]
     ) -> None:
         """Drafts of a batch are rejected, while the step that wrote them goes on."""
-        names, until = (names if less[0] < 0 else list(dict.fromkeys(self.running() + names))[:3]), self.end(*end)
+        names, until = (names if less[0] < 0 else self.some("running", [0, 1, 2])), self.end(*end)
         known = [self.model.requests.get(name) for name in names]
         counts = [max(0, len(one.tokens) - n) if one else n + 1 for one, n in zip(known, less, strict=False)]
         counts += less[3:] and [1]

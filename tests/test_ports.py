@@ -132,10 +132,6 @@ def test_the_radix_cache_answers_as_the_plain_one(workload: Workload) -> None:
     assert port.sizes[1] == 0
 
 
-BATCH_CALLS = pytest.mark.skipif(not index_only.AVAILABLE, reason="BlockPool has no lookup, adopt and their like yet")
-
-
-@BATCH_CALLS
 @FEW
 @given(WORKLOADS)
 def test_ids_and_trie_in_batches_answer_as_the_plain_ones(workload: Workload) -> None:
@@ -151,7 +147,6 @@ def test_ids_and_trie_in_batches_answer_as_the_plain_ones(workload: Workload) ->
     assert not port.ref_counts(np.arange(1, blocks, dtype=np.int32)).any()
 
 
-@BATCH_CALLS
 @FEW
 @given(WORKLOADS)
 def test_an_index_over_ids_of_the_engine_answers_as_the_plain_tree(workload: Workload) -> None:

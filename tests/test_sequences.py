@@ -247,7 +247,7 @@ def test_parallel_samples_of_one_prompt() -> None:
     assert manager.fit_swap_out(["s1", "s2"]) == "ok"
     swap = manager.begin_swap_out(["s1", "s2"])
     with pytest.raises(errors.RequestStateError, match="moving"):
-        manager.release("s1")
+        manager.preempt("s1")
     assert len(manager.take_plan()) == 4
     assert manager.complete_swap(swap) == {1: 1, 2: 2, 5: 3, 3: 4}
     stats = manager.stats()

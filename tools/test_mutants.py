@@ -134,11 +134,11 @@ DEFECTS: Final = (
         (
             Replacement(
                 "sequence/table.rs",
-                "None => pool.release_table(self.held())?,",
-                "None => {\n"
-                "                let forgotten = usize::from(self.computed_tokens < self.cursor.num_tokens());\n"
-                "                pool.release_table(&self.held()[..self.held().len().saturating_sub(forgotten)])?;\n"
-                "            }",
+                "tiers.pool_mut(self.tier)?.release_table_until(self.held(), until)?;\n        self.blocks.clear();",
+                "let forgotten = usize::from(self.computed_tokens < self.cursor.num_tokens());\n"
+                "        let kept = &self.held()[..self.held().len().saturating_sub(forgotten)];\n"
+                "        tiers.pool_mut(self.tier)?.release_table_until(kept, until)?;\n"
+                "        self.blocks.clear();",
             ),
         ),
         ("manager_model", "sequences"),

@@ -294,6 +294,15 @@ impl CacheManager {
         if rows.computed != Computed::Nothing {
             return Err(PoolError::config("computed", format!("{:?}", rows.computed), "Nothing").into());
         }
+        // Whoever names a request that is not there is told that, whatever fits.
+        let mut named = HashSet::new();
+        for &id in rows.requests {
+            let id = self.check_plan(plan, id)?;
+            self.slot_in(id.as_ref(), APPENDABLE, "append to it")?;
+            if let Some(id) = named.replace(id) {
+                return Err(ManagerError::NamedTwice { id, scope: "step" });
+            }
+        }
         let (first, mut added) = (plan.operations.len(), 0);
         for row in 0..rows.requests.len() {
             match self.plan_append_row(plan, row, rows) {
