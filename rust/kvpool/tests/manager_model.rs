@@ -256,8 +256,10 @@ impl Pair {
                 (found.is_some(), expected.is_some())
             }
             &Operation::ExternalDone { id, kind, from, len } => {
-                let failed = [from..from + len];
-                let loaded = [Loaded::All, Loaded::First(from), Loaded::AllBut(&failed)][kind as usize];
+                let failed = from..from + len;
+                let loaded =
+                    [Loaded::All, Loaded::First(from), Loaded::AllBut(std::slice::from_ref(&failed))]
+                        [kind as usize];
                 (manager.external_done(id, loaded).is_ok(), self.model.external_done(id, loaded))
             }
             Operation::TruncateBatch { rows, until } => {
