@@ -1,4 +1,3 @@
-use kvpool_testing::block_ids;
 use kvpool_testing::indices;
 use kvpool::*;
 use kvpool_observe::*;
@@ -119,7 +118,7 @@ fn written() {
     assert!(manager.fork(1, 2).is_err());
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert!(manager.complete_step(0).is_ok());
-    assert!(manager.external_done(2, Loaded::AllBut(&[9..10])).is_err());
+    assert!(manager.external_done(2, Loaded::AllBut(std::slice::from_ref(&(9..10)))).is_err());
     assert_eq!(manager.admit(4, prompt(&manager, &[0, 0], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit_with(3, prompt(&manager, &[0, 0], b""), &AdmitOptions { part: Part { allocate_tokens: Some(0), external_tokens: 6 }, ..Default::default() }).ok().as_ref().map(table), None);
     assert_eq!(manager.begin_swap_out(&refs(&[1, 1])).ok().map(SwapId::get), None);

@@ -481,7 +481,7 @@ impl Manager {
 
     fn external_done(&mut self, id: i64, arrived: &Arrived, script: &mut Script) -> Result<bool, Failure> {
         let arguments = match arrived {
-            Arrived::AllBut(range) => format!("{id}, Loaded::AllBut(&[{range:?}])"),
+            Arrived::AllBut(range) => format!("{id}, Loaded::AllBut(std::slice::from_ref(&({range:?})))"),
             other => format!("{id}, Loaded::{other:?}"),
         };
         let loaded = arrived.loaded();
@@ -610,7 +610,7 @@ impl Machine for Manager {
     }
 
     const ITEMS: &[(&str, &str)] = &[
-        ("block_ids", "use kvpool_testing::block_ids;\n"),
+        ("&block_ids(", "use kvpool_testing::block_ids;\n"),
         ("indices", "use kvpool_testing::indices;\n"),
         ("manager", "use kvpool::*;\n"),
         ("watched(", text::OBSERVE),
