@@ -125,8 +125,10 @@ class Plan:
         if operation.covered is not None and (operation.lookahead or len(operation.covered) != len(names)):
             raise errors.InvalidArgumentError
         given_up, needed, rows = dict(self.given_up), 0, []
-        for row, (name, tokens) in enumerate(operation.rows):
+        for row, name in enumerate(names):
             self.name(*names[: row + 1])
+            self.manager.find(name, "running", "preempted")
+        for row, (name, tokens) in enumerate(operation.rows):
             request = self.manager.find(name, "running", "preempted")
             asked = len(request.tokens) + len(tokens) + operation.lookahead
             asked = asked if operation.covered is None else operation.covered[row]

@@ -228,7 +228,6 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(tokens=TOKENS, salt=SALTS, part=PARTS)
     def fit(self, tokens: list[int], salt: str, part: tuple[int | None, int]) -> None:
         """A fit is what an admission would be, or says how much of it would be."""
-        tokens = tokens + [0] * (part[1] + 1 - len(tokens))  # a prompt, with more tokens than are external
         before, parts = observe_manager(self.manager, NAMES), self.parts(part)
         self.both(
             lambda: self.manager.fit(tokens, self.extra(salt), **parts), lambda: self.model.fit(tokens, salt, **parts)
@@ -747,7 +746,7 @@ class ManagerMachine(RuleBasedStateMachine):
             self.both(partial(self.manager.abort_swap, swap), partial(self.model.abort_swap, swap))
         self.swaps.clear()
         self.end_loads()
-        for name in list(self.model.requests):
+        for name in [name for name in NAMES if name in self.model.requests]:
             self.both(partial(self.manager.release, name), partial(self.model.release, name))
         self.end_fences()
         last = max([step for pool in self.model.pools for step, _ in pool.fences], default=0)

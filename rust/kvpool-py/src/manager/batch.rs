@@ -6,6 +6,7 @@ use kvpool::{Covered, Part, RequestRef, Rows};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, both, count, counts, tokens};
+use crate::errors::raise;
 use crate::gather::{extract, gather};
 use crate::request::RequestIds;
 
@@ -33,8 +34,7 @@ impl<'py> Batch<'py> {
         Ok(Self {
             requests: RequestIds::new(request_ids)?,
             tokens: tokens(token_ids)?,
-            // No offsets of no rows are those of rows with a token each.
-            offsets: offsets.map(counts).transpose()?.unwrap_or_default(),
+            offsets: offsets.map(|offsets| some_offsets(py, offsets)).transpose()?.unwrap_or_default(),
             lookahead: lookahead.map_or(Ok(0), |slots| count(py, "lookahead", slots))?,
             covered: covered.map(counts).transpose()?,
         })
@@ -51,6 +51,16 @@ impl<'py> Batch<'py> {
         let covered = self.covered.as_deref().map_or(ahead, Covered::Each);
         Rows { requests, tokens: &self.tokens, offsets: &self.offsets, covered, ..Rows::default() }
     }
+}
+
+/// Offsets that are given: to the core none are those of rows with a token each.
+fn some_offsets(py: Python<'_>, offsets: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let offsets = counts(offsets)?;
+    if offsets.is_empty() {
+        let message = "offsets is empty: must have one item more than requests";
+        return Err(raise(py, "InvalidArgumentError", message));
+    }
+    Ok(offsets)
 }
 
 /// How much of a prompt is admitted.

@@ -7,6 +7,7 @@ use super::observe::Admitted;
 use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
 use crate::block::BlockId;
+use crate::error::PoolError;
 use crate::fence::Until;
 use crate::hash::HashCursor;
 use crate::pool::PrefixMatch;
@@ -58,9 +59,18 @@ impl CacheManager {
     /// What an admission would find now, and how much of the prompt would fit. Changes nothing. O(blocks matched).
     ///
     /// # Errors
-    /// As [`Self::admit`], but for blocks that are lacking.
+    /// As [`Self::admit`], but for blocks that are lacking; [`PoolError::InvalidConfig`] for a prompt without tokens, or not more of
+    /// them than are external.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
         self.check_cursor(cursor)?;
+        let tokens = cursor.num_tokens();
+        if tokens == 0 {
+            return Err(PoolError::config("tokens", 0, "at least 1").into());
+        }
+        if part.external_tokens >= tokens {
+            let expected = format!("fewer than the prompt's {tokens}");
+            return Err(PoolError::config("external_tokens", part.external_tokens, expected).into());
+        }
         let pool = self.tiers.device();
         let left = self.left_for(None);
         let staged = Staged::find(pool, cursor, part, left)?;
