@@ -237,7 +237,8 @@ fn too_few_blocks() {
         sequences.begin_swap(&[at.a, at.b], 1)
     });
     for lookahead in [usize::MAX / 2, usize::MAX] {
-        let needed = (5 + lookahead).div_ceil(B) - 2;
+        // Two blocks are there, and the tail is shared.
+        let needed = lookahead.saturating_add(6).div_ceil(B) - 2 + 1;
         let missing = needed - 3;
         let message = format!(
             "out of blocks: {needed} needed, 3 available, {missing} missing; it can never fit this pool"
