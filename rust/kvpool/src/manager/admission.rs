@@ -124,7 +124,9 @@ impl CacheManager {
         part: Part,
         hints: Option<&Hints>,
     ) -> Result<Staged> {
-        let mut staged = Staged::new(self.tiers.device(), cursor, part, self.left_for(plan))?;
+        let pool = self.tiers.device();
+        let mut staged = Staged::new(pool, cursor, part, self.left_for(plan))?;
+        plan.map_or(Ok(()), |plan| plan.check_match(pool, &staged.found))?;
         staged.found.tenant = hints.and_then(Hints::tenant);
         Ok(staged)
     }

@@ -24,6 +24,7 @@ use crate::fence::Until;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::pool::{BlockPool, PrefixMatch};
 use crate::sequence::{GivenUp, Part, Staged, TableChange};
+use crate::tiers::out_of_blocks;
 
 /// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
 #[doc(hidden)]
@@ -121,10 +122,23 @@ impl StepPlan {
         self.references(pool, block)
     }
 
+    /// Blocks of a match that nobody would hold: those that it takes from the available ones.
+    fn idle(&self, pool: &BlockPool, found: &PrefixMatch) -> usize {
+        found.blocks.iter().filter(|&&block| self.references(pool, block) == 0).count()
+    }
+
     /// Blocks that would be available once a match is acquired.
     pub(super) fn left_behind(&self, pool: &BlockPool, found: &PrefixMatch) -> usize {
-        let idle = found.blocks.iter().filter(|&&block| self.references(pool, block) == 0).count();
-        self.available.saturating_sub(idle)
+        self.available.saturating_sub(self.idle(pool, found))
+    }
+
+    /// Refuses a match whose blocks the plan has promised to others, whatever else is allocated behind it.
+    pub(super) fn check_match(&self, pool: &BlockPool, found: &PrefixMatch) -> Result<()> {
+        let idle = self.idle(pool, found);
+        if idle <= self.available {
+            return Ok(());
+        }
+        Err(out_of_blocks(pool, idle, self.available, true).into())
     }
 
     /// Enters a staged admission. Returns the tokens that would be cached.
