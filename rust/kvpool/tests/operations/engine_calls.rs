@@ -188,3 +188,25 @@ fn a_release_of_what_moves_is_done_when_the_swap_ends() {
         manager.check_invariants().unwrap();
     }
 }
+
+/// Cached blocks that a planned admission evicts are no longer there for a later one of the same plan, though that takes no block
+/// besides them.
+#[test]
+fn a_plan_promises_a_cached_block_once() {
+    let mut manager = manager(5);
+    admit(&mut manager, "old", &tokens(8), Part::WHOLE);
+    manager.commit("old", 8).unwrap();
+    manager.release("old", Until::Now).unwrap();
+    let prompt =
+        |manager: &CacheManager, tokens: &[u32]| manager.prepare(tokens, ExtraKeys::default()).unwrap();
+    let mut plan = manager.plan_step();
+    manager.plan_admit(&mut plan, "big", prompt(&manager, &[9; 16])).unwrap();
+    let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
+    let options = AdmitOptions { part, ..AdmitOptions::default() };
+    let refused =
+        manager.plan_admit_with(&mut plan, "hit", prompt(&manager, &tokens(9)), &options).unwrap_err();
+    assert!(matches!(refused.error, ManagerError::OutOfBlocks(_)), "{refused}");
+    manager.commit_step(&mut plan).unwrap();
+    assert_eq!(manager.block_table("big").unwrap().len(), 4);
+    manager.check_invariants().unwrap();
+}
