@@ -38,15 +38,29 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError, MultimodalItem};
 #[derive(Clone)]
 pub struct HashCursor {
     hasher: Arc<BlockHasher>,
-    extra: ExtraKeys,
-    items: ItemIndex,
     chain: HashChain,
     /// Tokens after the last full block, fewer than a block of them.
     tail: Vec<u32>,
-    root: ChainState,
-    /// The state after the last full block.
-    state: ChainState,
+    /// Apart, so that what a decode step reads of a sequence is in few cache lines.
+    seed: Arc<Seed>,
     hashed_blocks: u64,
+}
+
+/// What goes into the hashes beside tokens. Clones of a cursor share it until one of them changes it.
+#[derive(Clone)]
+struct Seed {
+    extra: ExtraKeys,
+    items: ItemIndex,
+    /// The state before the first block.
+    root: ChainState,
+}
+
+impl Seed {
+    /// Changes the items.
+    fn edit_items(&mut self, edit: impl FnOnce(&mut Vec<MultimodalItem>)) {
+        edit(&mut self.extra.multimodal);
+        self.items = ItemIndex::new(&self.extra.multimodal);
+    }
 }
 
 /// How long the sequence is, not what it says.
@@ -54,7 +68,7 @@ impl fmt::Debug for HashCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashCursor")
             .field("num_tokens", &self.num_tokens())
-            .field("extra", &self.extra)
+            .field("extra", &self.seed.extra)
             .finish_non_exhaustive()
     }
 }
@@ -68,7 +82,8 @@ impl HashCursor {
         let root = hasher.root(&extra)?;
         let chain = HashChain::new(&hasher, extra.epoch);
         let items = ItemIndex::new(&extra.multimodal);
-        Ok(Self { hasher, extra, items, chain, tail: Vec::new(), root, state: root, hashed_blocks: 0 })
+        let seed = Arc::new(Seed { extra, items, root });
+        Ok(Self { hasher, chain, tail: Vec::new(), seed, hashed_blocks: 0 })
     }
 
     /// Appends tokens and returns how many blocks they completed. If none, nothing is hashed.
@@ -127,13 +142,12 @@ impl HashCursor {
     /// Takes items that begin at or behind the end of the tokens.
     #[cold]
     fn add_items(&mut self, items: &[MultimodalItem]) -> Result<(), HashError> {
-        self.hasher.check_items(items, self.extra.multimodal.len())?;
+        self.hasher.check_items(items, self.seed.extra.multimodal.len())?;
         let len = self.num_tokens();
         if let Some(index) = items.iter().position(|item| item.offset < len as u64) {
             return Err(HashError::ItemAppended { index, offset: items[index].offset, len });
         }
-        self.extra.multimodal.extend_from_slice(items);
-        self.items = ItemIndex::new(&self.extra.multimodal);
+        Arc::make_mut(&mut self.seed).edit_items(|known| known.extend_from_slice(items));
         Ok(())
     }
 
@@ -162,8 +176,9 @@ impl HashCursor {
 
     /// Hashes whole blocks at the end of the chain.
     fn hash(&mut self, blocks: &[u32]) {
-        self.state =
-            self.hasher.extend_unchecked(&mut self.chain, self.state, &self.extra, &self.items, blocks);
+        let Seed { extra, items, root } = &*self.seed;
+        let state = self.chain.last_state().unwrap_or(*root);
+        self.hasher.extend_unchecked(&mut self.chain, state, extra, items, blocks);
         self.hashed_blocks += (blocks.len() / self.hasher.block_size()) as u64;
     }
 
@@ -181,7 +196,7 @@ impl HashCursor {
         if num_tokens > len {
             return Err(HashError::TruncateBeyondEnd { requested: num_tokens, len });
         }
-        if self.items.reaches(&self.extra.multimodal, num_tokens as u64) {
+        if self.seed.items.reaches(&self.seed.extra.multimodal, num_tokens as u64) {
             self.drop_items(num_tokens as u64..len as u64);
         }
         let hashed = self.chain.tokens().len();
@@ -194,15 +209,13 @@ impl HashCursor {
         self.tail.clear();
         self.tail.extend_from_slice(&self.chain.tokens()[start..num_tokens]);
         self.chain.truncate(blocks);
-        self.state = self.chain.last_state().unwrap_or(self.root);
         Ok(())
     }
 
     /// Drops the items whose first token is one of these.
     #[cold]
     fn drop_items(&mut self, gone: Range<u64>) {
-        self.extra.multimodal.retain(|item| !gone.contains(&item.offset));
-        self.items = ItemIndex::new(&self.extra.multimodal);
+        Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));
     }
 
     /// Moves the sequence to another epoch: everything is hashed again, unless the epoch is the same or is
@@ -212,20 +225,20 @@ impl HashCursor {
     /// # Errors
     /// As [`BlockHasher::check_extra`]; the cursor is then unchanged.
     pub fn rebase(&mut self, epoch: u64) -> Result<(), HashError> {
-        if epoch == self.extra.epoch {
+        if epoch == self.epoch() {
             return Ok(());
         }
         // The same keys were accepted when the cursor was made, and no epoch is refused; asked again so that
         // a new rule is not missed.
-        self.hasher.check_extra(&self.extra)?;
-        self.extra.epoch = epoch;
+        self.hasher.check_extra(&self.seed.extra)?;
+        let seed = Arc::make_mut(&mut self.seed);
+        seed.extra.epoch = epoch;
         if !self.hasher.depends_on_epoch() {
             self.chain.set_epoch(epoch);
             return Ok(());
         }
         let old = std::mem::replace(&mut self.chain, HashChain::new(&self.hasher, epoch));
-        self.root = self.hasher.root_unchecked(&self.extra);
-        self.state = self.root;
+        seed.root = self.hasher.root_unchecked(&seed.extra);
         self.hash(old.tokens());
         Ok(())
     }
@@ -266,7 +279,7 @@ impl HashCursor {
     #[inline]
     #[must_use]
     pub fn extra(&self) -> &ExtraKeys {
-        &self.extra
+        &self.seed.extra
     }
 
     /// The hasher.
@@ -280,7 +293,7 @@ impl HashCursor {
     #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.extra.epoch
+        self.chain.epoch()
     }
 
     /// Blocks hashed by this cursor since it was made, those hashed again included. Says what was really
