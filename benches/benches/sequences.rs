@@ -21,7 +21,7 @@ fn sequence(blocks: usize) -> (Sequences, SequenceId) {
     let mut prompt = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
     prompt.append(&tokens);
     let id = sequences.admit(prompt, 0).unwrap();
-    sequences.commit(id, tokens.len(), false).unwrap();
+    sequences.commit(id, tokens.len()).unwrap();
     (sequences, id)
 }
 

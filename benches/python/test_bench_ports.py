@@ -22,6 +22,7 @@ import kvpool
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from examples.ports.ids_and_trie import IdsAndTrie, PlainIdsAndTrie
+from examples.ports.index_only import IndexOnly
 from examples.ports.radix_cache import PlainRadixCache, RadixCache
 from examples.ports.sequence_manager import BlockManager, PlainBlockManager, Sequence
 
@@ -248,6 +249,38 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
         manager.take_plan()
 
     measure(benchmark, step, rounds=ROUNDS // 4)
+
+
+@pytest.mark.benchmark(group="step: index only")
+@pytest.mark.parametrize("kind", [PlainRadixCache, IndexOnly])
+def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
+    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half of it cached: its hash included.
+
+    A step in which none ends and none comes has no call: the engine takes ids from its own allocator.
+    """
+    cache, shared = kind(1 << 16, SIZE), prompt(1024)
+    running: deque[tuple[Any, Any, int]] = deque()
+
+    def ends() -> None:
+        tokens, ids, start = running.popleft()
+        cache.insert(tokens, ids, start)
+        cache.release(ids)
+
+    def comes(tokens: Any) -> None:
+        matched = cache.lock(cache.match_prefix(tokens))
+        ids = np.concatenate([matched, cache.allocate(2048 // SIZE - len(matched))])
+        running.append((tokens, ids, len(matched)))
+
+    def step(tokens: Any) -> None:
+        ends()
+        comes(tokens)
+
+    def another() -> tuple[tuple[Any], dict[str, Any]]:
+        return (array("i", np.concatenate([shared, prompt(1024)]).tolist()),), {}
+
+    for _ in range(BATCH):
+        comes(another()[0][0])
+    measure(benchmark, step, setup=another, rounds=ROUNDS // 4)
 
 
 # ------------------------------------------------------------------------------------------------------------ the ports

@@ -115,7 +115,8 @@ impl Machine for Index {
     fn new(setting: &Setting) -> Result<Self, Failure> {
         let wrong = |error: &dyn ToString| Failure::new("setting", error.to_string());
         let Setting { num_blocks, verify } = *setting;
-        let index = PrefixIndex::new(num_blocks, BLOCK_SIZE, verify, true).map_err(|error| wrong(&error))?;
+        let index =
+            PrefixIndex::with_parents(num_blocks, BLOCK_SIZE, verify).map_err(|error| wrong(&error))?;
         let config = HasherConfig { block_size: BLOCK_SIZE, verify, ..Default::default() };
         let hasher = Arc::new(BlockHasher::new(config).map_err(|error| wrong(&error))?);
         Ok(Self { index, hasher, contents: BTreeMap::new(), copies: BTreeMap::new(), num_blocks })
@@ -210,7 +211,7 @@ impl Machine for Index {
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;
         vec![format!(
-            "let mut index = PrefixIndex::new({num_blocks}, {BLOCK_SIZE}, Verify::{verify:?}, true).unwrap();"
+            "let mut index = PrefixIndex::with_parents({num_blocks}, {BLOCK_SIZE}, Verify::{verify:?}).unwrap();"
         )]
     }
 

@@ -11,7 +11,7 @@ fn chain(tokens: &[u32]) -> HashChain {
 
 #[test]
 fn written() {
-    let mut index = PrefixIndex::new(3, 2, Verify::Fingerprint, true).unwrap();
+    let mut index = PrefixIndex::with_parents(3, 2, Verify::Fingerprint).unwrap();
     assert!(index.insert(BlockId::new(0), &chain(&[]), 1).is_err());
     assert!(!index.remove(BlockId::new(10)));
     assert!(index.insert(BlockId::new(3), &chain(&[0, 0, 0, 0]), 0).is_err());

@@ -169,7 +169,7 @@ impl PyPrefixIndex {
     ) -> PyResult<Self> {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
-        let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?, false).or_raise(py)?;
+        let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?).or_raise(py)?;
         Ok(Self(Locked::new(index)))
     }
 

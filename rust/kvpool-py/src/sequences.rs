@@ -157,7 +157,11 @@ impl PySequences {
         dedupe: bool,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, computed) = (handle(py, sequence)?, count(py, "computed_tokens", computed_tokens)?);
-        Ok(changed(&self.run_on(py, id, |sequences| sequences.commit(id, computed, dedupe))?))
+        let commit = |sequences: &mut Sequences| match dedupe {
+            true => sequences.commit_deduped(id, computed),
+            false => sequences.commit(id, computed).map(|()| Vec::new()),
+        };
+        Ok(changed(&self.run_on(py, id, commit)?))
     }
 
     /// Keeps the first tokens.

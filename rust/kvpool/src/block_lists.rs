@@ -98,21 +98,20 @@ impl BlockLists {
         neighbour == END || self.is_on(list, neighbour)
     }
 
-    /// Puts `block` after the back of `list`; false as [`Self::push`].
+    /// Puts `block` after the back of `list`; false, and nothing changed, if it is on a list, or if there is no such list or block.
     #[inline]
     pub fn push_back(&mut self, list: usize, block: BlockId) -> bool {
         self.push(list, block, false)
     }
 
-    /// Puts `block` before the front of `list`; false as [`Self::push`].
+    /// Puts `block` before the front of `list`; false as [`Self::push_back`].
     #[inline]
     pub fn push_front(&mut self, list: usize, block: BlockId) -> bool {
         self.push(list, block, true)
     }
 
-    /// Puts `block` at an end of `list`; false, and nothing changed, if it is on a list, or if there is no such list or block.
     #[inline]
-    pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
+    pub(crate) fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
         let loose = !block.is_null() && self.on.get(block.index()) == Some(&LOOSE);
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };

@@ -5,6 +5,7 @@ use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
 use crate::block::BlockId;
 use crate::hash::MultimodalItem;
+use crate::pool::BlockPool;
 use crate::sequence::{GivenUp, Sequence, TableChange};
 use crate::tiers::out_of_blocks;
 
@@ -89,39 +90,38 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// The tokens of a row, after a check.
+    /// A row, after a check.
     #[inline]
-    pub(super) fn tokens_of(&self, row: usize) -> &'a [u32] {
+    pub(super) fn row(&self, row: usize, sequence: &Sequence) -> Row<'a> {
         let (from, to) = match (self.offsets.get(row), self.offsets.get(row + 1)) {
             (Some(&from), Some(&to)) => (from, to),
             _ => (row, row + 1),
         };
-        self.tokens.get(from..to).unwrap_or(&[])
-    }
-
-    /// Tokens that the table of a row is to cover.
-    #[inline]
-    pub(super) fn slots_of(&self, row: usize, sequence: &Sequence) -> usize {
-        let more = self.tokens_of(row).len();
-        let all = sequence.num_tokens() + more;
-        let asked = match self.covered {
+        let tokens = self.tokens.get(from..to).unwrap_or(&[]);
+        let all = sequence.num_tokens() + tokens.len();
+        let slots = match self.covered {
             Covered::All => all,
             Covered::Lookahead(slots) => all.saturating_add(slots),
             Covered::Each(counts) => counts.get(row).copied().unwrap_or(all),
         };
-        sequence.slots_for(more, asked)
-    }
-
-    /// How many tokens of a row are computed, if something is said.
-    #[inline]
-    fn computed_of(&self, row: usize, sequence: &Sequence) -> Option<usize> {
-        let more = self.tokens_of(row).len();
-        match self.computed {
+        let computed = match self.computed {
             Computed::Nothing => None,
-            Computed::AllButLast => (more > 0).then(|| sequence.num_tokens() + more - 1),
+            Computed::AllButLast => (!tokens.is_empty()).then(|| all - 1),
             Computed::Counts(counts) => counts.get(row).copied(),
-        }
+        };
+        Row { tokens, all, slots: sequence.slots_for(tokens.len(), slots), computed }
     }
+}
+
+/// What a row asks of its request.
+pub(super) struct Row<'a> {
+    pub(super) tokens: &'a [u32],
+    /// Tokens that the request has with these.
+    all: usize,
+    /// Tokens that its table is to cover.
+    pub(super) slots: usize,
+    /// How many of its tokens are computed, if something is said.
+    computed: Option<usize>,
 }
 
 impl CacheManager {
@@ -178,17 +178,16 @@ impl CacheManager {
         rows.check()?;
         let mut given_up = GivenUp::default();
         let mut needed = 0_usize;
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |row, request, manager| {
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |row, request, pool| {
             if request.state != RequestState::Running {
                 return Ok(());
             }
-            let (sequence, pool) = (&request.sequence, manager.tiers.device());
-            let slots = rows.slots_of(row, sequence);
-            if let Some(asked) = rows.computed_of(row, sequence) {
-                let tokens = sequence.num_tokens() + rows.tokens_of(row).len();
-                check_computed(request, asked, tokens, slots)?;
+            let row = rows.row(row, &request.sequence);
+            if let Some(asked) = row.computed {
+                check_computed(request, asked, row.all, row.slots)?;
             }
-            needed = needed.saturating_add(sequence.blocks_needed(pool, slots, &mut given_up));
+            let blocks = request.sequence.blocks_needed(pool, row.slots, &mut given_up);
+            needed = needed.saturating_add(blocks);
             Ok(())
         })?;
         let pool = self.tiers.device();
@@ -196,7 +195,7 @@ impl CacheManager {
         if needed > available {
             let fits = |(row, &slot): (usize, &usize)| {
                 let sequence = self.at(slot).ok().map(|request| &request.sequence);
-                sequence.is_some_and(|sequence| sequence.fits_alone(pool, rows.slots_of(row, sequence)))
+                sequence.is_some_and(|sequence| sequence.fits_alone(pool, rows.row(row, sequence).slots))
             };
             let can_ever_fit = self.rows.iter().enumerate().all(fits);
             return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
@@ -214,16 +213,21 @@ impl CacheManager {
     /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
     #[inline]
     fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
-        let (slot, tokens) = (self.rows[row], rows.tokens_of(row));
-        let request = self.at_mut(slot)?;
-        if request.state != RequestState::Running {
-            request.sequence.cursor.append(tokens);
-            self.stats.appended_tokens += tokens.len() as u64;
-            self.version += 1;
+        let slot = self.rows[row];
+        let Request { state, sequence, .. } = self.at_mut(slot)?;
+        let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
+        if *state != RequestState::Running {
+            sequence.cursor.append(tokens);
+            self.note_appended(tokens);
             return Ok(());
         }
-        let sequence = &request.sequence;
-        let (slots, computed) = (rows.slots_of(row, sequence), rows.computed_of(row, sequence));
+        // Most rows of a decode step: nothing but the tokens changes.
+        if sequence.needs_no_pool(slots, computed) {
+            sequence.computed_tokens = computed.unwrap_or(sequence.computed_tokens);
+            sequence.cursor.append(tokens);
+            self.note_appended(tokens);
+            return Ok(());
+        }
         let before = sequence.num_tokens().min(sequence.covered_tokens());
         if let Some(computed) = computed {
             self.commit_slot(slot, computed.min(before))?;
@@ -242,30 +246,30 @@ impl CacheManager {
     #[inline]
     pub(super) fn resolve_batch(
         &mut self,
-        requests: &[RequestRef<'_>],
+        named: &[RequestRef<'_>],
         states: &[RequestState],
         operation: &'static str,
-        mut check: impl FnMut(usize, &Request, &Self) -> Result<()>,
+        mut check: impl FnMut(usize, &Request, &BlockPool) -> Result<()>,
     ) -> Result<()> {
         self.check_poison()?;
         self.batch += 1;
-        let batch = self.batch;
-        for (row, &id) in requests.iter().enumerate() {
-            let before = self.rows.get(row).copied();
-            let same = before.filter(|&slot| self.at(slot).is_ok_and(|request| request.id.as_ref() == id));
-            let slot = same.map_or_else(|| self.slot(id), Ok)?;
-            self.check_state(slot, states, operation)?;
-            let request = self.at_mut(slot)?;
-            if std::mem::replace(&mut request.batch, batch) == batch {
+        let Self { slots, requests, rows, tiers, batch, .. } = self;
+        for (row, &id) in named.iter().enumerate() {
+            let same = |slot: &usize| matches!(requests.get(*slot), Some(Some(request)) if request.id.as_ref() == id);
+            let known = rows.get(row).copied().filter(same).or_else(|| slots.get(&id).copied());
+            let slot = known.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })?;
+            let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
+            request.check_state(states, operation)?;
+            if std::mem::replace(&mut request.batch, *batch) == *batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
             }
-            check(row, self.at(slot)?, self)?;
-            match self.rows.get_mut(row) {
+            check(row, request, tiers.device())?;
+            match rows.get_mut(row) {
                 Some(known) => *known = slot,
-                None => self.rows.push(slot),
+                None => rows.push(slot),
             }
         }
-        self.rows.truncate(requests.len());
+        rows.truncate(named.len());
         Ok(())
     }
 
@@ -344,9 +348,14 @@ impl CacheManager {
             return Ok(self.grow(slot, tokens, slots)?.to_vec());
         }
         self.at_mut(slot)?.sequence.cursor.append(tokens);
+        self.note_appended(tokens);
+        Ok(Vec::new())
+    }
+
+    #[inline]
+    fn note_appended(&mut self, tokens: &[u32]) {
         self.stats.appended_tokens += tokens.len() as u64;
         self.version += 1;
-        Ok(Vec::new())
     }
 
     /// Appends tokens to a running request and covers `slots`, after a check that its blocks are available. Returns the positions
@@ -356,8 +365,7 @@ impl CacheManager {
         let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
         changes.clear();
         request.sequence.grow(tiers, tokens, slots, changes)?;
-        self.stats.appended_tokens += tokens.len() as u64;
-        self.version += 1;
+        self.note_appended(tokens);
         if !self.changes.is_empty() {
             self.tell_changed(Some(slot));
         }

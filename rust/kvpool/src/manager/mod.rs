@@ -381,17 +381,8 @@ impl CacheManager {
     /// The slot of a request in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
-        self.check_state(slot, states, operation)?;
+        self.at(slot)?.check_state(states, operation)?;
         Ok(slot)
-    }
-
-    #[inline]
-    fn check_state(&self, slot: usize, states: &[RequestState], operation: &'static str) -> Result<()> {
-        let request = self.at(slot)?;
-        if states.contains(&request.state) {
-            return Ok(());
-        }
-        Err(ManagerError::WrongState { id: request.id.clone(), state: request.state, operation })
     }
 
     fn set_state(&mut self, slot: usize, state: RequestState) -> Result<()> {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use hashbrown::Equivalent;
 
+use super::error::{ManagerError, Result};
 use super::hints::Hints;
 use crate::fence::Until;
 use crate::sequence::Sequence;
@@ -190,6 +191,17 @@ pub(crate) struct Request {
     pub(crate) leaving: Option<Leaving>,
     /// The first position of its table whose block it registered itself: what is before was hit, or is a parent's.
     pub(crate) own_from: usize,
+}
+
+impl Request {
+    /// Refuses an operation in any other than these states.
+    #[inline]
+    pub(crate) fn check_state(&self, states: &[RequestState], operation: &'static str) -> Result<()> {
+        if states.contains(&self.state) {
+            return Ok(());
+        }
+        Err(ManagerError::WrongState { id: self.id.clone(), state: self.state, operation })
+    }
 }
 
 /// Tokens that are on their way into a request's blocks.

@@ -15,7 +15,7 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::admission::Admission;
 use super::error::{ManagerError, Refused, Result};
-use super::growth::{APPENDABLE, Computed, Covered, Rows};
+use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
@@ -331,10 +331,10 @@ impl CacheManager {
     }
 
     fn plan_append_row(&self, plan: &mut StepPlan, row: usize, rows: &Rows<'_>) -> Result<usize> {
-        let (id, tokens) = (self.check_plan(plan, rows.requests[row])?, rows.tokens_of(row));
+        let id = self.check_plan(plan, rows.requests[row])?;
         let request = self.at(self.slot_in(id.as_ref(), APPENDABLE, "append to it")?)?;
         let (sequence, pool) = (&request.sequence, self.tiers.device());
-        let slots = rows.slots_of(row, sequence);
+        let Row { tokens, slots, .. } = rows.row(row, sequence);
         let (needed, given_up) = if request.state == RequestState::Running {
             sequence.check_growth(pool, slots, plan.available, &plan.given_up)?
         } else {

@@ -223,9 +223,13 @@ impl BlockPool {
     fn assemble(config: &PoolConfig, order: order::Order) -> Result<Self, PoolError> {
         let history = order.wants_history();
         let mut records = blank(config.num_blocks)?;
+        let mut index = Index::new(config.num_blocks, config.block_size, config.verify)?;
+        if history {
+            index.keep_parents(&records)?;
+        }
         Ok(Self {
             allocator: Allocator::new(&mut records),
-            index: Index::new(config.num_blocks, config.block_size, config.verify, history)?,
+            index,
             records,
             order,
             history,

@@ -45,12 +45,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// An empty index, with all its memory.
-    pub(crate) fn new(
-        num_blocks: usize,
-        block_size: usize,
-        verify: Verify,
-        keep_parents: bool,
-    ) -> Result<Self, PoolError> {
+    pub(crate) fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
             return Err(PoolError::config(
                 "block_size",
@@ -70,24 +65,24 @@ impl Index {
             mixed: 0,
             torn: false,
         };
-        index.grow_arrays(num_blocks, keep_parents)?;
+        index.grow_arrays(num_blocks)?;
         Ok(index)
     }
 
     /// Makes room for blocks up to `num_blocks - 1`. Nothing has changed if there is no memory. O(blocks).
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
-        self.grow_arrays(num_blocks, self.keeps_parents())?;
+        self.grow_arrays(num_blocks)?;
         table.rebuild(&self.table, |id| records.at(id).name());
         self.table = table;
         Ok(())
     }
 
-    fn grow_arrays(&mut self, num_blocks: usize, keep_parents: bool) -> Result<(), PoolError> {
+    fn grow_arrays(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let of_fingerprints = if self.verify >= Verify::Fingerprint { num_blocks } else { 0 };
         let of_tokens =
             if self.verify >= Verify::Tokens { num_blocks.saturating_mul(self.block_size) } else { 0 };
-        let of_parents = if keep_parents { num_blocks } else { 0 };
+        let of_parents = if self.keeps_parents() { num_blocks } else { 0 };
         try_reserve(&mut self.fingerprints, of_fingerprints)?;
         try_reserve(&mut self.tokens, of_tokens).map_err(|_| no_memory(num_blocks))?;
         try_reserve(&mut self.parents, of_parents)?;

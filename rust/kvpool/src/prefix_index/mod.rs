@@ -25,7 +25,7 @@
 //! let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
 //! let mut cursor = HashCursor::new(hasher, ExtraKeys::default())?;
 //! cursor.append(&[1, 2, 3, 4, 5]);
-//! let mut index = PrefixIndex::new(8, 2, Verify::None, false)?;
+//! let mut index = PrefixIndex::new(8, 2, Verify::None)?;
 //! index.insert(BlockId::new(3), cursor.chain(), 0)?;
 //! assert_eq!(index.find(cursor.chain(), 0), None); // registered, not computed
 //! index.mark_computed(BlockId::new(3))?;
@@ -62,20 +62,25 @@ pub struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// An empty index for blocks `1..num_blocks` of `block_size` tokens. With `keep_parents` each block also remembers
-    /// its parent's hash (32 bytes per block), for event listeners and for evictors that keep the cache prefix-closed.
+    /// An empty index for blocks `1..num_blocks` of `block_size` tokens.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for a number of blocks or a block size out of range.
-    pub fn new(
-        num_blocks: usize,
-        block_size: usize,
-        verify: Verify,
-        keep_parents: bool,
-    ) -> Result<Self, PoolError> {
+    pub fn new(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
         check_num_blocks(num_blocks)?;
-        let index = Index::new(num_blocks, block_size, verify, keep_parents)?;
+        let index = Index::new(num_blocks, block_size, verify)?;
         Ok(Self { records: blank(num_blocks)?, index })
+    }
+
+    /// [`Self::new`], and each block also remembers its parent's hash (32 bytes per block), for event listeners and for evictors
+    /// that keep the cache prefix-closed.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_parents(num_blocks: usize, block_size: usize, verify: Verify) -> Result<Self, PoolError> {
+        let mut index = Self::new(num_blocks, block_size, verify)?;
+        index.index.keep_parents(&index.records)?;
+        Ok(index)
     }
 
     /// Blocks that are registered, computed or not.
@@ -133,7 +138,7 @@ impl PrefixIndex {
     }
 
     /// The parent's hash of a registered block; `None` for the first block of a chain, if none is known, or without
-    /// `keep_parents`.
+    /// [`Self::with_parents`].
     #[must_use]
     pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
         self.index.parent_of(&self.records, block)

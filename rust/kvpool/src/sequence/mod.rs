@@ -233,27 +233,38 @@ impl Sequences {
         Ok(changes)
     }
 
-    /// Says that the KV of the first `computed_tokens` tokens is written; blocks that this fills are registered. With `dedupe`,
-    /// those whose content is cached already are exchanged, and returned. O(new full blocks).
+    /// Says that the KV of the first `computed_tokens` tokens is written; blocks that this fills are registered. O(new full blocks).
     ///
     /// # Errors
     /// [`SequenceError::BadComputedCount`], [`SequenceError::Stale`], [`SequenceError::Moving`].
-    pub fn commit(
+    pub fn commit(&mut self, id: SequenceId, computed_tokens: usize) -> Result<()> {
+        self.commit_to(id, computed_tokens, None)
+    }
+
+    /// [`Self::commit`]; blocks whose content is cached already are exchanged for the cached ones. Returns those positions.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn commit_deduped(&mut self, id: SequenceId, computed_tokens: usize) -> Result<Vec<TableChange>> {
+        let mut changes = Vec::new();
+        self.commit_to(id, computed_tokens, Some(&mut changes))?;
+        Ok(changes)
+    }
+
+    fn commit_to(
         &mut self,
         id: SequenceId,
         computed_tokens: usize,
-        dedupe: bool,
-    ) -> Result<Vec<TableChange>> {
+        changes: Option<&mut Vec<TableChange>>,
+    ) -> Result<()> {
         let (sequence, tiers) = self.parts(id)?;
         let (tokens, computed) = (sequence.num_tokens(), sequence.computed_tokens);
         if !(computed..=tokens).contains(&computed_tokens) {
             let asked = computed_tokens;
             return Err(SequenceError::BadComputedCount { handle: id, asked, tokens, computed });
         }
-        let mut changes = Vec::new();
-        let pool = tiers.pool_mut(sequence.tier)?;
-        sequence.commit(pool, computed_tokens, dedupe.then_some(&mut changes))?;
-        Ok(changes)
+        sequence.commit(tiers.pool_mut(sequence.tier)?, computed_tokens, changes)?;
+        Ok(())
     }
 
     /// Keeps the first `num_tokens` tokens, for instance after drafts were rejected; blocks behind are released, lookahead

@@ -213,6 +213,20 @@ impl Sequence {
         slots.div_ceil(self.block_size()).saturating_sub(self.blocks.len())
     }
 
+    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers one.
+    #[inline]
+    pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
+        self.guarded == NOT_GUARDED
+            && slots <= self.covered_tokens()
+            && computed.is_none_or(|computed| !self.completes_block(computed))
+    }
+
+    /// Whether the first `computed` tokens fill a block that is not published.
+    #[inline]
+    fn completes_block(&self, computed: usize) -> bool {
+        computed >= (self.published + 1).saturating_mul(self.block_size())
+    }
+
     /// Blocks that a growth to `slots` may write to and that may be shared or registered.
     #[inline]
     fn guarded_positions(&self, slots: usize) -> Range<usize> {
@@ -327,7 +341,7 @@ impl Sequence {
         changes: Option<&mut Vec<TableChange>>,
     ) -> Result<usize, PoolError> {
         self.computed_tokens = computed_tokens;
-        if computed_tokens < (self.published + 1).saturating_mul(self.block_size()) {
+        if !self.completes_block(computed_tokens) {
             return Ok(0);
         }
         let full = (computed_tokens / self.block_size()).min(MAX_POSITIONS);

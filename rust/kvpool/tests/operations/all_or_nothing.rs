@@ -79,7 +79,7 @@ fn an_empty_index_has_no_algorithm() {
         assert_eq!(pool.algorithm(), Some(HashAlgorithm::Blake3), "{name}");
         pool.check_invariants().unwrap();
     }
-    let mut index = PrefixIndex::new(8, BLOCK_SIZE, Verify::None, false).unwrap();
+    let mut index = PrefixIndex::new(8, BLOCK_SIZE, Verify::None).unwrap();
     index.insert(BlockId::new(1), &first, 0).unwrap();
     index.clear();
     assert_eq!(index.algorithm(), None);

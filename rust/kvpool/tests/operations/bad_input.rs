@@ -113,7 +113,7 @@ fn a_number_of_blocks_out_of_range() {
             with_evictor.unwrap_err(),
             BlockAllocator::new(num_blocks).unwrap_err(),
             FreeBlockList::new(num_blocks).unwrap_err(),
-            PrefixIndex::new(num_blocks, B, Verify::Tokens, true).unwrap_err(),
+            PrefixIndex::with_parents(num_blocks, B, Verify::Tokens).unwrap_err(),
         ] {
             assert_eq!(error.to_string(), message);
             assert!(matches!(error, PoolError::InvalidConfig { field: "num_blocks", .. }));
@@ -132,7 +132,7 @@ fn a_block_size_out_of_range() {
             let expected = format!("block_size is {block_size}: must be from 1 to 4294967295 tokens");
             let config = PoolConfig { block_size, verify: *verify, ..pool_config(2) };
             assert_eq!(BlockPool::new(config).unwrap_err().to_string(), expected);
-            let error = PrefixIndex::new(2, block_size, *verify, false).unwrap_err();
+            let error = PrefixIndex::new(2, block_size, *verify).unwrap_err();
             assert!(matches!(error, PoolError::InvalidConfig { field: "block_size", .. }), "{error}");
             let config = ManagerConfig { block_size, num_blocks: 2, verify: *verify, ..Default::default() };
             assert_eq!(CacheManager::new(config).unwrap_err().to_string(), expected);

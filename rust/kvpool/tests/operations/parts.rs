@@ -306,7 +306,7 @@ fn chain(tokens: &[u32]) -> HashChain {
 }
 
 fn index() -> PrefixIndex {
-    PrefixIndex::new(9, B, Verify::None, false).unwrap()
+    PrefixIndex::new(9, B, Verify::None).unwrap()
 }
 
 #[test]
@@ -412,8 +412,10 @@ fn a_copy_goes_from_the_head_the_middle_or_the_end() {
 #[test]
 fn the_index_knows_place_and_parent() {
     let chain = chain(&[1, 2, 3, 4, 5, 6]);
-    for keep_parents in [false, true] {
-        let mut index = PrefixIndex::new(9, B, Verify::None, keep_parents).unwrap();
+    for (keep_parents, new) in
+        [(false, PrefixIndex::new as fn(_, _, _) -> _), (true, PrefixIndex::with_parents)]
+    {
+        let mut index: PrefixIndex = new(9, B, Verify::None).unwrap();
         for (position, block) in [8, 3, 6].into_iter().enumerate() {
             index.insert(id(block), &chain, position).unwrap();
             assert_eq!(index.depth_of(id(block)), Some(position as u32));
@@ -478,7 +480,7 @@ fn a_chain_must_suit_the_index() {
         (Verify::Tokens, &forged(&[[1; 32]], &[7], &[]), missing("tokens")),
         (Verify::Tokens, &forged(&[[1; 32]], &[7], &[1]), missing("tokens")),
     ] {
-        let mut index = PrefixIndex::new(4, B, verify, false).unwrap();
+        let mut index = PrefixIndex::new(4, B, verify).unwrap();
         assert_eq!(index.check_chain(chain), expected, "{verify}");
         assert_eq!(index.insert(id(1), chain, 0).map(drop), expected, "{verify}");
         assert_eq!(index.num_registered(), usize::from(expected.is_ok()));
@@ -500,7 +502,7 @@ fn a_collision_is_neither_indexed_nor_found() {
         (Verify::Tokens, &other_fingerprint),
         (Verify::Tokens, &other_tokens),
     ] {
-        let mut index = PrefixIndex::new(9, B, verify, false).unwrap();
+        let mut index = PrefixIndex::new(9, B, verify).unwrap();
         assert_eq!(index.insert(id(5), &first, 0), Ok(Inserted::Registered));
         for computed in [false, true] {
             assert_eq!(index.insert(id(6), other, 0), Ok(Inserted::Collision));
@@ -518,7 +520,7 @@ fn a_collision_is_neither_indexed_nor_found() {
         index.check_invariants().unwrap();
     }
     // What an index does not compare does not collide: that is why weak digests need verification.
-    let mut index = PrefixIndex::new(9, B, Verify::Fingerprint, false).unwrap();
+    let mut index = PrefixIndex::new(9, B, Verify::Fingerprint).unwrap();
     index.insert(id(5), &first, 0).unwrap();
     assert_eq!(index.insert(id(6), &other_tokens, 0), Ok(Inserted::Registered));
 }
@@ -534,7 +536,7 @@ fn hashes_that_share_their_first_bytes_are_kept_apart() {
         })
         .collect();
     let chain = forged(&hashes, &[], &[]);
-    let mut index = PrefixIndex::new(201, B, Verify::None, false).unwrap();
+    let mut index = PrefixIndex::new(201, B, Verify::None).unwrap();
     for position in 0..200 {
         index.insert(id(position as u32 + 1), &chain, position).unwrap();
         index.mark_computed(id(position as u32 + 1)).unwrap();

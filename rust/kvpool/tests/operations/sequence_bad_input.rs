@@ -44,7 +44,7 @@ struct World {
 fn world() -> World {
     let mut sequences = Sequences::new(Tiers::new(vec![tier(6), tier(3)]).unwrap(), hasher(B)).unwrap();
     let a = sequences.admit(prompt(&sequences, 6), 0).unwrap();
-    sequences.commit(a, 4, false).unwrap();
+    sequences.commit(a, 4).unwrap();
     let b = sequences.fork(a).unwrap();
     let host = sequences.admit(prompt(&sequences, 2), 1).unwrap();
     let freed = sequences.admit(prompt(&sequences, 1), 0).unwrap();
@@ -108,7 +108,7 @@ fn a_stale_handle() {
     let message = "sequence 3.0 is stale: its sequence was freed, or there never was one";
     assert_eq!(world.freed.to_string(), "sequence 3.0");
     world.refused(message, |sequences, at| sequences.append(at.freed, &[1], 1));
-    world.refused(message, |sequences, at| sequences.commit(at.freed, 0, true));
+    world.refused(message, |sequences, at| sequences.commit_deduped(at.freed, 0));
     world.refused(message, |sequences, at| sequences.truncate(at.freed, 0));
     world.refused(message, |sequences, at| sequences.trim_window(at.freed, 0));
     world.refused(message, |sequences, at| sequences.fork(at.freed));
@@ -139,7 +139,7 @@ fn a_sequence_that_is_being_swapped() {
     let swap = world.sequences.begin_swap(&[world.host], 0).unwrap();
     let message = "sequence 2.0 is being swapped: complete or abort the swap first";
     world.refused(message, |sequences, at| sequences.append(at.host, &[], 0));
-    world.refused(message, |sequences, at| sequences.commit(at.host, 2, true));
+    world.refused(message, |sequences, at| sequences.commit_deduped(at.host, 2));
     world.refused(message, |sequences, at| sequences.truncate(at.host, 1));
     world.refused(message, |sequences, at| sequences.trim_window(at.host, 0));
     world.refused(message, |sequences, at| sequences.fork(at.host));
@@ -197,7 +197,7 @@ fn a_count_of_computed_tokens_out_of_range() {
     for computed in [3, 7, usize::MAX] {
         let message =
             format!("sequence 0.0 has 6 tokens, 4 of them computed: cannot set computed to {computed}");
-        let error = world.refused(&message, |sequences, at| sequences.commit(at.a, computed, true));
+        let error = world.refused(&message, |sequences, at| sequences.commit_deduped(at.a, computed));
         let expected =
             SequenceError::BadComputedCount { handle: world.a, asked: computed, tokens: 6, computed: 4 };
         assert_eq!(error, expected);

@@ -235,7 +235,7 @@ fn property_09_a_roll_back_of_what_is_in_flight_finds_its_window() {
                     let mut prompt = HashCursor::new(hasher, ExtraKeys::default()).unwrap();
                     prompt.append(&tokens);
                     let id = sequences.admit(prompt, 0).unwrap();
-                    sequences.commit(id, settled, false).unwrap();
+                    sequences.commit(id, settled).unwrap();
                     sequences.append(id, &vec![9; in_flight], 1).unwrap();
                     sequences.trim_window(id, window).unwrap();
                     sequences.truncate(id, settled + in_flight - rolled_back).unwrap();

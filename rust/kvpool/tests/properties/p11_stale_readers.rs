@@ -136,7 +136,7 @@ fn property_11_no_handle_of_a_slot_is_good_for_a_later_owner() {
             assert_eq!(sequences.block_table(handle).map(drop), refused);
             assert_eq!(sequences.cursor(handle).map(drop), refused);
             assert_eq!(sequences.append(handle, &[1], 0).map(drop), refused);
-            assert_eq!(sequences.commit(handle, 1, false).map(drop), refused);
+            assert_eq!(sequences.commit(handle, 1).map(drop), refused);
             assert_eq!(sequences.truncate(handle, 0), refused);
             assert_eq!(sequences.trim_window(handle, 0).map(drop), refused);
             assert_eq!(sequences.fork(handle).map(drop), refused);

@@ -101,7 +101,7 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
         match how {
             "swap" => {
                 // The host never sees what is outside the window.
-                sequences.commit(id, 8, false).unwrap();
+                sequences.commit(id, 8).unwrap();
                 sequences.trim_window(id, 3).unwrap();
                 let swap = sequences.begin_swap(&[id], 1).unwrap();
                 sequences.take_plan().unwrap();
@@ -110,13 +110,13 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
             }
             "window" => {
                 // The smallest window: nothing of the parent is needed, and somebody else takes its block.
-                sequences.commit(id, 4, false).unwrap();
+                sequences.commit(id, 4).unwrap();
                 assert_eq!(sequences.trim_window(id, 0).unwrap(), 2);
                 let mut other = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
                 other.append(&[70, 71, 72]);
                 sequences.admit(other, 0).unwrap();
                 assert_eq!(take(&mut sequences, 0), 4); // stored twice, removed twice
-                sequences.commit(id, 8, false).unwrap();
+                sequences.commit(id, 8).unwrap();
                 assert_eq!(take(&mut sequences, 0), 2);
             }
             _ => {

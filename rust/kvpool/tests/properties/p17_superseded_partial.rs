@@ -95,13 +95,13 @@ fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
             let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
             prompt.append(&[1, 2, 3, 4, 5]);
             let id = sequences.admit(prompt, 0).unwrap();
-            sequences.commit(id, 5, false).unwrap();
+            sequences.commit(id, 5).unwrap();
             let old = sequences.cursor(id).unwrap().chain().clone();
             sequences.truncate(id, keep).unwrap();
             let tokens: Vec<_> = (0..more).map(|token| 50 + token).collect();
             sequences.append(id, &tokens, 0).unwrap();
             sequences.take_plan().unwrap();
-            sequences.commit(id, keep + more as usize, false).unwrap();
+            sequences.commit(id, keep + more as usize).unwrap();
             let new = sequences.cursor(id).unwrap().chain().clone();
             let table = sequences.block_table(id).unwrap();
             let pool = sequences.tiers().pool(0).unwrap();

@@ -99,7 +99,7 @@ fn property_20_every_entry_names_a_block_with_its_hash() {
         assert_eq!(found.len(), expected, "{history:?}: a dangling or a lost entry");
     });
     // The index alone: no two chains share an entry, and a removed block leaves none.
-    let mut index = PrefixIndex::new(8, B, Verify::None, false).unwrap();
+    let mut index = PrefixIndex::new(8, B, Verify::None).unwrap();
     let (one, two) = (chain(&[1, 2]), chain(&[3, 4]));
     for (block, chain) in [(1, &one), (2, &two), (3, &one), (4, &one), (5, &two)] {
         index.insert(id(block), chain, 0).unwrap();

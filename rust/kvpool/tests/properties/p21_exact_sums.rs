@@ -101,7 +101,7 @@ proptest! {
                     let _ = pick(nth).map(|id| sequences.append(id, &[token], 0));
                 }
                 Move::Commit(nth) => {
-                    let _ = pick(nth).map(|id| sequences.commit(id, sequences.info(id).unwrap().tokens, true));
+                    let _ = pick(nth).map(|id| sequences.commit_deduped(id, sequences.info(id).unwrap().tokens));
                 }
                 Move::Fork(nth) => live.extend(pick(nth).and_then(|id| sequences.fork(id).ok())),
                 Move::Truncate(nth, keep) => drop(pick(nth).map(|id| sequences.truncate(id, keep))),

@@ -26,7 +26,7 @@ fn admit(sequences: &mut Sequences, tokens: &[u32], tier: usize) -> SequenceId {
 
 fn commit_all(sequences: &mut Sequences, id: SequenceId) {
     let tokens = sequences.info(id).unwrap().tokens;
-    sequences.commit(id, tokens, false).unwrap();
+    sequences.commit(id, tokens).unwrap();
 }
 
 fn table(sequences: &Sequences, id: SequenceId) -> Vec<u32> {
@@ -171,7 +171,7 @@ fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
     let host = admit(&mut sequences, &[9, 9, 8], 1);
     let m = admit(&mut sequences, &[1], 0);
     store.write(at(0, 1), &[11, 0]);
-    sequences.commit(m, 1, false).unwrap();
+    sequences.commit(m, 1).unwrap();
     let k = sequences.fork(m).unwrap();
     assert_eq!(sequences.append(m, &[2], 0).unwrap(), [change(0, 2)]);
     sequences.free(k, None).unwrap();
@@ -207,8 +207,8 @@ fn defect_18_two_forks_that_append_the_same_share_again() {
     sequences.append(k, &[2], 0).unwrap();
     assert_eq!((table(&sequences, m), table(&sequences, k)), (vec![2], vec![1]));
     assert_eq!(plan_of(&mut sequences), [((0, 1), (0, 2))]);
-    assert_eq!(sequences.commit(m, 2, true).unwrap(), []);
-    assert_eq!(sequences.commit(k, 2, true).unwrap(), [change(0, 2)]);
+    assert_eq!(sequences.commit_deduped(m, 2).unwrap(), []);
+    assert_eq!(sequences.commit_deduped(k, 2).unwrap(), [change(0, 2)]);
     assert_eq!((ref_count(&sequences, 0, 2), sums(&sequences, 0)), (2, (5, 0, 1, 0)));
     leaks_nothing(&mut sequences, &[m, k]);
 }
@@ -250,7 +250,7 @@ fn a_stale_handle_is_refused_after_its_slot_is_reused() {
     assert_eq!(sequences.free(old, None), Err(stale.clone()));
     assert_eq!(sequences.fork(old), Err(stale.clone()));
     assert_eq!(sequences.append(old, &[1], 0), Err(stale.clone()));
-    assert_eq!(sequences.commit(old, 1, true), Err(stale.clone()));
+    assert_eq!(sequences.commit_deduped(old, 1), Err(stale.clone()));
     assert_eq!(sequences.truncate(old, 0), Err(stale.clone()));
     assert_eq!(sequences.trim_window(old, 0), Err(stale.clone()));
     assert_eq!(sequences.begin_swap(&[new, old], 1), Err(stale.clone()));
@@ -428,8 +428,11 @@ fn forks_of_an_uncomputed_prompt_all_commit_it() {
         let mut sequences = sequences(2, &[6]);
         let a = admit(&mut sequences, &[1, 2, 3], 0);
         let b = sequences.fork(a).unwrap();
-        sequences.commit(a, 3, dedupe).unwrap();
-        sequences.commit(b, 3, dedupe).unwrap();
+        for id in [a, b] {
+            let committed =
+                if dedupe { sequences.commit_deduped(id, 3).map(drop) } else { sequences.commit(id, 3) };
+            committed.unwrap();
+        }
         assert_eq!(sequences.info(b).unwrap().registered_blocks, 1);
         assert_eq!((table(&sequences, a), table(&sequences, b)), (vec![1, 2], vec![1, 2]));
         leaks_nothing(&mut sequences, &[a, b]);
@@ -522,10 +525,10 @@ fn a_fenced_block_is_not_written_in_place() {
 fn the_copy_of_a_registered_block_stays_planned() {
     let mut sequences = sequences(4, &[8]);
     let a = admit(&mut sequences, &[1, 2, 3, 4, 5, 6], 0);
-    sequences.commit(a, 6, false).unwrap();
+    sequences.commit(a, 6).unwrap();
     let b = sequences.fork(a).unwrap();
     sequences.append(b, &[7, 8], 0).unwrap();
-    sequences.commit(b, 8, false).unwrap();
+    sequences.commit(b, 8).unwrap();
     sequences.free(b, None).unwrap();
     assert_eq!(plan_of(&mut sequences), [((0, 2), (0, 3))]);
     let again = admit(&mut sequences, &[1, 2, 3, 4, 5, 6, 7, 8, 9], 0);

@@ -501,7 +501,11 @@ impl World {
                 exchanged = new.map_while(|at| Some((at, cached(at)?))).collect();
             }
         }
-        let result = self.sequences.commit(id, count, dedupe);
+        let result = if dedupe {
+            self.sequences.commit_deduped(id, count)
+        } else {
+            self.sequences.commit(id, count).map(|()| Vec::new())
+        };
         assert_eq!(result.is_ok(), fine, "{result:?}");
         let Ok(changes) = result else { return false };
         // A block that is the cached one already may be named or not.
