@@ -97,6 +97,11 @@ def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
         (lambda: manager.append_ragged(names, [5] * 3, commit=True, lookahead=6), errors.OutOfBlocksError),
         (lambda: manager.truncate_batch(names, [1, 1, 4]), errors.InvalidArgumentError),
         (lambda: manager.truncate_batch([*names, "a"], [1] * 4), errors.DuplicateRequestError),
+        (lambda: manager.release_batch([*names, "d"]), errors.UnknownRequestError),
+        (lambda: manager.release_batch([*names, "a"]), errors.DuplicateRequestError),
+        (lambda: manager.fork_batch([*names, "d"], [1, 2, 3, 4]), errors.UnknownRequestError),
+        (lambda: manager.fork_batch(names, [1, 2, "c"]), errors.DuplicateRequestError),
+        (lambda: manager.fork_batch(names, [1, 2, 1]), errors.DuplicateRequestError),
         (lambda: step.append_ragged([*names, "d"], [5] * 4), errors.UnknownRequestError),
         (lambda: step.append_ragged(names, [5] * 3, lookahead=6), errors.OutOfBlocksError),
     ]

@@ -140,6 +140,18 @@ def test_lists_of_a_truncation(manager: kvpool.CacheManager) -> None:
     assert manager.truncate_batch([], []) is None  # type: ignore[func-returns-value]
 
 
+def test_lists_of_forks(manager: kvpool.CacheManager) -> None:
+    for children in ([], ["fork"], ["fork", "other", "third"]):
+        refused(
+            lambda children=children: manager.fork_batch(["run", "new"], children),  # type: ignore[misc]
+            errors.InvalidArgumentError,
+            ValueError,
+            on=manager,
+        )
+    manager.fork_batch([], [])
+    manager.release_batch([])
+
+
 def test_tickets_that_are_not_open(manager: kvpool.CacheManager) -> None:
     ended = manager.fence()
     manager.end_fence(ended)
@@ -155,6 +167,8 @@ def test_tickets_that_are_not_open(manager: kvpool.CacheManager) -> None:
             functools.partial(manager.truncate, "run", 9, until=ticket),
             functools.partial(manager.truncate_batch, ["run"], [9], until=ticket),
             functools.partial(manager.truncate_batch, [], [], until=ticket),
+            functools.partial(manager.release_batch, ["run"], until=ticket),
+            functools.partial(manager.release_batch, [], until=ticket),
         ]
         for call in calls:
             refused(call, errors.InvalidArgumentError, ValueError, ticket, on=manager)
@@ -165,6 +179,7 @@ def test_tickets_that_are_not_open(manager: kvpool.CacheManager) -> None:
         *[functools.partial(leave, "run", **both) for leave in (manager.release, manager.preempt, step.release)],
         functools.partial(manager.truncate, "run", 9, **both),
         functools.partial(manager.truncate_batch, ["run"], [9], **both),
+        functools.partial(manager.release_batch, ["run"], **both),
     ):
         refused(call, errors.InvalidArgumentError, ValueError, "after_step", "until", on=manager)
 
@@ -226,6 +241,7 @@ def test_what_loads_or_moves_is_left_alone(manager: kvpool.CacheManager) -> None
                 lambda name: manager.fork(name, "fork"),
                 lambda name: manager.truncate(name, 1),
                 lambda name: manager.truncate_batch(["run", name], [9, 1]),
+                lambda name: manager.fork_batch(["run", name], ["fork", "other"]),
                 lambda name: manager.trim_window(name, 1),
                 lambda name: manager.begin_swap_out([name]),
                 functools.partial(step.append, token_ids=[1]),

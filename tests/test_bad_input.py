@@ -469,6 +469,9 @@ def test_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, name: Any) ->
         lambda: manager.commit(name, 1),
         lambda: manager.commit_batch(["run", name], [8, 1]),
         lambda: manager.release(name),
+        lambda: manager.release_batch(["run", name]),
+        lambda: manager.fork_batch(["run", name], ["new", "other"]),
+        lambda: manager.fork_batch(["run", "run"], ["new", name]),
         lambda: manager.preempt(name),
         lambda: manager.resume(name),
         lambda: manager.request(name),
@@ -518,6 +521,9 @@ def test_batches_of_request_ids_of_a_wrong_type(manager: kvpool.CacheManager, na
     refused(lambda: manager.commit_batch(names, [1, 1]), errors.ArgumentTypeError, TypeError, on=manager)
     refused(lambda: manager.append_ragged(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
     refused(lambda: manager.truncate_batch(names, [1, 1]), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.release_batch(names), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.fork_batch(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
+    refused(lambda: manager.fork_batch([97, 98], names), errors.ArgumentTypeError, TypeError, on=manager)
     step = manager.plan_step()
     refused(lambda: step.append_ragged(names, [1, 2]), errors.ArgumentTypeError, TypeError, on=manager)
 
@@ -554,6 +560,8 @@ def test_unknown_requests(manager: kvpool.CacheManager, name: str | int) -> None
         lambda: manager.external_done(name),
         lambda: manager.truncate(name, 1),
         lambda: manager.truncate_batch(["run", name], [9, 1]),
+        lambda: manager.release_batch(["run", name]),
+        lambda: manager.fork_batch(["run", name], ["fork", "other"]),
         lambda: manager.append_ragged(["run", name], [1, 2, 3], [0, 2, 3]),
         lambda: step.append_ragged(["run", name], [1, 2, 3], [0, 2, 3]),
         lambda: manager.preempt(name),
@@ -579,6 +587,9 @@ def test_requests_named_twice(manager: kvpool.CacheManager) -> None:
     refused(lambda: manager.commit_batch(["run", "run"], [9, 10]), wrong, ValueError, '"run"', on=manager)
     refused(lambda: manager.truncate_batch(["run", "run"], [9, 8]), wrong, ValueError, '"run"', on=manager)
     refused(lambda: manager.append_ragged(["wait", "run", "wait"], [1, 2, 3]), wrong, ValueError, '"wait"', on=manager)
+    refused(lambda: manager.release_batch(["wait", "run", "wait"]), wrong, ValueError, '"wait"', on=manager)
+    refused(lambda: manager.fork_batch(["run"] * 2, ["fork", "wait"]), wrong, ValueError, '"wait"', on=manager)
+    refused(lambda: manager.fork_batch(["run"] * 2, ["fork"] * 2), wrong, ValueError, '"fork"', "twice", on=manager)
     step = manager.plan_step()
     refused(lambda: step.append_ragged(["wait", "run", "wait"], [1, 2, 3]), wrong, ValueError, '"wait"', on=manager)
     assert len(step) == 0
@@ -601,6 +612,7 @@ def test_requests_in_the_wrong_state(manager: kvpool.CacheManager) -> None:
         lambda: manager.external_done("wait"),
         lambda: manager.truncate("wait", 9),
         lambda: manager.truncate_batch(["run", "wait"], [9, 9]),
+        lambda: manager.fork_batch(["run", "wait"], ["fork", "other"]),
         lambda: step.preempt("wait"),
     ]
     for call in calls:

@@ -63,8 +63,10 @@ MANAGER_CALLS = [
     "external_done",
     "fence",
     "fork",
+    "fork_batch",
     "preempt",
     "release",
+    "release_batch",
     "reset",
     "resize",
     "resume",
@@ -240,6 +242,10 @@ class Manager:
                     self.plan(r)
             case "fork":
                 pool.fork(request, r.choice(IDS))
+            case "fork_batch":
+                pool.fork_batch(some, [r.choice(IDS) for _ in some])
+            case "release_batch":
+                pool.release_batch(some, **after)
             case "truncate":
                 pool.truncate(request, r.randrange(9), **after)
             case "truncate_batch":

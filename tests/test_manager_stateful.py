@@ -337,6 +337,14 @@ class ManagerMachine(RuleBasedStateMachine):
         until = self.end(*end)
         self.both(lambda: self.manager.release(name, **until), lambda: self.model.release(name, **until))
 
+    @rule(names=st.lists(IDS, max_size=4), end=ENDS)
+    def release_batch(self, names: list[str | int], end: tuple[int | None, int | None]) -> None:
+        """What ended in a step; now and then one that is not there, or one twice."""
+        until = self.end(*end)
+        self.both(
+            lambda: self.manager.release_batch(names, **until), lambda: self.model.release_batch(names, **until)
+        )
+
     @rule(name=IDS, end=ENDS)
     def preempt(self, name: str | int, end: tuple[int | None, int | None] = (None, None)) -> None:
         until = self.end(*end)
@@ -526,6 +534,19 @@ class ManagerMachine(RuleBasedStateMachine):
     def fork(self, parent: str | int, child: str | int) -> None:
         forked = self.both(lambda: self.manager.fork(parent, child), lambda: self.model.fork(parent, child))
         self.counts["forks"] += forked is None
+
+    @rule(token=st.integers(0, 1), picks=PICKS, children=st.lists(IDS, max_size=3), ends=st.booleans())
+    def search_beams(self, token: int, picks: list[int], children: list[str | int], ends: bool) -> None:
+        """A step of beam search: some beams go on twice, others end, the rest grows."""
+        running = self.some("running", picks) or NAMES[:1]
+        parents = [running[nth % len(running)] for nth in range(len(children) - (token == 0 and ends))]
+        forked = self.both(
+            lambda: self.manager.fork_batch(parents, children), lambda: self.model.fork_batch(parents, children)
+        )
+        self.counts["forks"] += len(children) if forked is None else 0
+        if ends:
+            self.release_batch(running[:1], (None, None))
+        self.append_all(token, False)
 
     def some(self, state: str, picks: list[int]) -> list[str | int]:
         """Some requests in this state; if there is none, one that has just been served."""

@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     pub(crate) computed: usize,
     /// Leading blocks of its table that are trimmed.
     pub(crate) trimmed: usize,
+    /// The step that its blocks are fenced until, of one that was released while it moved.
+    pub(crate) until: Option<u64>,
     /// Where it is in the list of its state.
     place: usize,
 }
@@ -38,7 +40,7 @@ impl Entry {
         cached: usize,
     ) -> Self {
         let state = RequestState::Running;
-        Self { id, state, identity, weights, stream, tags, computed: cached, trimmed: 0, place: 0 }
+        Self { id, state, identity, weights, stream, tags, computed: cached, trimmed: 0, until: None, place: 0 }
     }
 
     /// A second request with the same tokens, which goes on with others.
@@ -53,7 +55,8 @@ const fn list_of(state: RequestState) -> usize {
         RequestState::Running => 0,
         RequestState::Preempted => 1,
         RequestState::Swapped => 2,
-        _ => 3,
+        RequestState::Moving => 3,
+        _ => 4,
     }
 }
 
@@ -62,7 +65,7 @@ const fn list_of(state: RequestState) -> usize {
 pub(crate) struct Books {
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
-    lists: [Vec<usize>; 4],
+    lists: [Vec<usize>; 5],
     /// The monotone counters that the manager must show.
     pub(crate) expected: ManagerStats,
 }
@@ -151,6 +154,7 @@ impl Books {
             ("preempted", count(RequestState::Preempted), found.preempted as u64),
             ("swapped", count(RequestState::Swapped), found.swapped as u64),
             ("moving", count(RequestState::Moving), found.moving as u64),
+            ("releasing", count(RequestState::Releasing), found.releasing as u64),
             ("admissions", expected.admissions, found.admissions),
             ("prompt tokens", expected.prompt_tokens, found.prompt_tokens),
             ("hit tokens", expected.hit_tokens, found.hit_tokens),

@@ -26,6 +26,7 @@ pub(crate) enum Abort {
     Decoding,
     Preempted,
     Swapped,
+    Moving,
     OutPlanned,
     OutCopied,
     InPlanned,
@@ -36,11 +37,12 @@ pub(crate) enum Abort {
 
 impl Abort {
     /// What is said of each in the report.
-    pub(crate) const NAMES: [&'static str; 10] = [
+    pub(crate) const NAMES: [&'static str; 11] = [
         "released while its prompt is computed",
         "released while it decodes",
         "released while preempted",
         "released while swapped out",
+        "released while a swap moves it",
         "swap out aborted, copies planned",
         "swap out aborted, copies handed out",
         "swap in aborted, copies planned",

@@ -2,6 +2,7 @@
 
 use kvpool::{ManagerError, RequestState};
 
+use super::books::Entry;
 use super::driver::{Abort, Driver};
 use super::meter::{Meter, Operation};
 use super::{Sabotage, Wrong, ensure};
@@ -42,14 +43,39 @@ impl Driver {
             let running = self.pick(RequestState::Running);
             return running.map_or(Ok(()), |key| self.end_request(key, meter));
         };
-        if state == RequestState::Moving {
-            let id = self.books.get(key)?.id.as_ref();
-            let result = meter.time(Operation::Invalid, || self.manager.release(id, None));
-            let refused = matches!(result, Err(ManagerError::WrongState { .. }));
-            ensure(refused, || format!("the release of a request that is moving gave {result:?}"))?;
-            self.end_swap_of(key, meter)?;
+        if state == RequestState::Moving { self.end_moving(key, meter) } else { self.end_request(key, meter) }
+    }
+
+    /// Releases a request that a swap moves: it keeps id and blocks until the swap ends, now and then at once.
+    fn end_moving(&mut self, key: usize, meter: &mut Meter) -> Result<(), Wrong> {
+        let until = self.some_step();
+        let ending = self.preset.retention && self.chance.percent(20);
+        let id = self.books.get(key)?.id.as_ref();
+        if ending {
+            meter.time(Operation::ReleaseMoving, || self.manager.end_session(id, until))?;
+        } else {
+            meter.time(Operation::ReleaseMoving, || self.manager.release(id, until))?;
         }
-        self.end_request(key, meter)
+        self.aborts[Abort::Moving as usize] += 1;
+        self.books.set_state(key, RequestState::Releasing)?;
+        self.books.get_mut(key)?.until = until;
+        let before = self.observe(false);
+        let id = self.books.get(key)?.id.as_ref();
+        let again = [self.manager.release(id, None), self.manager.preempt(id, None)];
+        let refused = again.iter().all(|one| matches!(one, Err(ManagerError::WrongState { .. })));
+        ensure(refused, || format!("a request that is releasing was released and preempted: {again:?}"))?;
+        self.invalid += 2;
+        self.unchanged(&before, "a second release of a request that is releasing")?;
+        if self.chance.percent(30) { self.end_swap_of(key, meter) } else { Ok(()) }
+    }
+
+    /// The swap that moved a released request ends: its blocks are free now, or a fence has them.
+    pub(super) fn note_left(&mut self, key: usize, held: usize) -> Result<(), Wrong> {
+        let Entry { id, until, .. } = self.books.strike(key)?;
+        if let Some(step) = until.filter(|&step| step > self.completed) {
+            *self.fences.entry(step).or_default() += held;
+        }
+        ensure(!self.manager.contains(&id), || format!("the swap of request {id} has ended, and it is still there"))
     }
 
     /// Releases a request that is not moving.

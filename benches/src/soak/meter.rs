@@ -42,6 +42,7 @@ operations! {
     Release => "release",
     ReleaseFenced => "release after a step",
     ReleaseEnding => "release, end of life",
+    ReleaseMoving => "release while a swap moves it",
     Preempt => "preempt",
     Resume => "resume",
     ResumeRefused => "resume, out of blocks",

@@ -122,6 +122,7 @@ impl Driver {
     fn end_nth_swap(&mut self, nth: usize, meter: &mut Meter) -> Result<(), Wrong> {
         let abort = self.chance.percent(35);
         let UnderWay { id, out, copies, taken, .. } = self.swaps[nth];
+        let held = self.held_by_leaving(nth)?;
         if abort {
             meter.time(Operation::SwapAbort, || self.manager.abort_swap(id))?;
             let point = match (out, taken) {
@@ -151,10 +152,25 @@ impl Driver {
             if out { &mut self.books.expected.swapped_out } else { &mut self.books.expected.swapped_in };
         *counted += if abort { 0 } else { keys.len() as u64 };
         let state = if out == abort { RequestState::Running } else { RequestState::Swapped };
-        for key in keys {
+        for (key, held) in keys.into_iter().zip(held) {
+            if let Some(held) = held {
+                self.note_left(key, held)?;
+                continue;
+            }
             self.books.set_state(key, state)?;
             self.read_back(self.books.get(key)?, false)?;
         }
         Ok(())
+    }
+
+    /// Blocks that each request of a swap gives up when it ends; nothing for those that stay.
+    fn held_by_leaving(&self, nth: usize) -> Result<Vec<Option<usize>>, Wrong> {
+        let held = self.swaps[nth].keys.iter().map(|&key| {
+            let entry = self.books.get(key)?;
+            let table = self.manager.block_table(&entry.id)?;
+            let held = table.iter().filter(|block| !block.is_null()).count();
+            Ok((entry.state == RequestState::Releasing).then_some(held))
+        });
+        held.collect()
     }
 }

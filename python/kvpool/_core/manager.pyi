@@ -418,6 +418,23 @@ class CacheManager:
             RequestStateError: The parent is not running.
             ArgumentTypeError: An id is neither a str nor an int.
         """
+    def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
+        """``fork`` for a batch, all or nothing.
+
+        A step of beam search forks the beams that go on, then releases those that do not with ``release_batch``.
+        O(blocks + tokens of all).
+
+        Args:
+            parent_ids: Running requests, each as often as it has children here. Not a str.
+            child_ids: The ids of the children, one per parent, each named once.
+
+        Raises:
+            UnknownRequestError: No request has a parent's id.
+            DuplicateRequestError: A request has a child's id, or a child is named twice.
+            RequestStateError: A parent is not running.
+            InvalidArgumentError: The lists differ in length.
+            ArgumentTypeError: An id is neither a str nor an int.
+        """
     def truncate(
         self, request_id: RequestId, num_tokens: int, *, after_step: int | None = None, until: int | None = None
     ) -> None:
@@ -602,6 +619,23 @@ class CacheManager:
             RequestStateError: It is releasing already.
             InvalidArgumentError: The ticket is not open.
             ArgumentTypeError: The id is neither a str nor an int.
+        """
+    def release_batch(
+        self, request_ids: Iterable[RequestId], *, after_step: int | None = None, until: int | None = None
+    ) -> None:
+        """``release`` for a batch, in its order, all or nothing: what ended in a step, in one call. O(blocks of all).
+
+        Args:
+            request_ids: Requests in any state, each named once. Not a str.
+            after_step: As for ``release``.
+            until: As for ``release``.
+
+        Raises:
+            UnknownRequestError: No request has this id.
+            DuplicateRequestError: A request is named twice.
+            RequestStateError: A request is releasing already.
+            InvalidArgumentError: The ticket is not open.
+            ArgumentTypeError: An id is neither a str nor an int.
         """
     def end_session(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None

@@ -184,6 +184,17 @@ class ReferenceManager(ReferenceTables):
         else:
             self._leave(request_id)
 
+    @_atomic
+    def release_batch(
+        self, ids: Sequence[Hashable], after_step: int | None = None, until: int | None = None
+    ) -> None:
+        """All or nothing, one after the other."""
+        self.either(after_step, until)
+        self.check_open(until)
+        for row, request_id in enumerate(ids):
+            _check(request_id not in ids[:row], errors.DuplicateRequestError)
+            self.release(request_id, after_step, until)
+
     def preempt(self, request_id: Hashable, after_step: int | None = None, until: int | None = None) -> None:
         """Gives up the blocks and keeps the tokens."""
         self.either(after_step, until)

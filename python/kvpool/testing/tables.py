@@ -232,6 +232,16 @@ class ReferenceTables:
         twin = ReferenceRequest(**{**vars(parent), "tokens": list(parent.tokens), "blocks": list(parent.blocks)})
         self.requests[child_id] = twin
 
+    @_atomic
+    def fork_batch(self, parent_ids: Sequence[Hashable], child_ids: Sequence[Hashable]) -> None:
+        """All or nothing."""
+        _check(len(parent_ids) == len(child_ids), errors.InvalidArgumentError)
+        for parent_id in parent_ids:
+            self.find(parent_id, "running")
+        _check(not any(child_id in self.requests for child_id in child_ids), errors.DuplicateRequestError)
+        for parent_id, child_id in zip(parent_ids, child_ids, strict=True):
+            self.fork(parent_id, child_id)
+
     @staticmethod
     def either(after_step: int | None, until: int | None) -> None:
         """One of both, or none."""

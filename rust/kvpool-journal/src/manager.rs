@@ -284,6 +284,12 @@ impl Subject for ManagerSubject {
                 let release = op::Release { request: id.as_ref(), until: until.until() };
                 answered(&self.manager.apply(release), nothing)
             }
+            O::ReleaseBatch { requests, until } => {
+                let ids = self.ids(requests)?;
+                let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+                let release = op::ReleaseBatch { requests: &requests, until: until.until() };
+                answered(&self.manager.apply(release), nothing)
+            }
             O::EndSession { request, until } => {
                 let id = self.id(request)?;
                 let end = op::EndSession { request: id.as_ref(), until: until.until() };
@@ -348,6 +354,16 @@ impl Subject for ManagerSubject {
                 let result = self.manager.apply(fork);
                 if result.is_ok() {
                     self.enter(child);
+                }
+                answered(&result, nothing)
+            }
+            O::ForkBatch { parents, children } => {
+                let ids = self.ids(parents)?;
+                let parents: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
+                let refs: Vec<RequestRef<'_>> = children.iter().map(RequestId::as_ref).collect();
+                let result = self.manager.apply(op::ForkBatch { parents: &parents, children: &refs });
+                if result.is_ok() {
+                    children.iter().for_each(|child| self.enter(child));
                 }
                 answered(&result, nothing)
             }
@@ -445,8 +461,11 @@ impl Subject for ManagerSubject {
             O::Append { rows, .. } | O::CommitBatch { rows, .. } | O::TruncateBatch { rows, .. } => {
                 *rows = Rows::Ids(self.batch(rows)?);
             }
-            O::BeginSwapOut { requests } | O::BeginSwapIn { requests } => {
-                for name in requests {
+            O::BeginSwapOut { requests: names }
+            | O::BeginSwapIn { requests: names }
+            | O::ReleaseBatch { requests: names, .. }
+            | O::ForkBatch { parents: names, .. } => {
+                for name in names {
                     alone(self, name)?;
                 }
             }

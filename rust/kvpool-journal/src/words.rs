@@ -191,6 +191,7 @@ impl Words for ManagerOperation {
             Self::Admit { .. } => "admit",
             Self::Resume { .. } => "resume",
             Self::Release { .. } => "release",
+            Self::ReleaseBatch { .. } => "release_batch",
             Self::EndSession { .. } => "end_session",
             Self::Preempt { .. } => "preempt",
             Self::Append { .. } => "append",
@@ -198,6 +199,7 @@ impl Words for ManagerOperation {
             Self::Commit { .. } => "commit",
             Self::CommitBatch { .. } => "commit_batch",
             Self::Fork { .. } => "fork",
+            Self::ForkBatch { .. } => "fork_batch",
             Self::Truncate { .. } => "truncate",
             Self::TrimWindow { .. } => "trim_window",
             Self::TakePlan => "take_plan",
@@ -237,6 +239,9 @@ impl Words for ManagerOperation {
             Self::Release { request, until: end }
             | Self::EndSession { request, until: end }
             | Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
+            Self::ReleaseBatch { requests, until: end } => {
+                format!("{}{}", list(requests.iter().map(name)), until(*end))
+            }
             Self::Append { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } => {
                 let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
                 let each =
@@ -265,6 +270,10 @@ impl Words for ManagerOperation {
                 format!("{}, computed: {}", rows(batch), list(computed_tokens.iter()))
             }
             Self::Fork { parent, child } => format!("{} of {}", child, name(parent)),
+            Self::ForkBatch { parents, children } => {
+                let pairs = children.iter().zip(parents);
+                list(pairs.map(|(child, parent)| format!("{child} of {}", name(parent))))
+            }
             Self::Truncate { request, tokens, until: end } => {
                 format!("{} to {}{}", name(request), counted(*tokens, "token"), until(*end))
             }

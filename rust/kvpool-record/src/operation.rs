@@ -175,6 +175,14 @@ pub enum ManagerOperation {
     EndSession { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::evict`]; `Evict` is of blocks that are named.
     EvictNext { blocks: usize },
+    /// [`kvpool::CacheManager::release_batch`]
+    ReleaseBatch { requests: Vec<Name>, until: UntilRecord },
+    /// [`kvpool::CacheManager::fork_batch`]
+    ForkBatch {
+        parents: Vec<Name>,
+        #[serde(with = "request_ids")]
+        children: Vec<RequestId>,
+    },
 }
 
 /// One operation of a step that was planned.

@@ -466,6 +466,29 @@ impl ReferenceManager {
         true
     }
 
+    /// Forks each parent once per row that names it; they run before any child does.
+    pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
+        let mut changed = self.clone();
+        let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
+            && rows.iter().all(|&(parent, child)| changed.fork(parent, child));
+        if done {
+            *self = changed;
+        }
+        done
+    }
+
+    /// Releases requests one after the other, or none of them.
+    pub fn release_batch(&mut self, ids: &[i64], until: Until) -> bool {
+        let twice = |at: usize| ids[..at].contains(&ids[at]);
+        let mut changed = self.clone();
+        let done =
+            self.is_sound(until) && (0..ids.len()).all(|at| !twice(at) && changed.release(ids[at], until));
+        if done {
+            *self = changed;
+        }
+        done
+    }
+
     /// Keeps the first tokens of each of some running requests.
     pub fn truncate_batch(&mut self, rows: &[(i64, usize)], until: Until) -> bool {
         let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);

@@ -61,6 +61,11 @@ enum Operation {
         rows: Vec<(i64, usize)>,
         until: Until,
     },
+    ForkBatch(Vec<(i64, i64)>),
+    ReleaseBatch {
+        ids: Vec<i64>,
+        until: Until,
+    },
     Fence,
     EndFence(u64),
     Commit {
@@ -131,6 +136,9 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(id, kind, from, len)| Operation::ExternalDone { id, kind, from, len }),
         3 => (prop::collection::vec((id(), 0usize..9), 0..3), until())
             .prop_map(|(rows, until)| Operation::TruncateBatch { rows, until }),
+        3 => prop::collection::vec((id(), id()), 0..3).prop_map(Operation::ForkBatch),
+        3 => (prop::collection::vec(id(), 0..3), until())
+            .prop_map(|(ids, until)| Operation::ReleaseBatch { ids, until }),
         1 => Just(Operation::Fence),
         1 => (0u64..6).prop_map(Operation::EndFence),
         8 => (prop::collection::vec(id(), 0..4), 0u32..2, any::<bool>())
@@ -282,6 +290,17 @@ impl Pair {
                     manager.truncate_batch(&refs, &lengths, *until).is_ok(),
                     self.model.truncate_batch(rows, *until),
                 )
+            }
+            Operation::ForkBatch(rows) => {
+                let (parents, children): (Vec<_>, Vec<_>) = rows
+                    .iter()
+                    .map(|&(parent, child)| (RequestRef::Int(parent), RequestRef::Int(child)))
+                    .unzip();
+                (manager.fork_batch(&parents, &children).is_ok(), self.model.fork_batch(rows))
+            }
+            Operation::ReleaseBatch { ids, until } => {
+                let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
+                (manager.release_batch(&refs, *until).is_ok(), self.model.release_batch(ids, *until))
             }
             Operation::Fence => {
                 assert_eq!(manager.fence().unwrap().get(), self.model.fence());

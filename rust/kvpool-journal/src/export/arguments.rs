@@ -34,6 +34,7 @@ pub(super) enum Argument<'a> {
     Ragged(Box<[Argument<'a>; 2]>, &'a [usize], &'a ComputedRecord, &'a CoveredRecord, Option<usize>),
     Lookahead(usize),
     Request(&'a RequestId),
+    Requests(&'a [RequestId]),
     Name(&'a Name),
     Names(&'a [Name]),
     Rows(&'a Rows),
@@ -170,6 +171,7 @@ impl Arguments {
                 self.keyword(slots.to_string(), (*slots > 0).then(|| format!("lookahead={slots}")))
             }
             Argument::Request(id) => self.id(id),
+            Argument::Requests(ids) => self.batch(ids.iter()),
             Argument::Name(Name::Id(id)) => self.id(id),
             Argument::Name(Name::Slot(slot)) => slot.to_string(),
             Argument::Names(names) => {

@@ -71,6 +71,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         }
         O::Resume { request, part, .. } => ("resume_with", vec![A::Name(request), A::Part(*part)]),
         O::Release { request, until } => ("release", vec![A::Name(request), A::End(*until)]),
+        O::ReleaseBatch { requests, until } => ("release_batch", vec![A::Names(requests), A::End(*until)]),
         O::EndSession { request, until } => ("end_session", vec![A::Name(request), A::End(*until)]),
         O::Preempt { request, until } => ("preempt", vec![A::Name(request), A::End(*until)]),
         O::Append { rows, tokens, offsets, computed, covered, most_changes, filled, .. } => {
@@ -91,6 +92,7 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
             ("commit_batch", vec![A::Rows(rows), A::Numbers(computed_tokens)])
         }
         O::Fork { parent, child } => ("fork", vec![A::Name(parent), A::Request(child)]),
+        O::ForkBatch { parents, children } => ("fork_batch", vec![A::Names(parents), A::Requests(children)]),
         O::Truncate { request, tokens, until } => {
             ("truncate", vec![A::Name(request), A::Number(*tokens as u64), A::End(*until)])
         }
@@ -176,6 +178,12 @@ fn note_lengths(lengths: &mut Arguments, step: &Step<ManagerOperation>) {
             ids.iter().zip(tokens).for_each(|(id, &tokens)| lengths.set_length(id, tokens));
         }
         O::Fork { parent, child } => lengths.copy_length(parent, child),
+        O::ForkBatch { parents, children } => {
+            parents.iter().zip(children).for_each(|(parent, child)| lengths.copy_length(parent, child));
+        }
+        O::ReleaseBatch { requests, .. } => {
+            requests.iter().for_each(|request| lengths.forget_length(request));
+        }
         O::Release { request, .. } | O::EndSession { request, .. } => lengths.forget_length(request),
         O::CommitStep { planned, .. } => {
             for one in planned {

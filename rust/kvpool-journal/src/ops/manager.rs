@@ -41,6 +41,10 @@ operations! { CacheManager, Answer, ManagerOperation;
     Release<'a> { request: RequestRef<'a>, until: Until } -> (),
         |manager| manager.release(request, until),
         |manager, _| ManagerOperation::Release { request: name(manager, request), until: until.into() };
+    /// [`CacheManager::release_batch`].
+    ReleaseBatch<'a> { requests: &'a [RequestRef<'a>], until: Until } -> (),
+        |manager| manager.release_batch(requests, until),
+        |manager, _| ManagerOperation::ReleaseBatch { requests: names(manager, requests), until: until.into() };
     /// [`CacheManager::end_session`].
     EndSession<'a> { request: RequestRef<'a>, until: Until } -> HintReport,
         |manager| manager.end_session(request, until),
@@ -70,6 +74,13 @@ operations! { CacheManager, Answer, ManagerOperation;
     Fork<'a> { parent: RequestRef<'a>, child: RequestRef<'a> } -> (),
         |manager| manager.fork(parent, child.to_owned()),
         |manager, _| ManagerOperation::Fork { parent: name(manager, parent), child: child.to_owned() };
+    /// [`CacheManager::fork_batch`].
+    ForkBatch<'a> { parents: &'a [RequestRef<'a>], children: &'a [RequestRef<'a>] } -> (),
+        |manager| manager.fork_batch(parents, children),
+        |manager, _| ManagerOperation::ForkBatch {
+            parents: names(manager, parents),
+            children: children.iter().map(|&child| child.to_owned()).collect(),
+        };
     /// [`CacheManager::truncate`].
     Truncate<'a> { request: RequestRef<'a>, num_tokens: usize, until: Until } -> (),
         |manager| manager.truncate(request, num_tokens, until),

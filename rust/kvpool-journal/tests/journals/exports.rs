@@ -276,7 +276,7 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
 fn scripted_manager() -> Vec<u8> {
     let mut manager = recorded_manager(scripted_settings(), 8, ring(1));
     accepted(&mut manager);
-    run_manager(&mut manager, &script(256, 1));
+    run_manager(&mut manager, &script(256, 2));
     manager.take_journal().unwrap().image().unwrap()
 }
 

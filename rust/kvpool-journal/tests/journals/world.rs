@@ -79,7 +79,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
         let after = c.is_multiple_of(3).then_some(u64::from(c % 8) + step);
         let ranges = [RetentionRange { start: (b % 9) as usize, end: None, retention: retention(c) }];
         // Refusals are part of what is recorded: answers are not looked at.
-        match call % 38 {
+        match call % 40 {
             0..6 => {
                 let mut cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
                 if c.is_multiple_of(17) {
@@ -242,6 +242,16 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     num_tokens: &lengths,
                     until,
                 });
+            }
+            37 => {
+                let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
+                let release = ops::manager::ReleaseBatch { requests: &ids, until: until(c, after) };
+                drop(manager.apply(release));
+            }
+            38 => {
+                let ids: Vec<_> = (0..b % 3).map(|at| name(a + at % 2)).collect();
+                let children: Vec<_> = (0..b % 3).map(|at| name(c + at)).collect();
+                drop(manager.apply(ops::manager::ForkBatch { parents: &ids, children: &children }));
             }
             _ if b.is_multiple_of(2) => drop(manager.apply(ops::manager::Fence)),
             _ => drop(manager.apply(ops::manager::EndFence { ticket: Ticket::new(u64::from(c % 8)) })),

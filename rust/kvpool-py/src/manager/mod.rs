@@ -388,6 +388,18 @@ impl PyCacheManager {
         self.run_on(py, parent, |manager| manager.apply(op::Fork { parent, child: child.as_ref() }))
     }
 
+    /// Makes a second request of each of a batch, all or nothing.
+    fn fork_batch(
+        &self,
+        py: Python<'_>,
+        parent_ids: &Bound<'_, PyAny>,
+        child_ids: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (parents, children) = (RequestIds::new(parent_ids)?, RequestIds::new(child_ids)?);
+        let (parents, children) = (parents.refs()?, children.refs()?);
+        self.run(py, LONG, |manager| manager.apply(op::ForkBatch { parents: &parents, children: &children }))
+    }
+
     /// Keeps the first tokens of a running request.
     #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
     fn truncate(
@@ -513,6 +525,20 @@ impl PyCacheManager {
     ) -> PyResult<()> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
         self.run_on(py, id, |manager| manager.apply(op::Release { request: id, until }))
+    }
+
+    /// Releases a whole batch, all or nothing.
+    #[pyo3(signature = (request_ids, *, after_step=None, until=None))]
+    fn release_batch(
+        &self,
+        py: Python<'_>,
+        request_ids: &Bound<'_, PyAny>,
+        after_step: Option<Int>,
+        until: Option<Int>,
+    ) -> PyResult<()> {
+        let named = RequestIds::new(request_ids)?;
+        let (requests, until) = (named.refs()?, until_of(py, after_step, until)?);
+        self.run(py, LONG, |manager| manager.apply(op::ReleaseBatch { requests: &requests, until }))
     }
 
     /// Ends a request and its session: its cached blocks that nobody else holds are evicted first.

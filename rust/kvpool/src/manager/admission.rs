@@ -250,6 +250,22 @@ impl CacheManager {
         self.release_as(id.into(), Leaving { until: until.into(), end_of_life: false }).map(drop)
     }
 
+    /// [`Self::release`] for a batch, in its order, all or nothing: what ended in a step, in one call.
+    ///
+    /// # Errors
+    /// As [`Self::release`]; [`ManagerError::NamedTwice`].
+    pub fn release_batch(&mut self, ids: &[RequestRef<'_>], until: impl Into<Until>) -> Result<()> {
+        let until = until.into();
+        self.tiers.device().check_until(until)?;
+        // The rows of the decode step before are those of the one behind, too.
+        let step = std::mem::take(&mut self.rows);
+        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
+        let slots = std::mem::replace(&mut self.rows, step);
+        known?;
+        let leaving = Leaving { until, end_of_life: false };
+        slots.into_iter().try_for_each(|slot| self.release_slot_as(slot, leaving).map(drop))
+    }
+
     /// The request in a slot gives up its blocks, and is forgotten.
     pub(super) fn release_slot(&mut self, slot: usize, until: Until) -> Result<()> {
         self.apply_ends(slot)?;
@@ -268,9 +284,7 @@ impl CacheManager {
 
     /// The slot of a request that can be released.
     pub(super) fn releasable(&self, id: RequestRef<'_>, until: Until) -> Result<usize> {
-        use RequestState::{Loading, Moving, Preempted, Running, Swapped};
-        let slot =
-            self.slot_in(id, &[Running, Preempted, Swapped, Moving, Loading], "release it once more")?;
+        let slot = self.slot_in(id, RELEASABLE, RELEASE)?;
         self.tiers.device().check_until(until)?;
         Ok(slot)
     }
@@ -355,6 +369,17 @@ impl CacheManager {
         self.rebased(self.slot(id.into()).ok()?).ok()?
     }
 }
+
+const RELEASE: &str = "release it once more";
+
+/// What a request can be released in.
+const RELEASABLE: &[RequestState] = &[
+    RequestState::Running,
+    RequestState::Preempted,
+    RequestState::Swapped,
+    RequestState::Moving,
+    RequestState::Loading,
+];
 
 /// Refuses external tokens that a prompt does not have: its last token is always left to compute.
 fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {

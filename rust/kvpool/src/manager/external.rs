@@ -96,6 +96,11 @@ impl CacheManager {
     /// Releases a request; or notes how it is to be released, while something is on its way into its blocks.
     pub(super) fn release_as(&mut self, id: RequestRef<'_>, leaving: Leaving) -> Result<HintReport> {
         let slot = self.releasable(id, leaving.until)?;
+        self.release_slot_as(slot, leaving)
+    }
+
+    /// The same of the request in a slot, which was checked.
+    pub(super) fn release_slot_as(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
         let request = self.at_mut(slot)?;
         request.leaving = Some(leaving);
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {

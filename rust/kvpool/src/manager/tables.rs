@@ -21,11 +21,52 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`], [`ManagerError::WrongState`].
     pub fn fork<'a>(&mut self, parent: impl Into<RequestRef<'a>>, child: impl Into<RequestId>) -> Result<()> {
-        let id = child.into();
-        let slot = self.slot_in(parent.into(), &[RequestState::Running], "fork it")?;
-        if self.slots.contains_key(&id) {
-            return Err(ManagerError::DuplicateRequest { id });
+        let child = child.into();
+        let slot = self.slot_in(parent.into(), &[RequestState::Running], FORK)?;
+        self.check_unknown(child.as_ref())?;
+        self.fork_slot(slot, child)
+    }
+
+    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named. A step of beam search forks
+    /// the beams that go on, then releases those that do not ([`Self::release_batch`]).
+    ///
+    /// # Errors
+    /// As [`Self::fork`]; [`ManagerError::NamedTwice`] for a child, [`ManagerError::LengthMismatch`].
+    pub fn fork_batch(&mut self, parents: &[RequestRef<'_>], children: &[RequestRef<'_>]) -> Result<()> {
+        self.check_poison()?;
+        check_length(parents, children.len(), "children")?;
+        let running = |&parent| self.slot_in(parent, &[RequestState::Running], FORK);
+        let slots = parents.iter().map(running).collect::<Result<Vec<_>>>()?;
+        let mut named = HashSet::with_capacity(children.len());
+        for &child in children {
+            self.check_unknown(child)?;
+            if !named.insert(child) {
+                return Err(ManagerError::NamedTwice { id: child.to_owned(), scope: "call" });
+            }
         }
+        for (row, (slot, &child)) in slots.into_iter().zip(children).enumerate() {
+            if let Err(error) = self.fork_slot(slot, child.to_owned()) {
+                self.unfork(&children[..row])?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back the first forks of a batch that failed.
+    fn unfork(&mut self, children: &[RequestRef<'_>]) -> Result<()> {
+        self.stats.forks -= children.len() as u64;
+        children.iter().try_for_each(|&child| self.release(child, Until::Now))
+    }
+
+    fn check_unknown(&self, child: RequestRef<'_>) -> Result<()> {
+        match self.slots.contains_key(&child) {
+            true => Err(ManagerError::DuplicateRequest { id: child.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    fn fork_slot(&mut self, slot: usize, id: RequestId) -> Result<()> {
         let (parent, tiers) = self.parts(slot)?;
         let sequence = parent.sequence.fork(tiers)?;
         let own_from = sequence.published;
@@ -240,6 +281,8 @@ impl CacheManager {
         })
     }
 }
+
+const FORK: &str = "fork it";
 
 const TRUNCATE: &str = "truncate it";
 

@@ -168,6 +168,8 @@ const MANAGER_CALLS: &[ManagerCall] = &[
     ("fit", |manager, cursor| manager.fit(cursor, Part::WHOLE).map(drop)),
     ("fence", |manager, _| manager.fence().map(drop)),
     ("end_fence", |manager, _| manager.end_fence(Ticket::new(0)).map(drop)),
+    ("release_batch", |manager, _| manager.release_batch(&[], Until::Now)),
+    ("fork_batch", |manager, _| manager.fork_batch(&[], &[])),
     ("truncate_batch", |manager, _| manager.truncate_batch(&[], &[], Until::Now)),
     ("resume_with", |manager, _| manager.resume_with("waiting", Part::WHOLE).map(drop)),
     ("evict", |manager, _| manager.evict(1).map(drop)),

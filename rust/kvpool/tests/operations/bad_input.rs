@@ -558,6 +558,8 @@ fn rows_that_do_not_fit_each_other() {
     let ticket = "ticket 9 is not open: it has ended already, or is of another pool (0 are open)";
     let until = || Until::Ticket(Ticket::new(9));
     denied(&mut manager, ticket, |m| m.truncate_batch(&requests, &[1], until()));
+    denied(&mut manager, ticket, |m| m.release_batch(&[], until()));
+    denied(&mut manager, "1 requests but 0 children: one each is needed", |m| m.fork_batch(&requests, &[]));
     denied(&mut manager, ticket, |m| m.truncate(1, 1, until()));
     denied(&mut manager, ticket, |m| m.release(1, until()));
     denied(&mut manager, ticket, |m| m.preempt(1, until()));
