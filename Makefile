@@ -37,7 +37,7 @@ APART := env -u MAKEFLAGS -u MFLAGS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -112,6 +112,9 @@ test: ## All tests, in minutes
 test-threads: ## Models of what threads share, under many schedules
 	$(CARGO) test --locked --quiet -p kvpool-shuttle
 
+test-soak: ## The soak for seconds in every configuration, and the defects that it must notice
+	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
+
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
 
@@ -142,7 +145,6 @@ test-slow: $(VENV)/.test $(VENV)/.browser ## The model tests for longer: MODEL_O
 	for feature in $(HASH_FEATURES); do \
 		$(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
 	done
-	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or not slow" --timeout 3600 $(WORKERS)
 

@@ -40,7 +40,18 @@ impl Entry {
         cached: usize,
     ) -> Self {
         let state = RequestState::Running;
-        Self { id, state, identity, weights, stream, tags, computed: cached, trimmed: 0, until: None, place: 0 }
+        Self {
+            id,
+            state,
+            identity,
+            weights,
+            stream,
+            tags,
+            computed: cached,
+            trimmed: 0,
+            until: None,
+            place: 0,
+        }
     }
 
     /// A second request with the same tokens, which goes on with others.

@@ -3,6 +3,7 @@
 use kvpool::{ManagerError, RequestState};
 
 use super::books::Entry;
+use super::content::token;
 use super::driver::{Abort, Driver};
 use super::meter::{Meter, Operation};
 use super::{Sabotage, Wrong, ensure};
@@ -75,7 +76,9 @@ impl Driver {
         if let Some(step) = until.filter(|&step| step > self.completed) {
             *self.fences.entry(step).or_default() += held;
         }
-        ensure(!self.manager.contains(&id), || format!("the swap of request {id} has ended, and it is still there"))
+        ensure(!self.manager.contains(&id), || {
+            format!("the swap of request {id} has ended, and it is still there")
+        })
     }
 
     /// Releases a request that is not moving.
@@ -131,7 +134,18 @@ impl Driver {
         self.note_fence(key, after)?;
         let id = self.books.get(key)?.id.as_ref();
         meter.time(Operation::Preempt, || self.manager.preempt(id, after))?;
-        self.book_preemption(key)
+        self.book_preemption(key)?;
+        if self.chance.percent(50) { self.sample_late(key, meter) } else { Ok(()) }
+    }
+
+    /// A preempted request takes the token that the step under way has sampled, and no block for it.
+    fn sample_late(&mut self, key: usize, meter: &mut Meter) -> Result<(), Wrong> {
+        let entry = self.books.get(key)?;
+        let (id, token) = (entry.id.as_ref(), token(entry.stream, entry.tags.len()));
+        let append = || self.manager.append(&[id], &[token], kvpool::Computed::Nothing);
+        let changes = meter.time(Operation::Append, append)?;
+        ensure(changes.is_empty(), || format!("a preempted request got blocks: {changes:?}"))?;
+        self.extend(key, &[token], false)
     }
 
     pub(super) fn book_preemption(&mut self, key: usize) -> Result<(), Wrong> {

@@ -130,10 +130,10 @@ impl Driver {
                 ("a second preemption", call(move |m| m.preempt(&id, None)), wrong_state)
             }
             18 => {
-                let Some(key) = self.pick(RequestState::Preempted) else { return Ok(None) };
+                let Some(key) = self.pick(RequestState::Swapped) else { return Ok(None) };
                 let id = self.books.get(key)?.id.clone();
                 (
-                    "an append to a preempted request",
+                    "an append to a request that is swapped out",
                     call(move |m| m.append(&[id.as_ref()], &[1], kvpool::Computed::AllButLast)),
                     wrong_state,
                 )
