@@ -341,9 +341,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def release_batch(self, names: list[str | int], end: tuple[int | None, int | None]) -> None:
         """What ended in a step; now and then one that is not there, or one twice."""
         until = self.end(*end)
-        self.both(
-            lambda: self.manager.release_batch(names, **until), lambda: self.model.release_batch(names, **until)
-        )
+        self.both(lambda: self.manager.release_batch(names, **until), lambda: self.model.release_batch(names, **until))
 
     @rule(name=IDS, end=ENDS)
     def preempt(self, name: str | int, end: tuple[int | None, int | None] = (None, None)) -> None:

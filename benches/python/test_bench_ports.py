@@ -257,7 +257,7 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.benchmark(group="step: index only")
 @pytest.mark.parametrize("kind", [PlainRadixCache, IndexOnly])
 def test_step_index_only_256(benchmark: BenchmarkFixture, kind: type[Any]) -> None:
-    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half of it cached: its hash included.
+    """Of 256 requests over the engine's own ids one ends and one of 2,048 tokens comes, half cached; with its hash.
 
     A step in which none ends and none comes has no call: the engine takes ids from its own allocator.
     """

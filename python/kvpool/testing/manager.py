@@ -185,9 +185,7 @@ class ReferenceManager(ReferenceTables):
             self._leave(request_id)
 
     @_atomic
-    def release_batch(
-        self, ids: Sequence[Hashable], after_step: int | None = None, until: int | None = None
-    ) -> None:
+    def release_batch(self, ids: Sequence[Hashable], after_step: int | None = None, until: int | None = None) -> None:
         """All or nothing, one after the other."""
         self.either(after_step, until)
         self.check_open(until)
