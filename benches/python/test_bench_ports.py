@@ -246,8 +246,8 @@ def test_step_beams_256(benchmark: BenchmarkFixture) -> None:
             parents += beams[:2]
             ended += beams[6:]
             beams[6:] = born[2 * nth : 2 * nth + 2]
-        manager.fork_batch(parents, born)
         manager.release_batch(ended)
+        manager.fork_batch(parents, born)
         manager.append([beam for beams in searches for beam in beams], ONE_EACH, commit=True)
         manager.take_plan()
 

@@ -421,8 +421,7 @@ class CacheManager:
     def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
         """``fork`` for a batch, all or nothing.
 
-        A step of beam search forks the beams that go on, then releases those that do not with ``release_batch``.
-        O(blocks + tokens of all).
+        A step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens of all).
 
         Args:
             parent_ids: Running requests, each as often as it has children here. Not a str.

@@ -5,7 +5,7 @@ use arbitrary::{Result as Decoded, Unstructured};
 use kvpool::{Computed, Covered, Loaded, Part, Ticket, Until};
 
 use super::operation::LAST_ID;
-use crate::bytes::{pick, smaller, some, tokens, up_to};
+use crate::bytes::{after, pick, smaller, some, tokens, up_to};
 
 /// Requests with their tokens.
 pub type Rows = Vec<(i64, Vec<u32>)>;
@@ -113,6 +113,12 @@ pub(super) fn part(bytes: &mut Unstructured<'_>) -> Decoded<Part> {
 
 pub(super) fn ticket(bytes: &mut Unstructured<'_>) -> Decoded<Ticket> {
     Ok(Ticket::new(up_to(bytes, 5)? as u64))
+}
+
+/// A fence's end, a step's, or now.
+pub(super) fn until(bytes: &mut Unstructured<'_>) -> Decoded<Until> {
+    let fenced = pick(bytes, &[1, 1])? == 1;
+    Ok(if fenced { ticket(bytes)?.into() } else { Until::from(after(bytes)?) })
 }
 
 pub(super) fn simpler_tokens(tokens: &[u32]) -> Vec<Vec<u32>> {

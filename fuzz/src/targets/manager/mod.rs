@@ -6,6 +6,7 @@
 //! stays closed: as long as holders hold whole prefixes, no block is cached whose parent is not.
 
 mod arguments;
+mod batches;
 mod operation;
 mod step;
 mod written;
@@ -424,6 +425,14 @@ impl Manager {
                 let arguments = format!("&block_ids(&{ids:?})");
                 self.call("drop_cached", &arguments, |m| m.drop_cached(&blocks), modelled, script)
             }
+            &Operation::EvictNext(n) => self.evict_next(n, script),
+            Operation::ForkBatch(rows) => self.fork_batch(rows, script),
+            Operation::ReleaseBatch(ids, until) => self.release_batch(ids, *until, script),
+            &Operation::EndSession(id, end) => {
+                let arguments = format!("{id}, {}", until_text(end));
+                // Only without retention is there a model, and without it no session ends.
+                self.call("end_session", &arguments, |m| m.end_session(id, end), |_| false, script)
+            }
             Operation::Reset => self.reset(script),
             Operation::BumpEpoch => {
                 let modelled = |model: &mut ReferenceManager| {
@@ -543,7 +552,9 @@ impl Manager {
             }
         }
         let orphan = self.matchable.values().flatten().find(|parent| !self.matchable.contains_key(*parent));
-        holds("closedness", !self.whole || orphan.is_none(), || {
+        // A block whose turn came while a planned copy held it is free when the plan is handed out, and its parent before.
+        let settled = self.manager.tiers().num_planned() == 0;
+        holds("closedness", !self.whole || !settled || orphan.is_none(), || {
             format!("a block is cached, and its parent {orphan:?} is not: no lookup reaches it")
         })
     }
@@ -554,7 +565,8 @@ impl Machine for Manager {
     type Operation = Operation;
 
     fn new(setting: &Setting) -> Result<Self, Failure> {
-        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction } = *setting;
+        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction, retention } =
+            *setting;
         let watermark = if watermark { 0.2 } else { 0.0 };
         let config = ManagerConfig {
             num_blocks,
@@ -564,6 +576,7 @@ impl Machine for Manager {
             verify,
             duplicates,
             eviction,
+            retention: retention.then(kvpool::retention::RetentionConfig::default),
             ..Default::default()
         };
         let watch = ManagerWatchConfig { event_capacity: 1000, digest: true, ..Default::default() };
@@ -573,7 +586,7 @@ impl Machine for Manager {
         let pool =
             |blocks| ReferencePool::new(blocks, BLOCK_SIZE, duplicates == DuplicatePolicy::DropOnRelease);
         let host = (host_blocks > 0).then(|| pool(host_blocks));
-        let model = setting.is_lru().then(|| ReferenceManager::new(pool(num_blocks), host, watermark));
+        let model = setting.is_modelled().then(|| ReferenceManager::new(pool(num_blocks), host, watermark));
         Ok(Self { manager, scrubber, model, swaps: Vec::new(), matchable: BTreeMap::new(), whole: true })
     }
 
@@ -594,12 +607,14 @@ impl Machine for Manager {
             verify: kvpool::Verify::None,
             duplicates: DuplicatePolicy::Keep,
             eviction: kvpool::EvictionPolicy::LRU,
+            retention: false,
         };
         let candidates = [
             simplest.clone(),
             Setting { host_blocks, ..simplest },
             Setting { host_blocks: 0, ..setting.clone() },
             Setting { watermark: false, ..setting.clone() },
+            Setting { retention: false, ..setting.clone() },
             Setting { verify: kvpool::Verify::None, ..setting.clone() },
             Setting { duplicates: DuplicatePolicy::Keep, ..setting.clone() },
         ];
@@ -623,13 +638,17 @@ impl Machine for Manager {
     ];
 
     fn opening(setting: &Setting) -> Vec<String> {
-        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction } = *setting;
+        let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction, retention } =
+            *setting;
         let mut fields = text::settings(verify, duplicates, eviction);
         if host_blocks > 0 {
             fields.push_str(&format!("host_blocks: {host_blocks}, "));
         }
         if watermark {
             fields.push_str("watermark: 0.2, ");
+        }
+        if retention {
+            fields.push_str("retention: Some(retention::RetentionConfig::default()), ");
         }
         let watched = text::MANAGER_EVENTS;
         vec![format!(
@@ -639,7 +658,7 @@ impl Machine for Manager {
 
     fn closing(&self) -> Vec<String> {
         let mut lines = vec!["manager.check_invariants().unwrap();".to_owned()];
-        if self.whole {
+        if self.whole && self.manager.tiers().num_planned() == 0 {
             lines.push("closed(manager.take_events());".into());
         }
         let Some(model) = &self.model else { return lines };

@@ -5,7 +5,7 @@ use kvpool::{DuplicatePolicy, EvictionPolicy, Part, Ticket, Until, Verify};
 
 use super::arguments::{
     Arrived, Room, Rows, Said, counts, id, ids, part, rows, simpler_end, simpler_ids, simpler_parts,
-    simpler_rows, simpler_tokens, ticket, without,
+    simpler_rows, simpler_tokens, ticket, until, without,
 };
 use crate::bytes::{after, pick, simpler_list, smaller, some, tokens, up_to};
 
@@ -27,11 +27,14 @@ pub struct Setting {
     pub duplicates: DuplicatePolicy,
     /// Who is evicted first. The model knows LRU; with another policy results are not compared, invariants and closedness are.
     pub eviction: EvictionPolicy,
+    /// Whether sessions can end: what they leave goes first. The model does not know that order, either.
+    pub retention: bool,
 }
 
 impl Setting {
-    pub(crate) fn is_lru(&self) -> bool {
-        self.eviction == EvictionPolicy::LRU
+    /// Whether the model knows the order of eviction.
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.eviction == EvictionPolicy::LRU && !self.retention
     }
 }
 
@@ -46,7 +49,9 @@ impl<'a> Arbitrary<'a> for Setting {
         let policies = kvpool_policies::ALL;
         let eviction =
             policies[up_to(bytes, 3 * policies.len() as u8 - 1)?.saturating_sub(2 * policies.len())];
-        Ok(Self { num_blocks, host_blocks, watermark: flags & 8 != 0, verify, duplicates, eviction })
+        // An order that the caller states takes no hints.
+        let (watermark, retention) = (flags & 8 != 0, flags & 48 == 48 && eviction.name() != "last-accessed");
+        Ok(Self { num_blocks, host_blocks, watermark, verify, duplicates, eviction, retention })
     }
 }
 
@@ -152,14 +157,23 @@ pub enum Operation {
     EndFence(Ticket),
     /// Requests keep so many tokens.
     TruncateBatch(Vec<(i64, usize)>, Until),
+    /// The next victims are evicted, so many.
+    EvictNext(usize),
+    /// The end of a request whose session ends.
+    EndSession(i64, Until),
+    /// Second requests: parents and children.
+    ForkBatch(Vec<(i64, i64)>),
+    /// The end of requests.
+    ReleaseBatch(Vec<i64>, Until),
 }
 
 impl<'a> Arbitrary<'a> for Operation {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Decoded<Self> {
-        // 94, and 94 again of what came later: bytes of the first half still mean what they did.
-        const WEIGHTS: [u8; 32] = [
+        // 94, 94 of what came later, and the rest of a byte's 256 of what came last: a byte always means what it did.
+        const WEIGHTS: [u8; 36] = [
             12, 8, 5, 3, 10, 6, 4, 2, 3, 4, 6, 2, 6, 4, 4, 4, 5, 2, 1, 1, 1, 1, //
-            14, 6, 22, 8, 14, 6, 6, 6, 5, 7,
+            14, 6, 22, 8, 14, 6, 6, 6, 5, 7, //
+            18, 14, 18, 18,
         ];
         Ok(match pick(bytes, &WEIGHTS)? {
             0 => Self::Admit(id(bytes)?, tokens(bytes, 9)?, pick(bytes, &[9, 1])? == 1, Part::WHOLE),
@@ -219,13 +233,17 @@ impl<'a> Arbitrary<'a> for Operation {
             28 => Self::EndFence(ticket(bytes)?),
             29 => Self::Release(id(bytes)?, ticket(bytes)?.into()),
             30 => Self::Preempt(id(bytes)?, ticket(bytes)?.into()),
-            _ => {
+            31 => {
                 let rows = (0..up_to(bytes, 3)?).map(|_| Ok((id(bytes)?, up_to(bytes, 12)?)));
-                let rows = rows.collect::<Decoded<_>>()?;
-                let fenced = pick(bytes, &[1, 1])? == 1;
-                let until = if fenced { ticket(bytes)?.into() } else { Until::from(after(bytes)?) };
-                Self::TruncateBatch(rows, until)
+                Self::TruncateBatch(rows.collect::<Decoded<_>>()?, until(bytes)?)
             }
+            32 => Self::EvictNext(up_to(bytes, 4)?),
+            33 => Self::EndSession(id(bytes)?, until(bytes)?),
+            34 => {
+                let rows = (0..up_to(bytes, 3)?).map(|_| Ok((id(bytes)?, id(bytes)?)));
+                Self::ForkBatch(rows.collect::<Decoded<_>>()?)
+            }
+            _ => Self::ReleaseBatch(ids(bytes)?, until(bytes)?),
         })
     }
 }
@@ -378,6 +396,25 @@ impl Operation {
                 let now = simpler_end(*until).map(|now| Self::TruncateBatch(rows.clone(), now));
                 let fewer = (0..rows.len()).map(|at| Self::TruncateBatch(without(rows, at), *until));
                 now.into_iter().chain(fewer).collect()
+            }
+            Self::EvictNext(n) => smaller(*n).map(Self::EvictNext).collect(),
+            Self::EndSession(id, until) => {
+                let now = simpler_end(*until).map(|now| Self::EndSession(*id, now));
+                now.into_iter().chain([Self::Release(*id, *until)]).collect()
+            }
+            Self::ForkBatch(rows) => {
+                let alone =
+                    if let [(parent, child)] = rows[..] { Some(Self::Fork(parent, child)) } else { None };
+                alone
+                    .into_iter()
+                    .chain((0..rows.len()).map(|at| Self::ForkBatch(without(rows, at))))
+                    .collect()
+            }
+            Self::ReleaseBatch(ids, until) => {
+                let alone = if let [id] = ids[..] { Some(Self::Release(id, *until)) } else { None };
+                let now = simpler_end(*until).map(|now| Self::ReleaseBatch(ids.clone(), now));
+                let fewer = simpler_list(ids).into_iter().map(|ids| Self::ReleaseBatch(ids, *until));
+                alone.into_iter().chain(now).chain(fewer).collect()
             }
             Self::TakePlan | Self::Reset | Self::BumpEpoch | Self::Grow | Self::Fence => Vec::new(),
         }

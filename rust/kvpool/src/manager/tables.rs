@@ -27,8 +27,8 @@ impl CacheManager {
         self.fork_slot(slot, child)
     }
 
-    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named. A step of beam search forks
-    /// the beams that go on, then releases those that do not ([`Self::release_batch`]).
+    /// [`Self::fork`] for a batch, all or nothing: child by child, one parent as often as it is named. A step of beam search is
+    /// this and [`Self::release_batch`] of the beams that end.
     ///
     /// # Errors
     /// As [`Self::fork`]; [`ManagerError::NamedTwice`] for a child, [`ManagerError::LengthMismatch`].
