@@ -2,10 +2,12 @@
 
 | what happens to a beam | here |
 |---|---|
-| it has several children among the best | ``fork(parent, child)`` for all but one: every block is shared |
-| it has none | ``release(beam)``: only blocks that no other beam holds become free |
+| it has none among the best | ``release_batch(beams)``: only blocks that no other beam holds become free |
+| it has several | ``fork_batch(parents, children)`` for all but one: every block is shared |
 | all have a token more | ``append(beams, tokens, commit=True)``: whoever writes to a shared block gets a copy of it |
 | before the step writes KV | ``take_plan()``: the copies of all beams, one plan |
+
+Four calls per step, however many beams and searches there are.
 """
 
 from __future__ import annotations
@@ -74,19 +76,18 @@ class BeamSearch:
     def step(self) -> None:
         """Gives each of the best beams its token, and computes it."""
         ways = best([beam.tokens for beam in self.beams], [beam.score for beam in self.beams], self.width)
-        chosen = []
-        heirs: set[int] = set()
+        chosen, heirs = [], set[int]()
+        forks: dict[int, int] = {}
         for score, row, token in ways:
             parent = self.beams[row]
             key = parent.key
             if row in heirs:
                 key = next(self._keys)
-                self.manager.fork(parent.key, key)
+                forks[key] = parent.key
             heirs.add(row)
             chosen.append(Beam(key, [*parent.tokens, token], score))
-        for row, beam in enumerate(self.beams):
-            if row not in heirs:
-                self.manager.release(beam.key)
+        self.manager.release_batch([beam.key for row, beam in enumerate(self.beams) if row not in heirs])
+        self.manager.fork_batch(list(forks.values()), list(forks))
         self.beams = chosen
         self.manager.append([beam.key for beam in chosen], [beam.tokens[-1] for beam in chosen], commit=True)
         copies = self.manager.take_plan().transfers
@@ -95,8 +96,7 @@ class BeamSearch:
 
     def finish(self) -> list[list[int]]:
         """Ends all beams and returns them, the best first."""
-        for beam in self.beams:
-            self.manager.release(beam.key)
+        self.manager.release_batch([beam.key for beam in self.beams])
         return [beam.tokens for beam in self.beams]
 
 
