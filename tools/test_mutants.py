@@ -172,6 +172,19 @@ DEFECTS: Final = (
         ("evictors",),
         "pool",
     ),
+    Defect(
+        "lost-twin",
+        "a batch forks two children of one name: the first keeps its blocks, and nobody finds it",
+        (
+            Replacement(
+                "manager/tables.rs",
+                "if !named.insert(child) {",
+                "if !named.insert(child) && children.len() == 1 {",
+            ),
+        ),
+        ("manager_model",),
+        "manager",
+    ),
 )
 
 

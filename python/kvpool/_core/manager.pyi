@@ -419,9 +419,9 @@ class CacheManager:
             ArgumentTypeError: An id is neither a str nor an int.
         """
     def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
-        """``fork`` for a batch, all or nothing.
+        """Makes a second request of each of a batch, all or nothing.
 
-        A step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens of all).
+        As ``fork``; a step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens of all).
 
         Args:
             parent_ids: Running requests, each as often as it has children here. Not a str.
@@ -622,7 +622,9 @@ class CacheManager:
     def release_batch(
         self, request_ids: Iterable[RequestId], *, after_step: int | None = None, until: int | None = None
     ) -> None:
-        """``release`` for a batch, in its order, all or nothing: what ended in a step, in one call. O(blocks of all).
+        """Releases a whole batch, all or nothing.
+
+        As ``release``, in the order of the batch: what ended in a step, in one call. O(blocks of all).
 
         Args:
             request_ids: Requests in any state, each named once. Not a str.
