@@ -421,7 +421,7 @@ class CacheManager:
     def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
         """Makes a second request of each of a batch, all or nothing.
 
-        As ``fork``; a step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens of all).
+        As ``fork``; a step of beam search is this and ``release_batch`` of the beams that end. O(blocks + tokens).
 
         Args:
             parent_ids: Running requests, each as often as it has children here. Not a str.

@@ -192,8 +192,8 @@ impl CacheManager {
         self.retain(id, &[RetentionRange::end_of_life(start_token)])
     }
 
-    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else holds are demoted at once; of
-    /// a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for them, so a
+    /// [`Self::release`] of a request whose session has ended: its registered blocks that nobody else holds are demoted at once, but
+    /// for one that a truncation cut into; of a request that is preempted or swapped out, its cached content. What other cached blocks hang on waits for them, so a
     /// shared system prompt goes last, and a hit brings it back. Of one that is moving or loading that happens when it gives its
     /// blocks up, and the report is empty. O(blocks).
     ///
