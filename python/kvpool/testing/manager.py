@@ -248,7 +248,7 @@ class ReferenceManager(ReferenceTables):
             _check(request_id not in ids[:row], errors.DuplicateRequestError)
             for b in request.blocks[request.trimmed :]:
                 if b not in moves:
-                    found = target.find(source.cached(b))
+                    found = target.find_in_place(source.cached(b))
                     moves[b] = Move(b, found or 0, 0, found is None, source.cached(b) is not None)
                 moves[b].references += 1
         return list(moves.values())

@@ -375,6 +375,14 @@ class ReferencePool:
         """The computed block that a lookup of this content finds."""
         return next((b for b in self.copies.get(content, [])[:1] if content and self.blocks[b].computed), None)
 
+    def find_in_place(self, content: Content | None) -> int | None:
+        """The same, unless its turn has come while pins alone held it: what it continues may be gone."""
+        b = self.find(content)
+        if b is None:
+            return None
+        overtaken = self.blocks[b].held == self.blocks[b].pinned and b not in self.evictable
+        return None if overtaken else b
+
     def register_copy(self, b: int, content: Content) -> None:
         """Registers a held block, computed, with the content of another tier's."""
         if self.blocks[b].content is None:

@@ -564,6 +564,13 @@ impl ReferencePool {
         Some(changes)
     }
 
+    /// The same, unless its turn has come while pins alone held it: what it continues may be gone.
+    fn find_in_place(&self, content: &Content) -> Option<usize> {
+        let overtaken =
+            |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
+        self.find(content).filter(|&b| !overtaken(b))
+    }
+
     /// Gives up blocks with their contents; false, and nothing changed, if one is not held by exactly one holder.
     pub fn disown(&mut self, blocks: &[usize]) -> bool {
         let alone = |b: &usize| self.blocks.get(*b).is_some_and(|one| one.references == 1 && one.fences == 0);

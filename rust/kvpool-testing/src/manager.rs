@@ -695,7 +695,7 @@ impl ReferenceManager {
                 continue;
             }
             let content = self.pools[from].content_of(src);
-            let found = content.and_then(|content| self.pools[to].find(content));
+            let found = content.and_then(|content| self.pools[to].find_in_place(content));
             let registered = content.is_some();
             let (dst, copied) = (found.unwrap_or(0), found.is_none());
             moved.push(Moved { src, dst, references: 1, copied, registered });

@@ -222,11 +222,11 @@ impl Hints {
                 report.add(pool.retain(&found[cached], retention)?);
                 return Ok(());
             }
-            // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end.
+            // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end; a fence is nobody.
             for hash in hashes[cached].iter().rev() {
                 let mut copies = pool.copies(hash);
                 let all = copies.len();
-                copies.retain(|&copy| pool.ref_count(copy) == Some(0));
+                copies.retain(|&copy| pool.num_holders(copy) == 0);
                 report.ignored += all - copies.len();
                 report.add(pool.retain(&copies, retention)?);
             }

@@ -46,6 +46,15 @@ impl BlockPool {
             && self.order.contains(&self.records, block)
     }
 
+    /// Whether pins alone hold `block`, and its turn has come: what it depends on may be gone.
+    pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
+        let record = self.records.at(block.get());
+        record.pins > 0
+            && record.is_released()
+            && record.is_computed()
+            && !self.order.contains(&self.records, block)
+    }
+
     /// The order of eviction with the pinned blocks that have a place in it. O(cached blocks).
     #[cfg(feature = "fault-injection")]
     #[must_use]
@@ -65,13 +74,8 @@ impl BlockPool {
     /// What is released now depends on the content of `block`: if that is pinned, and its turn has come, it gets a place with
     /// what is released.
     pub(super) fn place_again(&mut self, block: BlockId) {
-        let record = *self.records.at(block.get());
-        let overtaken = record.pins > 0
-            && record.is_released()
-            && record.is_computed()
-            && !self.order.contains(&self.records, block)
-            && self.candidates.iter().all(|candidate| candidate.block != block);
-        if overtaken {
+        if self.is_overtaken(block) && self.candidates.iter().all(|candidate| candidate.block != block) {
+            let record = *self.records.at(block.get());
             self.note_again(block);
             self.candidates.push(Candidate { block, depth: record.depth() });
             self.pinned_in_order += 1;

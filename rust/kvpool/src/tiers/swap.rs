@@ -162,6 +162,8 @@ impl Tiers {
             let index = *at.entry(block).or_insert_with(|| {
                 let content = source.content_of(block).filter(|_| comparable);
                 let found = content.and_then(|content| target.find_content(&content));
+                // Given back, it would be cached behind nothing.
+                let found = found.filter(|&found| !target.is_overtaken(found));
                 // Two sources with one content move to one block.
                 match found {
                     None => staged.fresh += 1,

@@ -2,7 +2,7 @@
 //! [`super::properties`] says the same of random histories.
 
 use super::*;
-use kvpool::{BlockPool, BlockState, PoolConfig, Tiers};
+use kvpool::{BlockPool, BlockState, CacheManager, ManagerConfig, PoolConfig, RequestRef, Tiers};
 
 const PROMPT: &[u8] = &[0, 0, 1];
 
@@ -100,6 +100,37 @@ fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
         assert_eq!(copied.pool().eviction_order(), [second, again[0]], "{kind:?}");
         copied.tiers.check_invariants().unwrap();
     }
+}
+
+/// Of a copy that came back to the order when it was aborted the parent was gone: its turn had come while it was pinned.
+#[test]
+fn a_pinned_block_whose_turn_came_is_not_what_a_swap_finds() {
+    let request = [RequestRef::Int(1)];
+    let mut manager = CacheManager::new(ManagerConfig {
+        num_blocks: 8,
+        block_size: 2,
+        host_blocks: 8,
+        ..Default::default()
+    })
+    .unwrap();
+    let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+    manager.admit(1, prompt.clone()).unwrap();
+    manager.commit(1, 5).unwrap();
+    let out = manager.begin_swap_out(&request).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(out).unwrap();
+    // Another one cuts off inside of the second block, and writes to its copy.
+    manager.admit(2, prompt.clone()).unwrap();
+    manager.truncate(2, 3, None).unwrap();
+    manager.append_tokens(2, &[7], 0).unwrap();
+    manager.release(2, None).unwrap();
+    manager.evict(1).unwrap();
+    let back = manager.begin_swap_in(&request).unwrap();
+    manager.take_plan().unwrap();
+    manager.abort_swap(back).unwrap();
+    let stats = manager.pool().stats();
+    assert_eq!((stats.registered, stats.cached_free), (0, 0), "nothing is cached whose parent is not");
+    manager.check_invariants().unwrap();
 }
 
 /// It is forgotten with everything else, and by id, and its pin ends all the same.

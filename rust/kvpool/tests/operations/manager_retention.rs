@@ -223,6 +223,19 @@ fn a_fence_is_nobody_who_holds() {
 }
 
 #[test]
+fn nor_is_it_of_a_request_that_was_preempted_or_of_a_chain() {
+    let mut manager = manager(9, 0);
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
+    manager.preempt(1, Some(7)).unwrap();
+    assert_eq!(manager.end_session(1, None).unwrap(), accepted(2));
+    run(&mut manager, 2, &[7, 8, 9], AdmitOptions::default());
+    manager.release(2, Some(7)).unwrap();
+    assert_eq!(manager.end_of_life_of(&prompt(&manager, &[7, 8, 9]), 0).unwrap(), accepted(1));
+    manager.complete_step(7).unwrap();
+    assert_eq!(stats(&manager).demoted, 3);
+}
+
+#[test]
 fn content_whose_request_is_gone_ends_by_its_chain() {
     let mut manager = manager(9, 0);
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
@@ -876,9 +889,11 @@ impl Pair {
                 continue;
             }
             for block in copies {
-                let idle = self.manager.pool().ref_count(block) == Some(0);
-                ignored += usize::from(!idle);
-                self.model.apply(said, at, block, (if idle { 0 } else { 2 }, !idle), false);
+                // An earlier model asked for no reference at all: a fence or a planned copy kept the content alive.
+                let held = self.manager.pool().num_holders(block) > 0;
+                let in_use = !is_idle(&self.manager, block);
+                ignored += usize::from(held);
+                self.model.apply(said, at, block, (if held { 2 } else { 0 }, in_use), false);
             }
         }
         ignored
