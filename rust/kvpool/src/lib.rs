@@ -38,6 +38,7 @@ mod error;
 pub mod evictor;
 mod fence;
 mod free_list;
+pub mod groups;
 mod list;
 mod manager;
 pub mod observe;

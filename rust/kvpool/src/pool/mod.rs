@@ -38,6 +38,7 @@
 mod checks;
 #[cfg(feature = "fault-injection")]
 mod faults;
+mod groups;
 mod lifetime;
 mod link;
 mod lookup;

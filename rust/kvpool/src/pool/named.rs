@@ -414,7 +414,7 @@ impl BlockPool {
     }
 
     /// Refuses a group that has no names, and names in a pool that verifies hits.
-    fn check_group(&self, group: u16) -> Result<(), PoolError> {
+    pub(super) fn check_group(&self, group: u16) -> Result<(), PoolError> {
         self.check_poison()?;
         if group > Name::MAX_GROUP {
             return Err(PoolError::config("group", group, format!("at most {}", Name::MAX_GROUP)));

@@ -5,6 +5,7 @@ mod all_or_nothing;
 mod bad_input;
 mod custom_policy;
 mod engine_calls;
+mod groups;
 mod manager_retention;
 mod named;
 mod parts;

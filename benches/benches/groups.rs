@@ -1,0 +1,69 @@
+//! Lookups of hybrid models: a 32k prompt of which all is cached, with one group and with more.
+//!
+//! Guards: six groups cost at most three times as much as one (issue 17).
+#![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};
+use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+
+const TOKENS: usize = 32_768;
+const BLOCK: usize = 16;
+
+fn prompt() -> HashCursor {
+    let hasher = BlockHasher::new(HasherConfig { block_size: BLOCK, ..Default::default() }).unwrap();
+    let mut prompt = HashCursor::new(Arc::new(hasher), ExtraKeys::default()).unwrap();
+    prompt.append(&(0..TOKENS as u32).collect::<Vec<_>>());
+    prompt
+}
+
+fn full() -> GroupSpec {
+    GroupSpec::new(GroupKind::Full, BLOCK)
+}
+
+fn window() -> GroupSpec {
+    GroupSpec::new(GroupKind::Sliding { window: 1024 }, BLOCK)
+}
+
+fn lookup(criterion: &mut Criterion) {
+    let mut bench = criterion.benchmark_group("lookup_32k");
+    let prompt = prompt();
+    let hashes = prompt.chain().hashes();
+    let gemma = || std::iter::once(full()).chain((0..5).map(|_| window())).collect::<Vec<_>>();
+    let state = GroupSpec::new(GroupKind::State, 32 * BLOCK);
+    for (name, specs, cached) in [
+        ("one full group", vec![full()], 1.0),
+        ("six groups: full, five windows", gemma(), 1.0),
+        ("the same, windows cached up to the half", gemma(), 0.5),
+        ("the same, windows not cached", gemma(), 0.0),
+        ("full and state", vec![full(), state], 1.0),
+    ] {
+        let groups = Groups::new(specs, Some(BLOCK)).unwrap();
+        let config = PoolConfig { num_blocks: 7 * TOKENS / BLOCK, block_size: BLOCK, ..Default::default() };
+        let mut pool = BlockPool::new(config).unwrap();
+        for (group, spec) in groups.specs().iter().enumerate() {
+            let per_block = spec.block_tokens / BLOCK;
+            let share = if group == 0 { 1.0 } else { cached };
+            let names: Vec<_> = hashes.iter().skip(per_block - 1).step_by(per_block).copied().collect();
+            let names = &names[..(share * names.len() as f64) as usize];
+            let blocks = pool.allocate(names.len()).unwrap();
+            pool.register_named(&blocks, names, group as u16, |_, _| {}).unwrap();
+        }
+        bench.bench_function(name, |bencher| {
+            bencher
+                .iter(|| black_box(pool.find_groups(&groups, prompt.chain(), Tokens(TOKENS - 1)).unwrap()));
+        });
+        if name.starts_with("one") {
+            bench.bench_function("no groups: probe", |bencher| {
+                bencher.iter(|| black_box(pool.probe(prompt.chain(), TOKENS / BLOCK - 1).unwrap()));
+            });
+        }
+    }
+    bench.finish();
+}
+
+criterion_group!(benches, lookup);
+criterion_main!(benches);

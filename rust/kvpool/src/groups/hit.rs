@@ -1,0 +1,123 @@
+//! The longest hit that is legal in every group.
+//!
+//! Groups of full attention bound it: they need every block from the first on. Every other group needs a stretch of blocks whose
+//! first one only moves right as the hit gets longer. So if one of them is missing in that stretch, no hit is legal that ends behind
+//! it and not before: the walk goes on from there, and never comes back. A stretch is asked from its left end, where a miss rules
+//! out the most.
+//!
+//! Costs: each block of a sparse group is asked for at most once: O(its stretch) if the first length is legal, O(blocks) at worst;
+//! one block per stretch where a group has nothing. vLLM repeats its lookups until no group shortens the hit; the result is the same.
+
+use super::{Blocks, GroupSpec, Groups, Tokens};
+use crate::block::{BlockId, NULL_BLOCK};
+
+/// What is cached, by group and position.
+pub trait Cached {
+    /// Appends the cached blocks of a group in `first..end`, up to the first that is not cached.
+    fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
+}
+
+/// A hit, group by group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupHit {
+    /// Its length: a multiple of [`Groups::alignment`].
+    pub tokens: Tokens,
+    /// By group its table up to there: the null block where nothing is needed.
+    pub tables: Vec<Vec<BlockId>>,
+    /// How far the groups of full attention alone would have gone; the limit, if there are none.
+    pub full_tokens: Tokens,
+}
+
+/// A sparse group while lengths are tried.
+struct Sparse<'a> {
+    group: usize,
+    spec: &'a GroupSpec,
+    table: Vec<BlockId>,
+    /// Reused by every question.
+    run: Vec<BlockId>,
+    /// The blocks `from..to` are asked for and cached; what is behind `to` is of no use any more.
+    from: usize,
+    to: usize,
+}
+
+impl Sparse<'_> {
+    /// The first block that a hit of this length lacks.
+    fn missing(&mut self, length: Tokens, cached: &mut impl Cached) -> Option<Blocks> {
+        let (Blocks(first), Blocks(end)) = self.spec.needed(length);
+        (self.from, self.to) = (self.from.min(end), self.to.min(end));
+        if self.to < end {
+            (self.from, self.to) = (end, end); // the first length of all
+        }
+        if self.table.len() < end {
+            self.table.resize(end, NULL_BLOCK);
+        }
+        if first >= self.from {
+            return None;
+        }
+        self.run.clear();
+        cached.find_run(self.group, Blocks(first), Blocks(self.from), &mut self.run);
+        let run = self.run.len().min(self.from - first);
+        self.table[first..first + run].copy_from_slice(&self.run[..run]);
+        if first + run < self.from {
+            (self.from, self.to) = (first, first + run);
+            return Some(Blocks(self.to));
+        }
+        self.from = first;
+        None
+    }
+
+    /// The table of a hit of this length.
+    fn into_table(mut self, length: Tokens) -> Vec<BlockId> {
+        let (Blocks(first), _) = self.spec.needed(length);
+        self.table.resize(self.spec.full_blocks(length).0, NULL_BLOCK);
+        self.table[..first].fill(NULL_BLOCK);
+        self.table
+    }
+}
+
+impl Groups {
+    /// The longest hit of at most `limit` tokens if everything were cached: what speculation reads behind it must lie within the limit,
+    /// too.
+    #[must_use]
+    pub fn longest_possible(&self, limit: Tokens) -> Tokens {
+        let caching = self.specs.iter().filter(|spec| spec.kind.is_cached());
+        let each = caching.map(|spec| spec.ending_before(spec.full_blocks(limit)));
+        self.align(each.min().unwrap_or(Tokens::ZERO))
+    }
+
+    /// The longest hit of at most `limit` tokens that every group can serve: its length is a multiple of all block sizes, and of each
+    /// group that caches the blocks of [`GroupSpec::needed`] are cached.
+    pub fn longest_hit(&self, limit: Tokens, cached: &mut impl Cached) -> GroupHit {
+        let mut tables = vec![Vec::new(); self.specs.len()];
+        let mut full_tokens = limit;
+        let caching = || self.specs.iter().enumerate().filter(|(_, spec)| spec.kind.is_cached());
+        for (group, spec) in caching().filter(|(_, spec)| spec.kind.is_full()) {
+            let most = spec.full_blocks(full_tokens).plus(Blocks(spec.margin));
+            let most = most.min(spec.full_blocks(limit));
+            cached.find_run(group, Blocks::ZERO, most, &mut tables[group]);
+            full_tokens = full_tokens.min(spec.ending_before(Blocks(tables[group].len())));
+        }
+        let mut length = self.align(full_tokens).min(self.longest_possible(limit));
+        let sparse =
+            |(group, spec)| Sparse { group, spec, table: Vec::new(), run: Vec::new(), from: 0, to: 0 };
+        let mut sparse: Vec<_> = caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();
+        // So many groups in turn have agreed to this length.
+        let (mut agreed, mut at) = (0, 0);
+        while agreed < sparse.len() && length > Tokens::ZERO {
+            let group = &mut sparse[at];
+            match group.missing(length, cached) {
+                Some(miss) => (length, agreed) = (self.align(group.spec.ending_before(miss)), 0),
+                None => (agreed, at) = (agreed + 1, (at + 1) % sparse.len()),
+            }
+        }
+        for (group, spec) in caching().filter(|(_, spec)| spec.kind.is_full()) {
+            tables[group].truncate(spec.full_blocks(length).0);
+        }
+        for group in sparse {
+            let at = group.group;
+            tables[at] = if length > Tokens::ZERO { group.into_table(length) } else { Vec::new() };
+        }
+        GroupHit { tokens: length, tables, full_tokens }
+    }
+}

@@ -1,0 +1,152 @@
+//! `GroupSpec`: what layers of one kind keep of a request, and for how long.
+
+use super::units::{Blocks, Tokens};
+use crate::error::PoolError;
+use crate::hash::MAX_BLOCK_SIZE;
+
+/// How the layers of a group read what they have kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GroupKind {
+    /// Each token reads all before it. Multi-head latent attention, too.
+    Full,
+    /// Each token reads itself and the `window - 1` tokens before it.
+    Sliding {
+        /// Tokens that a token reads, itself included.
+        window: usize,
+    },
+    /// Each token reads those before it in its own chunk: Llama 4's local attention.
+    Chunked {
+        /// Tokens of a chunk.
+        chunk: usize,
+    },
+    /// A recurrent state, as of Mamba: a block is the state behind its last token, and each token reads the one before it.
+    State,
+    /// What the layers read is no part of the prompt: an encoder's output. Nothing of it is cached.
+    Cross,
+}
+
+impl GroupKind {
+    /// The first token of which the token at position `at` needs what the group keeps: `at` itself if it needs nothing. It never
+    /// goes back as `at` goes on, so what lies before it can be given up.
+    #[must_use]
+    pub const fn reach(self, at: Tokens) -> Tokens {
+        match self {
+            Self::Full => Tokens::ZERO,
+            Self::Sliding { window } => at.minus(Tokens(window.saturating_sub(1))),
+            Self::Chunked { chunk } => Tokens(if chunk == 0 { at.0 } else { at.0 - at.0 % chunk }),
+            Self::State => at.minus(Tokens(1)),
+            Self::Cross => at,
+        }
+    }
+
+    /// Whether a hit of any length needs all before it.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        matches!(self, Self::Full)
+    }
+
+    /// Whether its blocks hold content of the prompt, which others can hit.
+    #[must_use]
+    pub const fn is_cached(self) -> bool {
+        !matches!(self, Self::Cross)
+    }
+}
+
+/// Which blocks of a group stay cached when the request has gone on. A hit can only end where every group has kept what it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Keep {
+    /// All.
+    #[default]
+    All,
+    /// What hits need that end at multiples of so many tokens, rounded up to [`super::Groups::alignment`], at the end of the prompt, or
+    /// at a junction.
+    Every(usize),
+    /// What hits need that end at the end of the prompt or at a junction: where an earlier request turned off from this one.
+    Junctions,
+}
+
+/// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupSpec {
+    /// What its layers read.
+    pub kind: GroupKind,
+    /// Tokens per block.
+    pub block_tokens: usize,
+    /// Which blocks stay cached. Full attention keeps all.
+    pub keep: Keep,
+    /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read, else 0.
+    pub margin: usize,
+}
+
+impl GroupSpec {
+    /// A group that keeps all blocks, and has no margin.
+    #[must_use]
+    pub const fn new(kind: GroupKind, block_tokens: usize) -> Self {
+        Self { kind, block_tokens, keep: Keep::All, margin: 0 }
+    }
+
+    /// Blocks that so many tokens fill.
+    #[must_use]
+    pub const fn full_blocks(&self, tokens: Tokens) -> Blocks {
+        Blocks(tokens.0 / self.block_tokens)
+    }
+
+    /// Blocks that so many tokens take.
+    #[must_use]
+    pub const fn covering(&self, tokens: Tokens) -> Blocks {
+        Blocks(tokens.0.div_ceil(self.block_tokens))
+    }
+
+    /// Tokens that so many blocks hold.
+    #[must_use]
+    pub const fn tokens(&self, blocks: Blocks) -> Tokens {
+        Tokens(blocks.0.saturating_mul(self.block_tokens))
+    }
+
+    /// Leading blocks of a table that no token from `settled` on reads. Settled are tokens that are computed and will not be
+    /// taken back.
+    #[must_use]
+    pub const fn dead(&self, settled: Tokens) -> Blocks {
+        self.full_blocks(self.kind.reach(settled))
+    }
+
+    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included. `length` is a multiple of the block size.
+    #[must_use]
+    pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
+        if length.0 == 0 || !self.kind.is_cached() {
+            return (Blocks::ZERO, Blocks::ZERO);
+        }
+        (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))
+    }
+
+    /// The most tokens of a hit for which the blocks before `end` are enough on the right. A multiple of the block size.
+    #[must_use]
+    pub const fn ending_before(&self, end: Blocks) -> Tokens {
+        self.tokens(end.minus(Blocks(self.margin)))
+    }
+
+    pub(super) fn check(&self) -> Result<(), PoolError> {
+        let least = |field, value: usize, most: usize| {
+            let allowed = || format!("from 1 to {most} tokens");
+            if (1..=most).contains(&value) { Ok(()) } else { Err(PoolError::config(field, value, allowed())) }
+        };
+        least("block_tokens", self.block_tokens, MAX_BLOCK_SIZE)?;
+        match self.kind {
+            GroupKind::Sliding { window } => least("window", window, usize::MAX)?,
+            GroupKind::Chunked { chunk } => least("chunk", chunk, usize::MAX)?,
+            GroupKind::Full | GroupKind::State | GroupKind::Cross => {}
+        }
+        if let Keep::Every(interval) = self.keep {
+            least("keep", interval, usize::MAX)?;
+        }
+        if self.margin > MAX_MARGIN {
+            return Err(PoolError::config("margin", self.margin, format!("at most {MAX_MARGIN} blocks")));
+        }
+        Ok(())
+    }
+}
+
+/// No speculation looks further ahead; it keeps sums of blocks within their type.
+const MAX_MARGIN: usize = 1 << 16;

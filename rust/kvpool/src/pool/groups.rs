@@ -1,0 +1,81 @@
+//! Hits of several KV-cache groups, whose blocks are all of one pool: see [`crate::groups`].
+//!
+//! A block of a group is registered under the digest of its last hash unit and the group's number ([`BlockPool::register_named`]).
+
+use super::BlockPool;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::groups::{Blocks, Cached, GroupHit, Groups, Tokens};
+use crate::hash::{BlockHash, HashChain};
+
+/// What a pool has cached of a chain.
+struct OfChain<'a> {
+    pool: &'a BlockPool,
+    groups: &'a Groups,
+    hashes: &'a [BlockHash],
+    /// Reused by every run of blocks of several units.
+    named: Vec<BlockHash>,
+}
+
+impl Cached for OfChain<'_> {
+    fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
+        let Self { pool, groups, hashes, ref mut named } = *self;
+        let naming = |at: usize| groups.naming_unit(group, Blocks(at)).and_then(|unit| hashes.get(unit.0));
+        let per_block = groups.specs().get(group).map_or(0, |spec| spec.block_tokens / groups.unit());
+        let hashes = if per_block == 1 {
+            hashes.get(first.0..end.0.min(hashes.len())).unwrap_or(&[])
+        } else {
+            named.clear();
+            named.extend((first.0..end.0).map_while(naming));
+            named
+        };
+        pool.find_named_run(hashes, group as u16, out);
+    }
+}
+
+impl BlockPool {
+    /// The longest hit of a chain, at most `limit` tokens, that every group can serve. The chain is hashed in units of
+    /// [`Groups::unit`], which is the block size of the pool. A look, not a hold. Costs: as [`Groups::longest_hit`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, NULL_BLOCK, PoolConfig};
+    /// let window = GroupSpec::new(GroupKind::Sliding { window: 3 }, 2);
+    /// let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 2), window], None)?;
+    /// let hasher = Arc::new(BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?);
+    /// let mut prompt = HashCursor::new(hasher, ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4, 5, 6]);
+    ///
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// let (full, last) = (pool.allocate(3)?, pool.allocate(1)?);
+    /// pool.register_named(&full, prompt.chain().hashes(), 0, |_, _| {})?;
+    /// pool.register_named(&last, &prompt.chain().hashes()[2..], 1, |_, _| {})?;
+    /// // A token at position 6 reads two tokens of the window: one block.
+    /// let hit = pool.find_groups(&groups, prompt.chain(), Tokens(6))?;
+    /// assert_eq!((hit.tokens, &hit.tables[0]), (Tokens(6), &full));
+    /// assert_eq!(hit.tables[1], [NULL_BLOCK, NULL_BLOCK, last[0]]);
+    /// // At position 4 it reads a block that is not there, and so do all before.
+    /// assert_eq!(pool.find_groups(&groups, prompt.chain(), Tokens(5))?.tokens, Tokens(0));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What [`Self::match_and_acquire`] says of chains; [`PoolError::BlockSizeMismatch`] for groups of another unit;
+    /// [`PoolError::MissingVerification`] in a pool that verifies hits, as of [`Self::register_named`].
+    pub fn find_groups(
+        &self,
+        groups: &Groups,
+        chain: &HashChain,
+        limit: Tokens,
+    ) -> Result<GroupHit, PoolError> {
+        self.check_group(0)?;
+        self.check_chain(chain)?;
+        if groups.unit() != self.block_size() {
+            return Err(PoolError::BlockSizeMismatch { chain: groups.unit(), pool: self.block_size() });
+        }
+        let hashes = chain.hashes();
+        let limit = limit.min(Tokens(hashes.len().saturating_mul(groups.unit())));
+        Ok(groups.longest_hit(limit, &mut OfChain { pool: self, groups, hashes, named: Vec::new() }))
+    }
+}
