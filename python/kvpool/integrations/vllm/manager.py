@@ -3,8 +3,10 @@
 vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
 ``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
 work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); a call with anything out of the ordinary, such as
-tokens from a connector, is vLLM's own method on the same state. For every other configuration all calls are vLLM's,
-over kvpool's pool and lookups.
+tokens from a connector, is vLLM's own method on the same state. With other groups (windows, chunks, states, several of
+full attention) the steps of running requests and frees do (:class:`kvpool._core.vllm.VllmGroups`); admissions are
+vLLM's managers', over kvpool's pool and lookups, and so is everything of the few configurations that :func:`_why_not`
+names.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -16,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from vllm.v1.core import kv_cache_manager as stock
-from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+from vllm.v1.core import single_type_kv_cache_manager as single_type
 from vllm.v1.request import RequestStatus
 
 from kvpool import _core
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 logger = logging.getLogger(LOGGER_NAME)
+
+#: The states of a request that the watermark is for.
+WAITING = [int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)]
 
 
 class KVCacheBlocks(stock.KVCacheBlocks):  # type: ignore[misc]
@@ -53,11 +58,15 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
-        #: What the calls of the group go to, or ``None`` where they are vLLM's.
-        self.slots: _core.vllm.VllmSlots | None = _slots_of(self)
-        if self.slots is not None:
+        calls = _calls_of(self)
+        #: What the calls go to with one group of full attention, else ``None``.
+        self.slots = calls if isinstance(calls, _core.vllm.VllmSlots) else None
+        #: What those of running requests go to with other groups, or ``None`` where they are vLLM's.
+        self.groups = calls if isinstance(calls, _core.vllm.VllmGroups) else None
+        if calls is not None:
             # What is called for every request at every step goes to Rust without a frame of Python's.
-            self.allocate_slots = self.slots.allocate_slots
+            self.allocate_slots = calls.allocate_slots
+        if self.slots is not None:
             self.cache_blocks = self.slots.cache_blocks
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
@@ -81,7 +90,8 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
     def free(self, request: Any) -> None:
         """Gives a request's blocks back, the last first."""
-        if self.slots is None or not self.slots.free(request.request_id):
+        calls = self.slots or self.groups
+        if calls is None or not calls.free(request.request_id):
             super().free(request)
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -105,29 +115,115 @@ def _why_not(manager: KVCacheManager) -> str | None:
     pool = manager.block_pool
     if type(pool) is not BlockPool:
         return f"its block pool is {type(pool).__module__}.{type(pool).__name__}"
-    if len(groups) != 1:
-        return f"it has {len(groups)} KV-cache groups"
-    (group,) = groups
-    if type(group) is not FullAttentionManager:
-        return f"its group is managed by {type(group).__name__}"
+    if not groups:
+        return "it has no KV-cache group"
     reasons = {
-        "its blocks are shared by several ranks": group.dcp_world_size != 1 or group.pcp_world_size != 1,
-        "its blocks are zeroed before use": group.records_new_block_ids,
-        "its blocks are not cached": not group.kv_cache_spec.prefix_cacheable,
+        "its blocks are shared by several ranks": any(g.dcp_world_size != 1 or g.pcp_world_size != 1 for g in groups),
         "it keeps longer hits than it reports": bool(manager.retained_hit_group_ids),
-        "its hashes are finer than its blocks": manager.enable_caching and pool.hash_block_size != group.block_size,
         # A collector wants to be told of every block, in order.
         "metrics of its blocks are collected": manager.metrics_collector is not None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | None:
-    """The Rust calls for this configuration, if it is one group of full attention over kvpool's pool."""
+def _is_plain(manager: KVCacheManager) -> bool:
+    """Whether there is one group of full attention, whose hashes are as long as its blocks, which nobody zeroes."""
+    groups, pool = manager.coordinator.single_type_managers, manager.block_pool
+    return (
+        len(groups) == 1
+        and type(groups[0]) is single_type.FullAttentionManager
+        and groups[0].kv_cache_spec.prefix_cacheable
+        and not groups[0].records_new_block_ids
+        and (not manager.enable_caching or pool.hash_block_size == groups[0].block_size)
+    )
+
+
+def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | _core.vllm.VllmGroups | None:
+    """The calls into Rust for this configuration; ``None`` where they are vLLM's."""
     reason = _why_not(manager)
-    if reason is not None:
-        logger.info("kvpool: this model's managers stay vLLM's, over kvpool's pool: %s", reason)
+    if reason is None:
+        if _is_plain(manager):
+            return _slots_of(manager)
+        groups = [_group_of(group) for group in manager.coordinator.single_type_managers]
+        unknown = [type(group).__name__ for group in manager.coordinator.single_type_managers if not _group_of(group)]
+        if not unknown:
+            return _groups_of(manager, [group for group in groups if group])
+        reason = f"a group of it is managed by {unknown[0]}"
+    logger.info("kvpool: this model's managers stay vLLM's, over kvpool's pool: %s", reason)
+    return None
+
+
+def _group_of(group: Any) -> dict[str, Any] | None:
+    """What :class:`kvpool._core.vllm.VllmGroups` has to know of a group; ``None`` of a kind that it does not know."""
+    spec, manager = group.kv_cache_spec, type(group)
+    kind, reads, retained, more_slots, states = "full", 0, 0, 0, None
+    if manager is single_type.SlidingWindowManager:
+        kind, reads, retained = "sliding", group.sliding_window, group.extra_retained_tokens
+    elif manager is single_type.ChunkedLocalAttentionManager:
+        kind, reads = "chunked", group.attention_chunk_size
+    elif manager is single_type.MambaManager:
+        kind = "state"
+        if group.mamba_cache_mode == "align" and not group.has_prefill_checkpoint_blocks:
+            states = {
+                "manager": group,
+                "speculative": group.num_speculative_blocks,
+                "allocated": group._allocated_block_reqs,
+                "retired": group._num_retired_blocks,
+                "last": group.last_state_block_idx,
+                "partial": group._partial_hit_reqs,
+                "checkpoints": group._checkpoints,
+            }
+        elif group.mamba_cache_mode == "none":
+            more_slots = spec.block_size * group.num_speculative_blocks
+        else:
+            return None
+    elif manager is not single_type.FullAttentionManager:
         return None
+    hash_block_size = group.block_pool.hash_block_size
+    cached = group.enable_caching and spec.prefix_cacheable
+    if cached and group.block_size % hash_block_size:
+        return None
+    return {
+        "kind": kind,
+        "block_size": group.block_size,
+        "reads": reads,
+        "retained": retained,
+        "more_slots": more_slots,
+        "group": group.kv_cache_group_id,
+        "scale": group.block_size // hash_block_size if cached else 1,
+        "cached": cached,
+        "tables": group.req_to_blocks,
+        "num_cached": group.num_cached_block,
+        "zeroed": group if group.records_new_block_ids else None,
+        "states": states,
+    }
+
+
+def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.vllm.VllmGroups:
+    """The Rust calls for several groups over kvpool's pool."""
+    coordinator, pool = manager.coordinator, manager.block_pool
+    # What is cached of a window or of states may be less than everything: vLLM's managers say which blocks.
+    masked = coordinator.retention_interval is not None or any(
+        type(group) is single_type.SlidingWindowManager and group.cache_hit_alignment_tokens != group.block_size
+        for group in coordinator.single_type_managers
+    )
+    return _core.vllm.VllmGroups(
+        pool.core,
+        groups,
+        max_model_len=manager.max_model_len,
+        recomputed=coordinator.num_reprefillable_tokens,
+        watermark=manager.watermark_blocks,
+        waiting=WAITING,
+        blocks_class=KVCacheBlocks,
+        empty=manager.empty_kv_cache_blocks,
+        fallback=super(KVCacheManager, manager).allocate_slots,
+        on_removed=pool.events.removed if pool.enable_kv_cache_events else None,
+        on_cached=coordinator.cache_blocks if masked or pool.enable_kv_cache_events else None,
+    )
+
+
+def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots:
+    """The Rust calls for one group of full attention over kvpool's pool."""
     coordinator, pool = manager.coordinator, manager.block_pool
     group = coordinator.single_type_managers[0]
     # vLLM 0.33 drops a block only for those speculations that still need it.
@@ -142,7 +238,7 @@ def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | None:
         drop_last=group.kv_cache_group_id in dropping,
         recomputed=coordinator.num_reprefillable_tokens,
         watermark=manager.watermark_blocks,
-        waiting=[int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)],
+        waiting=WAITING,
         tables=group.req_to_blocks,
         num_cached=group.num_cached_block,
         blocks_class=KVCacheBlocks,

@@ -1,12 +1,14 @@
 //! What `kvpool.integrations.vllm` is made of: blocks as vLLM sees them, its pool, its request hasher, and its manager's
-//! calls for one group of full attention.
+//! calls for one group of full attention, and for several groups.
 
 mod block;
+mod groups;
 mod hasher;
 mod pool;
 mod slots;
 
 pub(crate) use block::{PyVllmBlock, block_ids};
+pub(crate) use groups::PyVllmGroups;
 pub(crate) use hasher::PyVllmHasher;
 pub(crate) use pool::PyVllmPool;
 pub(crate) use slots::PyVllmSlots;

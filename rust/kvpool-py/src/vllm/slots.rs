@@ -61,7 +61,7 @@ fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResu
 }
 
 /// How many tokens a request has: the length of the list that vLLM's `num_tokens` takes it of.
-fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
     let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
     match tokens.cast::<PyList>() {
         Ok(list) => Ok(list.len()),
