@@ -40,11 +40,39 @@ impl Growth {
     }
 }
 
+/// What a request that comes asks of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Leading blocks of its table that no token reads: null blocks.
+    pub skipped: usize,
+    /// Blocks that it lacks behind those and its hits.
+    pub missing: usize,
+}
+
+impl Arrival {
+    /// Of a group that has `hits` blocks of the request's first `computed` tokens, and is to have slots for `slots`, in at most `most`
+    /// blocks. `retained` tokens before what is read are kept all the same.
+    #[must_use]
+    pub fn of(
+        spec: &GroupSpec,
+        computed: usize,
+        slots: usize,
+        hits: usize,
+        retained: usize,
+        most: usize,
+    ) -> Self {
+        let reach = spec.kind.reach(Tokens(computed)).minus(Tokens(retained));
+        let skipped = spec.full_blocks(reach).0;
+        let required = spec.covering(Tokens(slots)).0.min(most);
+        Self { skipped, missing: required.saturating_sub(skipped.max(hits)) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use kvpool::groups::{GroupKind, GroupSpec};
 
-    use super::{Growth, Step};
+    use super::{Arrival, Growth, Step};
 
     #[test]
     fn a_window_gives_up_what_lies_left_of_it() {
@@ -55,6 +83,16 @@ mod tests {
         assert_eq!(Growth::of(&window, step, 4, 1).dead, 1);
         assert_eq!(Growth::of(&window, step, 1, 0).dead, 1, "no more than there are");
         assert_eq!(Growth::of(&window, step, 6, 0).missing, 0);
+    }
+
+    #[test]
+    fn who_comes_gets_null_blocks_for_what_lies_left_of_the_window() {
+        let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
+        let of = |computed, slots, hits, most| Arrival::of(&window, computed, slots, hits, 0, most);
+        assert_eq!(of(8, 11, 4, 99), Arrival { skipped: 2, missing: 2 });
+        assert_eq!(of(8, 11, 0, 99), Arrival { skipped: 2, missing: 4 });
+        assert_eq!(of(0, 11, 0, 3), Arrival { skipped: 0, missing: 3 });
+        assert_eq!(of(8, 11, 4, 3), Arrival { skipped: 2, missing: 0 });
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
 //! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
-//! - [`Growth`]: what a step of a running request asks of each of several groups.
+//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of several groups.
 //!
 //! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or kvpool departs
 //! from both, the item says so.
@@ -40,7 +40,7 @@ mod slots;
 mod window;
 
 pub use error::VllmError;
-pub use groups::{Growth, Step};
+pub use groups::{Arrival, Growth, Step};
 pub use key::Key;
 pub use last_hit::LastHit;
 pub use pool::history::Start;

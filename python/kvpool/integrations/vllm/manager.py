@@ -66,8 +66,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         if calls is not None:
             # What is called for every request at every step goes to Rust without a frame of Python's.
             self.allocate_slots = calls.allocate_slots
-        if self.slots is not None:
-            self.cache_blocks = self.slots.cache_blocks
+            self.cache_blocks = calls.cache_blocks
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""
@@ -189,6 +188,7 @@ def _group_of(group: Any) -> dict[str, Any] | None:
         "reads": reads,
         "retained": retained,
         "more_slots": more_slots,
+        "most": group.max_admission_blocks_per_request,
         "group": group.kv_cache_group_id,
         "scale": group.block_size // hash_block_size if cached else 1,
         "cached": cached,

@@ -7,240 +7,17 @@
 
 use std::sync::Arc;
 
-use kvpool::groups::{GroupKind, GroupSpec};
 use kvpool_journal::ops::vllm as op;
-use kvpool_vllm::{Growth, Key, Step};
+use kvpool_vllm::{Key, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
+use super::group::{Caching, Coming, Group, GroupConfig, Row};
 use super::pool::{PyVllmPool, digests, removed_keys};
-use crate::errors::{OrRaise, raise};
-
-/// One group, as Python says it: see `VllmGroups` in the stub.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct GroupConfig<'py> {
-    kind: String,
-    block_size: usize,
-    reads: usize,
-    retained: usize,
-    more_slots: usize,
-    group: u32,
-    scale: usize,
-    cached: bool,
-    tables: Bound<'py, PyDict>,
-    num_cached: Bound<'py, PyDict>,
-    zeroed: Option<Bound<'py, PyAny>>,
-    states: Option<StatesConfig<'py>>,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct StatesConfig<'py> {
-    manager: Bound<'py, PyAny>,
-    speculative: usize,
-    allocated: Bound<'py, PySet>,
-    retired: Bound<'py, PyDict>,
-    last: Bound<'py, PyDict>,
-    partial: Bound<'py, PyDict>,
-    checkpoints: Bound<'py, PyDict>,
-}
-
-/// vLLM's manager of a group of aligned states, and what it keeps of requests.
-struct States {
-    manager: Py<PyAny>,
-    /// Blocks behind the running state.
-    speculative: usize,
-    /// Requests whose running state has a block.
-    allocated: Py<PySet>,
-    /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
-    /// that are about to be exported.
-    retired: Py<PyDict>,
-    last: Py<PyDict>,
-    partial: Py<PyDict>,
-    checkpoints: Py<PyDict>,
-}
-
-struct Group {
-    spec: GroupSpec,
-    /// Tokens before those that are read which are kept all the same.
-    retained: usize,
-    /// Slots beyond those of the step.
-    more_slots: usize,
-    number: u32,
-    /// Digests per block.
-    scale: usize,
-    /// Whether its full blocks are cached.
-    cached: bool,
-    tables: Py<PyDict>,
-    num_cached: Py<PyDict>,
-    /// vLLM's manager of the group, if its `new_block_ids` are to be zeroed.
-    zeroed: Option<Py<PyAny>>,
-    states: Option<States>,
-}
-
-impl Group {
-    fn new(py: Python<'_>, config: GroupConfig<'_>) -> PyResult<Self> {
-        let kind = match config.kind.as_str() {
-            "full" => GroupKind::Full,
-            "sliding" => GroupKind::Sliding { window: config.reads },
-            "chunked" => GroupKind::Chunked { chunk: config.reads },
-            "state" => GroupKind::State,
-            other => {
-                let said = format!("kind is {other:?}: must be full, sliding, chunked or state");
-                return Err(raise(py, "InvalidArgumentError", said));
-            }
-        };
-        for (name, value) in [("block_size", config.block_size), ("scale", config.scale)] {
-            if value == 0 {
-                return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
-            }
-        }
-        let states = config.states.map(|states| States {
-            manager: states.manager.unbind(),
-            speculative: states.speculative,
-            allocated: states.allocated.unbind(),
-            retired: states.retired.unbind(),
-            last: states.last.unbind(),
-            partial: states.partial.unbind(),
-            checkpoints: states.checkpoints.unbind(),
-        });
-        Ok(Self {
-            spec: GroupSpec::new(kind, config.block_size),
-            retained: config.retained,
-            more_slots: config.more_slots,
-            number: config.group,
-            scale: config.scale,
-            cached: config.cached,
-            tables: config.tables.unbind(),
-            num_cached: config.num_cached.unbind(),
-            zeroed: config.zeroed.map(Bound::unbind),
-            states,
-        })
-    }
-
-    /// What a step asks of this group, where the request runs; `None` where vLLM's manager has to look.
-    fn growth<'py>(
-        &self,
-        shared: &Arc<Shared>,
-        id: &Bound<'py, PyAny>,
-        step: Step,
-        main: usize,
-    ) -> PyResult<Option<Row<'py>>> {
-        let py = id.py();
-        let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(None) };
-        let table = table.cast_into::<PyList>()?;
-        if table.is_empty() {
-            return Ok(None); // it does not run yet
-        }
-        // It has none before its first block is full, or without a cache.
-        let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
-        let slots = step.slots.saturating_add(self.more_slots);
-        let mut growth = Growth::of(&self.spec, Step { slots, ..step }, table.len(), self.retained);
-        let cached_now = self.cached && step.cacheable > 0;
-        if let Some(states) = &self.states {
-            let Some(mut work) = states.work(shared, &self.spec, id, &table, growth.dead, step, main)? else {
-                return Ok(None);
-            };
-            let is_full = growth.full > known || step.cacheable.is_multiple_of(self.unit());
-            work.caches = cached_now && is_full;
-            growth = Growth { missing: usize::from(work.crosses), ..Growth::default() };
-            return Ok(Some(Row { table, known, growth, state: Some(work) }));
-        }
-        growth.full = if cached_now { growth.full } else { 0 };
-        if growth.dead > 0 && is_null(&table.get_item(growth.dead - 1)?, shared) {
-            growth.dead = 0;
-        }
-        Ok(Some(Row { table, known, growth, state: None }))
-    }
-
-    /// Tokens of a digest.
-    const fn unit(&self) -> usize {
-        self.spec.block_tokens / self.scale
-    }
-}
-
-/// What a step asks of a group of aligned states.
-#[derive(Clone, Copy, Debug, Default)]
-struct StateWork {
-    /// Blocks `retire.0..retire.1` of the table are behind the state for good.
-    retire: (usize, usize),
-    /// The block of the state before is there, and no longer needed.
-    gives_up: Option<usize>,
-    /// The state moves on to a block of its own.
-    crosses: bool,
-    /// Something of it is cached.
-    caches: bool,
-}
-
-impl StateWork {
-    const fn asks(&self) -> bool {
-        self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.crosses || self.caches
-    }
-}
-
-impl States {
-    /// What a step asks; `None` of a state that is shared, exported or not there yet, and of speculative ones that move.
-    #[expect(clippy::too_many_arguments, reason = "what vLLM's manager looks at")]
-    fn work(
-        &self,
-        shared: &Arc<Shared>,
-        spec: &GroupSpec,
-        id: &Bound<'_, PyAny>,
-        table: &Bound<'_, PyList>,
-        dead: usize,
-        step: Step,
-        main: usize,
-    ) -> PyResult<Option<StateWork>> {
-        let py = id.py();
-        let required = main.div_ceil(spec.block_tokens) + self.speculative;
-        let crosses = required > table.len();
-        if crosses && (self.speculative > 0 || required > table.len() + 1)
-            || !self.allocated.bind(py).contains(id)?
-            || self.partial.bind(py).contains(id)?
-            || self.checkpoints.bind(py).contains(id)?
-        {
-            return Ok(None);
-        }
-        let number = |of: &Py<PyDict>| -> PyResult<Option<usize>> {
-            of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
-        };
-        let retire = (number(&self.retired)?.unwrap_or(0), dead);
-        let mut gives_up =
-            number(&self.last)?.filter(|&last| last + 1 < step.settled.div_ceil(spec.block_tokens));
-        if let Some(last) = gives_up
-            && is_null(&table.get_item(last)?, shared)
-        {
-            gives_up = None;
-        }
-        Ok(Some(StateWork { retire, gives_up, crosses, caches: false }))
-    }
-}
-
-/// A group of a running request, and what a step asks of it.
-struct Row<'py> {
-    table: Bound<'py, PyList>,
-    known: usize,
-    growth: Growth,
-    /// Of a group of aligned states.
-    state: Option<StateWork>,
-}
-
-impl Row<'_> {
-    fn asks(&self) -> bool {
-        self.state.is_some_and(|state| state.asks())
-            || self.growth.dead > 0
-            || self.growth.missing > 0
-            || self.growth.full > self.known
-    }
-}
-
-fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
-    own(block, shared).is_some_and(|block| block.id == 0)
-}
+use crate::errors::OrRaise;
 
 fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
     request.getattr(name)?.extract()
@@ -330,21 +107,24 @@ impl PyVllmGroups {
         has_scheduled_reqs: bool,
         skip_zeroing_group_ids: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let is_plain = num_new_tokens > 0
-            && num_new_computed_tokens == 0
-            && num_external_computed_tokens == 0
-            && num_encoder_tokens == 0
-            && !full_sequence_must_fit
-            && new_computed_blocks.is_none_or(|blocks| blocks.is(self.empty.bind(py)));
-        if is_plain {
+        if num_new_tokens > 0 && num_external_computed_tokens == 0 && num_encoder_tokens == 0 {
             let asked = Asked {
                 new: num_new_tokens,
                 lookahead: num_lookahead_tokens,
                 caches: !delay_cache_blocks,
+                whole: full_sequence_must_fit,
                 reserved: reserved_blocks,
                 watermark: has_scheduled_reqs,
             };
-            if let Some(answer) = self.go_on(request, asked)? {
+            let hits = new_computed_blocks.filter(|blocks| !blocks.is(self.empty.bind(py)));
+            let answer = match hits {
+                None if num_new_computed_tokens == 0 && !asked.whole => self.go_on(request, &asked)?,
+                _ => None,
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+            if let Some(answer) = self.come(request, hits, num_new_computed_tokens, &asked)? {
                 return Ok(answer);
             }
         }
@@ -362,6 +142,28 @@ impl PyVllmGroups {
             has_scheduled_reqs,
             skip_zeroing_group_ids.unwrap_or_else(|| PyTuple::empty(py).into_any()),
         ))
+    }
+
+    /// Caches the blocks of a request that are full with so many tokens.
+    fn cache_blocks<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        num_computed_tokens: isize,
+    ) -> PyResult<()> {
+        let id = request.getattr(intern!(py, "request_id"))?;
+        let cacheable = usize::try_from(num_computed_tokens).unwrap_or(0).saturating_sub(self.recomputed);
+        let mut rows = Vec::new();
+        for group in &self.groups {
+            rows.push(group.cacheable(&id, cacheable)?);
+        }
+        if !rows.iter().any(|row| row.caches) {
+            return Ok(());
+        }
+        match &self.on_cached {
+            Some(cache) => cache.call1(py, (request, num_computed_tokens)).map(drop),
+            None => self.cache(request, &rows, cacheable),
+        }
     }
 
     /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's to do.
@@ -422,6 +224,8 @@ struct Asked {
     new: usize,
     lookahead: usize,
     caches: bool,
+    /// Whether all of its tokens must find room, not only those of this call.
+    whole: bool,
     reserved: usize,
     /// Whether the watermark is for requests that wait.
     watermark: bool,
@@ -429,7 +233,7 @@ struct Asked {
 
 impl PyVllmGroups {
     /// A plain step; `None`, and nothing has changed, where vLLM's managers have to look.
-    fn go_on<'py>(&self, request: &Bound<'py, PyAny>, asked: Asked) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn go_on<'py>(&self, request: &Bound<'py, PyAny>, asked: &Asked) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = attr(request, intern!(py, "num_computed_tokens"))?.min(self.max_model_len);
@@ -451,11 +255,11 @@ impl PyVllmGroups {
         }
         if !rows.iter().any(Row::asks) {
             // Nothing is taken: what must stay free does, unless it is lacking already.
-            let refused = (asked.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, &asked)?;
+            let refused = (asked.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, asked)?;
             let answer = if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() };
             return Ok(Some(answer));
         }
-        self.grow(request, &asked, &rows, cached).map(Some)
+        self.grow(request, asked, &rows, cached).map(Some)
     }
 
     /// Whether so many blocks may be taken.
@@ -493,45 +297,134 @@ impl PyVllmGroups {
         if !self.fits(request, missing, asked)? {
             return Ok(py.None().into_bound(py));
         }
-        let mut answer = Vec::with_capacity(rows.len());
-        for (group, row) in self.groups.iter().zip(rows) {
-            let (mut new, mut removed) = (Vec::new(), Vec::new());
-            if let Some(states) = group.states.as_ref().filter(|_| row.growth.missing > 0) {
+        for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.growth.missing > 0) {
+            if let Some(states) = &group.states {
                 states.last.bind(py).set_item(&id, row.table.len() - 1)?;
             }
-            if row.growth.missing > 0 {
+        }
+        let taken = rows.iter().map(|row| (&row.table, row.growth.missing));
+        let answer = self.take(py, taken)?;
+        let caching: Vec<_> = rows.iter().map(Row::caching).collect();
+        self.cache_grown(request, &caching, cached)?;
+        if missing == 0 {
+            return Ok(self.empty.bind(py).clone());
+        }
+        self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,))
+    }
+
+    /// A request that comes, with its hit if it has one; `None`, and nothing has changed, where vLLM's managers have to look.
+    fn come<'py>(
+        &self,
+        request: &Bound<'py, PyAny>,
+        hits: Option<&Bound<'py, PyAny>>,
+        hit: usize,
+        asked: &Asked,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = request.py();
+        if attr(request, intern!(py, "num_computed_tokens"))? != 0 || hits.is_none() && hit > 0 {
+            return Ok(None);
+        }
+        let id = request.getattr(intern!(py, "request_id"))?;
+        let found = hits.map(|hits| hits.getattr(intern!(py, "blocks"))).transpose()?;
+        let tokens = super::slots::num_tokens(request)?;
+        let hit = hit.min(self.max_model_len);
+        let main = hit.saturating_add(asked.new);
+        let cached = if asked.caches { main.min(tokens) } else { 0 };
+        let come = Coming {
+            hit,
+            slots: main.saturating_add(asked.lookahead).min(self.max_model_len),
+            whole: asked.whole.then(|| tokens.min(self.max_model_len)),
+            cacheable: cached.saturating_sub(self.recomputed),
+        };
+        let mut arrived = Vec::with_capacity(self.groups.len());
+        for (at, group) in self.groups.iter().enumerate() {
+            let of_group = found.as_ref().map(|found| found.get_item(at)).transpose()?;
+            let blocks = of_group.map_or(Ok(Vec::new()), |blocks| own_ids(&blocks, &self.shared))?;
+            match group.arrival(&id, blocks, &come)? {
+                Some(row) => arrived.push(row),
+                None => return Ok(None),
+            }
+        }
+        let taken: usize = {
+            let pool = self.shared.lock();
+            arrived.iter().map(|row| pool.num_evictable(&row.kept)).sum()
+        };
+        let whole = arrived.iter().map(|row| row.whole).sum::<usize>() + taken;
+        let missing = arrived.iter().map(|row| row.missing).sum::<usize>() + taken;
+        let unreserved = Asked { reserved: 0, ..*asked };
+        if asked.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, asked)? {
+            return Ok(Some(py.None().into_bound(py)));
+        }
+        // What is hit is held before anything is allocated: no group's blocks can evict another's.
+        let mut tables = Vec::with_capacity(arrived.len());
+        for (group, row) in self.groups.iter().zip(&arrived) {
+            let table = PyList::empty(py);
+            if found.is_some() {
+                let held: Vec<_> = row.kept.iter().copied().filter(|&block| block != 0).collect();
+                self.shared.apply(op::Touch { blocks: &held }).or_raise(py)?;
+                let null = std::iter::repeat_n(0, row.skipped);
+                let ids: Vec<_> = null.chain(row.kept.iter().copied()).collect();
+                let handles = self.core.get().handles(py, &ids)?;
+                table.set_slice(0, 0, &handles)?;
+                group.num_cached.bind(py).set_item(&id, ids.len())?;
+            }
+            group.tables.bind(py).set_item(&id, &table)?;
+            tables.push(table);
+        }
+        let answer = self.take(py, tables.iter().zip(&arrived).map(|(table, row)| (table, row.missing)))?;
+        let caching: Vec<_> = std::iter::zip(tables, &arrived)
+            .map(|(table, row)| {
+                let known = if found.is_some() { row.skipped + row.kept.len() } else { 0 };
+                Caching { table, known, full: row.full, caches: row.full > known }
+            })
+            .collect();
+        self.cache_grown(request, &caching, cached)?;
+        if answer.iter().all(|blocks| blocks.is_empty()) {
+            return Ok(Some(self.empty.bind(py).clone()));
+        }
+        self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,)).map(Some)
+    }
+
+    /// Takes the blocks that tables lack, group by group, and appends them.
+    fn take<'a, 'py: 'a>(
+        &self,
+        py: Python<'py>,
+        missing: impl Iterator<Item = (&'a Bound<'py, PyList>, usize)>,
+    ) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let mut answer = Vec::with_capacity(self.groups.len());
+        for (group, (table, missing)) in self.groups.iter().zip(missing) {
+            let (mut new, mut removed) = (Vec::new(), Vec::new());
+            if missing > 0 {
                 let removed = self.on_removed.is_some().then_some(&mut removed);
-                let asked = op::Allocate { blocks: row.growth.missing, out: &mut new, removed };
+                let asked = op::Allocate { blocks: missing, out: &mut new, removed };
                 self.shared.with(|pool| pool.apply(asked).map(drop)).or_raise(py)?;
             }
             if let Some(manager) = group.zeroed.as_ref().filter(|_| !new.is_empty()) {
-                manager
-                    .bind(py)
-                    .getattr(intern!(py, "new_block_ids"))?
-                    .call_method1(intern!(py, "extend"), (&new,))?;
+                let ids = manager.bind(py).getattr(intern!(py, "new_block_ids"))?;
+                ids.call_method1(intern!(py, "extend"), (&new,))?;
             }
             let new = self.core.get().handles(py, &new)?;
-            let end = row.table.len();
+            let end = table.len();
             if !new.is_empty() {
-                row.table.set_slice(end, end, &new)?;
+                table.set_slice(end, end, &new)?;
             }
             if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
                 tell.call1(py, (removed_keys(py, &removed)?,))?;
             }
             answer.push(new);
         }
-        let caches =
-            |row: &Row<'_>| row.growth.full > row.known || row.state.is_some_and(|state| state.caches);
-        if rows.iter().any(caches) {
-            match &self.on_cached {
-                Some(cache) => drop(cache.call1(py, (request, cached))?),
-                None => self.cache(request, rows, cached.saturating_sub(self.recomputed))?,
-            }
+        Ok(answer)
+    }
+
+    /// Caches what is full after a step, with so many tokens.
+    fn cache_grown(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cached: usize) -> PyResult<()> {
+        if !rows.iter().any(|row| row.caches) {
+            return Ok(());
         }
-        if missing == 0 {
-            return Ok(self.empty.bind(py).clone());
+        match &self.on_cached {
+            Some(cache) => cache.call1(request.py(), (request, cached)).map(drop),
+            None => self.cache(request, rows, cached.saturating_sub(self.recomputed)),
         }
-        self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,))
     }
 
     /// Gives up blocks of a table that are there; with `first`, up to the first that is not.
@@ -562,22 +455,20 @@ impl PyVllmGroups {
     }
 
     /// Caches what is full, group by group; of states, what vLLM's manager says.
-    fn cache(&self, request: &Bound<'_, PyAny>, rows: &[Row<'_>], cacheable: usize) -> PyResult<()> {
+    fn cache(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cacheable: usize) -> PyResult<()> {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
-        for (group, row) in self.groups.iter().zip(rows) {
-            if let (Some(states), Some(work)) = (&group.states, row.state) {
-                if work.caches {
-                    let boundaries = PyDict::new(py);
-                    boundaries.set_item(intern!(py, "replay_boundaries"), PyTuple::empty(py))?;
-                    let cache = intern!(py, "cache_blocks");
-                    states.manager.bind(py).call_method(cache, (request, cacheable), Some(&boundaries))?;
-                }
+        for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.caches) {
+            if let Some(states) = &group.states {
+                let boundaries = PyDict::new(py);
+                boundaries.set_item(intern!(py, "replay_boundaries"), PyTuple::empty(py))?;
+                let cache = intern!(py, "cache_blocks");
+                states.manager.bind(py).call_method(cache, (request, cacheable), Some(&boundaries))?;
                 continue;
             }
             // Blocks that are not hashed yet are cached by a later call (vLLM 0.33).
-            let full = row.growth.full.min(hashes.len()? / group.scale);
+            let full = row.full.min(hashes.len()? / group.scale);
             if full <= row.known {
                 continue;
             }

@@ -2,6 +2,7 @@
 //! calls for one group of full attention, and for several groups.
 
 mod block;
+mod group;
 mod groups;
 mod hasher;
 mod pool;
