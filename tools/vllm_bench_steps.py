@@ -37,6 +37,7 @@ if __name__ == "__main__":
 
 from tools.vllm.bench_loads import BLOCK_SIZE, output_token  # noqa: E402
 from tools.vllm.bench_run import check_level, import_vllm  # noqa: E402
+from tools.vllm.bench_models import MODELS, make_groups  # noqa: E402
 from tools.vllm.bench_stats import STOCK, BenchError, rotations  # noqa: E402
 from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
 
@@ -44,13 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEVELS: Final = (STOCK, "pool", "manager")
-#: Groups by model: the tokens of a sliding window, 0 for full attention, None for a state space.
-MODELS: Final[dict[str, tuple[int | None, ...]]] = {
-    "full": (0,),
-    "gpt-oss": (0, 128),
-    "gemma-3": (0, *[1024] * 5),
-    "qwen3-next": (0, None, None, None),
-}
 PROMPT: Final = 512
 CONFIG: Final = "facebook/opt-125m"  # of the models in the environment, any will do
 WARM_STEPS: Final = 40
@@ -78,13 +72,7 @@ def load() -> SimpleNamespace:
         "vllm.config": ("CacheConfig", "ModelConfig", "SchedulerConfig", "VllmConfig"),
         "vllm.utils.hashing": ("sha256",),
         "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
-        "vllm.v1.kv_cache_interface": (
-            "FullAttentionSpec",
-            "KVCacheConfig",
-            "KVCacheGroupSpec",
-            "MambaSpec",
-            "SlidingWindowSpec",
-        ),
+        "vllm.v1.kv_cache_interface": ("KVCacheConfig",),
         "vllm.v1.outputs": ("ModelRunnerOutput",),
         "vllm.v1.request": ("Request",),
         "vllm.v1.structured_output": ("StructuredOutputManager",),
@@ -94,25 +82,9 @@ def load() -> SimpleNamespace:
     return found
 
 
-def make_groups(vllm: SimpleNamespace, model: str) -> list[Any]:
-    """The groups of KV cache of a model."""
-    attention = {"block_size": BLOCK_SIZE, "num_kv_heads": 8, "head_size": 128, "dtype": vllm.torch.bfloat16}
-    groups = []
-    for number, window in enumerate(MODELS[model]):
-        if window is None:
-            shapes = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
-            spec = vllm.MambaSpec(block_size=BLOCK_SIZE, **shapes)
-        elif window:
-            spec = vllm.SlidingWindowSpec(**attention, sliding_window=window)
-        else:
-            spec = vllm.FullAttentionSpec(**attention)
-        groups.append(vllm.KVCacheGroupSpec([f"layer.{number}"], spec))
-    return groups
-
-
 def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int) -> Any:
     """vLLM's asynchronous scheduler, with blocks for all requests at their longest."""
-    groups = make_groups(vllm, model)
+    groups = make_groups(model, BLOCK_SIZE)
     num_blocks = requests * len(groups) * (length // BLOCK_SIZE + 2) + 1
     cache = vllm.CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=True)
     if None in MODELS[model]:

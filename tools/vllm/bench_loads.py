@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 import kvpool
+from tools.vllm.bench_models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,7 +56,7 @@ class Load:
     """What one run is made of.
 
     ``warm`` runs to its end before anything is timed. Of ``jobs``, the first ``skip_steps`` steps are not timed; after
-    ``steps`` timed ones the run is over (0: when every request is done).
+    ``steps`` timed ones the run is over (0: when every request is done). ``model`` is one of ``bench_models.MODELS``.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Load:
     warm: tuple[Job, ...] = ()
     skip_steps: int = 0
     steps: int = 0
+    model: str = "full"
 
     @property
     def max_model_len(self) -> int:
@@ -180,6 +182,18 @@ def preempting(settings: Settings) -> Load:
     return Load("preempting", title, unique(count, 256, 256), 64, 1500)
 
 
+def of_model(load: Callable[[Settings], Load], model: str) -> Callable[[Settings], Load]:
+    """A load of a model with several KV-cache groups: each takes blocks, so the pool has more."""
+
+    def make(settings: Settings) -> Load:
+        plain = load(settings)
+        blocks = plain.num_blocks * len(MODELS[model])
+        title = f"{plain.title}; groups of {model}, {blocks:,} blocks"
+        return dataclasses.replace(plain, name=f"{plain.name}-{model}", title=title, num_blocks=blocks, model=model)
+
+    return make
+
+
 LOADS: Final[dict[str, Callable[[Settings], Load]]] = {
     "conversation": conversation,
     "short": short_prompts,
@@ -188,6 +202,12 @@ LOADS: Final[dict[str, Callable[[Settings], Load]]] = {
     "cold-32k": cold_32k,
     "blocked": blocked,
     "preempting": preempting,
+    **{
+        f"{name}-{model}": of_model(load, model)
+        for model in MODELS
+        if len(MODELS[model]) > 1
+        for name, load in (("conversation", conversation), ("decode", decode), ("preempting", preempting))
+    },
 }
 
 

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from tools.vllm.bench_driver import Driver
 from tools.vllm.bench_loads import BLOCK_SIZE, Load
+from tools.vllm.bench_models import make_groups
 from tools.vllm.bench_stats import STOCK, BenchError, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def make_config(num_blocks: int) -> Any:
-    """The KV-cache configuration of a model with one group of full attention."""
+def make_config(num_blocks: int, model: str) -> Any:
+    """The KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
-    torch = importlib.import_module("torch")
-    spec = interface.FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype=torch.bfloat16)
-    group = interface.KVCacheGroupSpec(["layer.0"], spec)
-    return interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[group])
+    groups = make_groups(model, BLOCK_SIZE)
+    return interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
@@ -41,7 +40,7 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
     core.init_none_hash(hash_function)
     hasher = core.get_request_block_hasher(BLOCK_SIZE, hash_function)
     manager = scheduler.KVCacheManager(
-        kv_cache_config=make_config(load.num_blocks),
+        kv_cache_config=make_config(load.num_blocks, load.model),
         max_model_len=load.max_model_len,
         max_in_flight_tokens=2 * load.token_budget,
         enable_caching=True,

@@ -1,0 +1,32 @@
+"""KV-cache groups of models, as the benches of vLLM have them: made of vLLM's own classes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+#: Groups by model: the tokens of a sliding window, 0 for full attention, None for a state space.
+MODELS: Final[dict[str, tuple[int | None, ...]]] = {
+    "full": (0,),
+    "gpt-oss": (0, 128),
+    "gemma-3": (0, *[1024] * 5),
+    "qwen3-next": (0, None, None, None),
+}
+
+
+def make_groups(model: str, block_size: int) -> list[Any]:
+    """The groups of KV cache of a model."""
+    interface = importlib.import_module("vllm.v1.kv_cache_interface")
+    torch = importlib.import_module("torch")
+    attention = {"block_size": block_size, "num_kv_heads": 8, "head_size": 128, "dtype": torch.bfloat16}
+    groups = []
+    for number, window in enumerate(MODELS[model]):
+        if window is None:
+            shapes = {"shapes": ((1, 1),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
+            spec = interface.MambaSpec(block_size=block_size, **shapes)
+        elif window:
+            spec = interface.SlidingWindowSpec(**attention, sliding_window=window)
+        else:
+            spec = interface.FullAttentionSpec(**attention)
+        groups.append(interface.KVCacheGroupSpec([f"layer.{number}"], spec))
+    return groups
