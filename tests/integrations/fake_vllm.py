@@ -117,6 +117,7 @@ class Request:
     _all_token_ids: list[Any] = dataclasses.field(default_factory=list)
     block_hashes: Any = dataclasses.field(default_factory=list)
     num_computed_tokens: int = 0
+    num_in_flight_tokens: int = 0
     status: RequestStatus = RequestStatus.RUNNING
     mm_features: list[tuple[Any, int, int]] = dataclasses.field(default_factory=list)
     lora_request: Any = None
@@ -231,7 +232,7 @@ def _managers() -> dict[str, Any]:
         return sum(block.ref_cnt == 0 and not block.is_null for block in blocks)
 
     base = type("SingleTypeKVCacheManager", (), {"_get_num_evictable_blocks": classmethod(_get_num_evictable_blocks)})
-    names = ("FullAttentionManager", "SlidingWindowManager")
+    names = ("FullAttentionManager", "SlidingWindowManager", "ChunkedLocalAttentionManager", "MambaManager")
     lookup = {"find_longest_cache_hit": classmethod(find_longest_cache_hit)}
     return {base.__name__: base, **{name: type(name, (base,), dict(lookup)) for name in names}}
 

@@ -12,6 +12,7 @@ from kvpool._core.journal import Journal, JournalStats
 
 __all__ = [
     "VllmBlock",
+    "VllmGroups",
     "VllmHasher",
     "VllmPool",
     "VllmSlots",
@@ -549,6 +550,127 @@ class VllmSlots:
         """Returns the most tokens that a block of a request's table is cached for.
 
         O(blocks).
+        """
+
+@final
+class VllmGroups:
+    """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
+
+    As ``VllmSlots``, it keeps no requests: what it works on is vLLM's own, group by group. A call that is out of the
+    ordinary (external or encoder tokens, a hit inside a block, a hit of recurrent states, nothing to compute) goes to
+    ``fallback`` before anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
+
+    A group is a dict with the keys:
+
+    - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``; ``reads``: tokens of the window or chunk;
+    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number; ``cached``: whether its
+      full blocks are cached;
+    - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a step; ``most``:
+      blocks that a whole request takes at most, or None;
+    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to the number of its cached blocks;
+    - ``zeroed``: None, or an object whose list ``new_block_ids`` gets the ids of new blocks;
+    - ``cached_by``: None, or vLLM's manager of the group, whose ``cache_blocks`` is called where something is to be
+      cached; ``prompt_tail``: None, or that is also so where the prompt, less so many tokens, ends with a digest;
+    - ``states``: None, or of a group of aligned recurrent states a dict of the number of ``speculative`` blocks, and
+      what vLLM's manager keeps by request id: ``allocated``, a set, and ``retired``, ``last``, ``partial``,
+      ``checkpoints``, dicts.
+
+    Args:
+        core: The pool.
+        groups: The groups, in vLLM's order.
+        max_model_len: Tokens that a request may have.
+        recomputed: Tokens at the end that are not cached, for a later step may compute them again.
+        watermark: Blocks that must stay free when a waiting request is admitted.
+        waiting: The values of ``request.status`` that this is for.
+        blocks_class: Makes a result of a tuple of one list of blocks per group.
+        empty: The result without blocks.
+        fallback: vLLM's ``allocate_slots``; gets all arguments by position.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them.
+        on_cached: Called instead of caching, with the request and the tokens that it has computed.
+
+    Raises:
+        InvalidArgumentError: An unknown kind; a ``block_size`` or ``scale`` of 0, or a block size that is no multiple
+            of the scale.
+
+    >>> from types import SimpleNamespace
+    >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "zeroed": None,
+    ...     "cached_by": None, "prompt_tail": None, "states": None}
+    >>> groups = [
+    ...     {"kind": kind, "block_size": 2, "reads": 3, "group": at, "tables": {}, "num_cached": {}, **of}
+    ...     for at, kind in enumerate(["full", "sliding"])
+    ... ]
+    >>> calls = kvpool._core.vllm.VllmGroups(
+    ...     kvpool._core.vllm.VllmPool(16, True), groups, max_model_len=32, recomputed=0, watermark=0, waiting=[],
+    ...     blocks_class=tuple, empty=None, fallback=None,
+    ... )
+    >>> request = SimpleNamespace(
+    ...     request_id="a", num_computed_tokens=0, num_in_flight_tokens=0, _all_token_ids=[1] * 6,
+    ...     block_hashes=[bytes(32)] * 3, status=0,
+    ... )
+    >>> [[block.block_id for block in blocks] for blocks in calls.allocate_slots(request, 6)]
+    [[1, 2, 3], [4, 5, 6]]
+    >>> request.num_computed_tokens = 6  # the next token reads two tokens of the window: one block
+    >>> [[block.block_id for block in blocks] for blocks in calls.allocate_slots(request, 1)]
+    [[7], [8]]
+    >>> [block.block_id for block in groups[1]["tables"]["a"]]
+    [0, 0, 6, 8]
+    >>> calls.free("a")
+    True
+    """
+
+    def __new__(
+        cls,
+        core: VllmPool,
+        groups: Sequence[dict[str, Any]],
+        *,
+        max_model_len: int,
+        recomputed: int,
+        watermark: int,
+        waiting: Sequence[int],
+        blocks_class: Callable[[tuple[list[VllmBlock], ...]], Any],
+        empty: Any,
+        fallback: Any,
+        on_removed: Callable[[list[tuple[bytes, bool]]], object] | None = None,
+        on_cached: Callable[[Any, int], object] | None = None,
+    ) -> Self: ...
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: Any | None = None,
+    ) -> Any:
+        """Takes the blocks that a request needs next and caches those that are full; None if too few are free.
+
+        vLLM's ``KVCacheManager.allocate_slots``; what lies left of a window is given up first, also if too few are
+        free. O(groups + new blocks + hits).
+
+        Raises:
+            InvalidBlockError: A block that is to be cached is cached already.
+        """
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Caches the blocks of a request that are full with so many tokens.
+
+        O(groups + new full blocks).
+
+        Raises:
+            InvalidBlockError: A block that is to be cached is cached already.
+        """
+    def free(self, id: object) -> bool:  # noqa: A002
+        """Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
+
+        It is with recurrent states, and where a block is not of the pool. O(blocks).
+
+        Raises:
+            InvalidBlockError: A block has no references.
         """
 
 def vllm_block_ids(groups: tuple[Iterable[Any], ...]) -> tuple[list[int], ...]:

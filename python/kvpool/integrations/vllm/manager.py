@@ -164,7 +164,6 @@ def _group_of(group: Any) -> dict[str, Any] | None:
         kind = "state"
         if group.mamba_cache_mode == "align" and not group.has_prefill_checkpoint_blocks:
             states = {
-                "manager": group,
                 "speculative": group.num_speculative_blocks,
                 "allocated": group._allocated_block_reqs,
                 "retired": group._num_retired_blocks,
@@ -182,6 +181,7 @@ def _group_of(group: Any) -> dict[str, Any] | None:
     cached = group.enable_caching and spec.prefix_cacheable
     if cached and group.block_size % hash_block_size:
         return None
+    scale = group.block_size // hash_block_size if cached else 1
     return {
         "kind": kind,
         "block_size": group.block_size,
@@ -190,11 +190,14 @@ def _group_of(group: Any) -> dict[str, Any] | None:
         "more_slots": more_slots,
         "most": group.max_admission_blocks_per_request,
         "group": group.kv_cache_group_id,
-        "scale": group.block_size // hash_block_size if cached else 1,
+        "scale": scale,
         "cached": cached,
         "tables": group.req_to_blocks,
         "num_cached": group.num_cached_block,
         "zeroed": group if group.records_new_block_ids else None,
+        # Its blocks have keys inside of them, too.
+        "cached_by": group if states is not None or scale > 1 else None,
+        "prompt_tail": int(not group.use_eagle) if scale > 1 and kind == "full" else None,
         "states": states,
     }
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use kvpool::groups::{GroupKind, GroupSpec, Tokens};
 use kvpool_vllm::{Arrival, Growth, Step};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};
+use super::slots::attr;
 use crate::errors::raise;
 
 /// One group, as Python says it: see `VllmGroups` in the stub.
@@ -26,13 +28,14 @@ pub(super) struct GroupConfig<'py> {
     tables: Bound<'py, PyDict>,
     num_cached: Bound<'py, PyDict>,
     zeroed: Option<Bound<'py, PyAny>>,
+    cached_by: Option<Bound<'py, PyAny>>,
+    prompt_tail: Option<usize>,
     states: Option<StatesConfig<'py>>,
 }
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct StatesConfig<'py> {
-    manager: Bound<'py, PyAny>,
     speculative: usize,
     allocated: Bound<'py, PySet>,
     retired: Bound<'py, PyDict>,
@@ -41,9 +44,8 @@ struct StatesConfig<'py> {
     checkpoints: Bound<'py, PyDict>,
 }
 
-/// vLLM's manager of a group of aligned states, and what it keeps of requests.
+/// What vLLM's manager of a group of aligned states keeps of requests.
 pub(super) struct States {
-    pub(super) manager: Py<PyAny>,
     /// Blocks behind the running state.
     pub(super) speculative: usize,
     /// Requests whose running state has a block.
@@ -73,6 +75,10 @@ pub(super) struct Group {
     pub(super) num_cached: Py<PyDict>,
     /// vLLM's manager of the group, if its `new_block_ids` are to be zeroed.
     pub(super) zeroed: Option<Py<PyAny>>,
+    /// vLLM's manager of the group, if that caches its blocks: it caches more than those that are full.
+    pub(super) cached_by: Option<Py<PyAny>>,
+    /// It caches the block in which the prompt, less so many tokens, ends with a digest.
+    prompt_tail: Option<usize>,
     pub(super) states: Option<States>,
 }
 
@@ -93,8 +99,12 @@ impl Group {
                 return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
             }
         }
+        if config.block_size % config.scale != 0 {
+            let said =
+                format!("block_size is {}: must be a multiple of scale, {}", config.block_size, config.scale);
+            return Err(raise(py, "InvalidArgumentError", said));
+        }
         let states = config.states.map(|states| States {
-            manager: states.manager.unbind(),
             speculative: states.speculative,
             allocated: states.allocated.unbind(),
             retired: states.retired.unbind(),
@@ -113,6 +123,8 @@ impl Group {
             tables: config.tables.unbind(),
             num_cached: config.num_cached.unbind(),
             zeroed: config.zeroed.map(Bound::unbind),
+            cached_by: config.cached_by.map(Bound::unbind),
+            prompt_tail: config.prompt_tail,
             states,
         })
     }
@@ -121,6 +133,7 @@ impl Group {
     pub(super) fn growth<'py>(
         &self,
         shared: &Arc<Shared>,
+        request: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
         step: Step,
         main: usize,
@@ -135,35 +148,67 @@ impl Group {
         let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
         let slots = step.slots.saturating_add(self.more_slots);
         let mut growth = Growth::of(&self.spec, Step { slots, ..step }, table.len(), self.retained);
-        let cached_now = self.cached && step.cacheable > 0;
+        growth.full = if self.cached { growth.full } else { 0 };
+        let caches = self.caches(shared, request, &table, (known, growth.full), step.cacheable)?;
+        let mut state = None;
         if let Some(states) = &self.states {
-            let Some(mut work) = states.work(shared, &self.spec, id, &table, growth.dead, step, main)? else {
+            let Some(work) = states.work(shared, &self.spec, id, &table, growth.dead, step, main)? else {
                 return Ok(None);
             };
-            let is_full = growth.full > known || step.cacheable.is_multiple_of(self.unit());
-            work.caches = cached_now && is_full;
-            growth = Growth { missing: usize::from(work.crosses), ..Growth::default() };
-            return Ok(Some(Row { table, known, growth, state: Some(work) }));
-        }
-        growth.full = if cached_now { growth.full } else { 0 };
-        if growth.dead > 0 && is_null(&table.get_item(growth.dead - 1)?, shared) {
+            (growth.dead, growth.missing) = (0, usize::from(work.crosses));
+            state = Some(work);
+        } else if growth.dead > 0 && is_null(&table.get_item(growth.dead - 1)?, shared) {
             growth.dead = 0;
         }
-        Ok(Some(Row { table, known, growth, state: None }))
+        Ok(Some(Row { table, known, growth, caches, state }))
+    }
+
+    /// Whether something of a table is to be cached, of which `known` blocks are and `full` ones can be.
+    pub(super) fn caches(
+        &self,
+        shared: &Arc<Shared>,
+        request: &Bound<'_, PyAny>,
+        table: &Bound<'_, PyList>,
+        (known, full): (usize, usize),
+        cacheable: usize,
+    ) -> PyResult<bool> {
+        if full > known || !self.cached || cacheable == 0 {
+            return Ok(full > known);
+        }
+        if self.states.is_some() {
+            return Ok(cacheable.is_multiple_of(self.unit()));
+        }
+        let Some(less) = self.prompt_tail else { return Ok(false) };
+        let prompt = attr(request, intern!(request.py(), "num_prompt_tokens"))?.saturating_sub(less);
+        let end = prompt - prompt % self.unit();
+        if end > cacheable || end.is_multiple_of(self.spec.block_tokens) {
+            return Ok(false);
+        }
+        let at = self.spec.full_blocks(Tokens(end)).0;
+        if at >= table.len() {
+            return Ok(true); // this step takes it
+        }
+        let Some(id) = own(&table.get_item(at)?, shared).map(|block| block.id) else { return Ok(true) };
+        let hash = shared.lock().keys().hash_of(id);
+        Ok(hash.and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end))
     }
 
     /// What can be cached of a request whose KV is final up to so many tokens.
-    pub(super) fn cacheable<'py>(&self, id: &Bound<'py, PyAny>, tokens: usize) -> PyResult<Caching<'py>> {
+    pub(super) fn cacheable<'py>(
+        &self,
+        shared: &Arc<Shared>,
+        request: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        tokens: usize,
+    ) -> PyResult<Caching<'py>> {
         let py = id.py();
         let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
         let full = if self.cached { self.spec.full_blocks(Tokens(tokens)).0 } else { 0 };
-        let partial =
-            self.states.is_some() && self.cached && tokens > 0 && tokens.is_multiple_of(self.unit());
-        let caches = full > known || partial;
-        let table = match self.tables.bind(py).get_item(id)?.filter(|_| caches) {
+        let table = match self.tables.bind(py).get_item(id)? {
             Some(table) => table.cast_into::<PyList>()?,
             None => PyList::empty(py),
         };
+        let caches = self.caches(shared, request, &table, (known, full), tokens)?;
         Ok(Caching { table, known, full, caches })
     }
 
@@ -207,13 +252,11 @@ pub(super) struct StateWork {
     pub(super) gives_up: Option<usize>,
     /// The state moves on to a block of its own.
     pub(super) crosses: bool,
-    /// Something of it is cached.
-    pub(super) caches: bool,
 }
 
 impl StateWork {
     const fn asks(&self) -> bool {
-        self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.crosses || self.caches
+        self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.crosses
     }
 }
 
@@ -251,7 +294,7 @@ impl States {
         {
             gives_up = None;
         }
-        Ok(Some(StateWork { retire, gives_up, crosses, caches: false }))
+        Ok(Some(StateWork { retire, gives_up, crosses }))
     }
 }
 
@@ -292,6 +335,8 @@ pub(super) struct Row<'py> {
     pub(super) table: Bound<'py, PyList>,
     pub(super) known: usize,
     pub(super) growth: Growth,
+    /// Whether there is something to cache.
+    caches: bool,
     /// Of a group of aligned states.
     pub(super) state: Option<StateWork>,
 }
@@ -299,16 +344,13 @@ pub(super) struct Row<'py> {
 impl<'py> Row<'py> {
     /// What is to be cached of it.
     pub(super) fn caching(&self) -> Caching<'py> {
-        let full = self.growth.full;
-        let caches = full > self.known || self.state.is_some_and(|state| state.caches);
-        Caching { table: self.table.clone(), known: self.known, full, caches }
+        let Growth { full, .. } = self.growth;
+        Caching { table: self.table.clone(), known: self.known, full, caches: self.caches }
     }
 
     pub(super) fn asks(&self) -> bool {
-        self.state.is_some_and(|state| state.asks())
-            || self.growth.dead > 0
-            || self.growth.missing > 0
-            || self.growth.full > self.known
+        let Growth { dead, missing, .. } = self.growth;
+        self.caches || dead > 0 || missing > 0 || self.state.is_some_and(|state| state.asks())
     }
 }
 

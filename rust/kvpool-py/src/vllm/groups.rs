@@ -1,9 +1,10 @@
-//! `VllmGroups`: `allocate_slots` and `free` of running requests, for models with several KV-cache groups.
+//! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
+//! groups: `allocate_slots`, `cache_blocks`, `free`.
 //!
 //! As [`super::slots`], it keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of
-//! any group, which is most of them, ends after a look at each table. What full attention, windows and chunks ask is done here; a
-//! recurrent state that is shared, exported or speculated on, and every call that is not a plain step of a running request, is vLLM's own method,
-//! before anything has changed.
+//! any group, which is most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method,
+//! before anything has changed: tokens of a connector or an encoder, a hit inside a block, an admission with recurrent states, a
+//! state that is shared or exported.
 
 use std::sync::Arc;
 
@@ -12,18 +13,15 @@ use kvpool_vllm::{Key, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::block::{Shared, own, own_ids};
 use super::group::{Caching, Coming, Group, GroupConfig, Row};
 use super::pool::{PyVllmPool, digests, removed_keys};
+use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
 
-fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
-    request.getattr(name)?.extract()
-}
-
-/// The calls that vLLM's scheduler makes for every running request and step, for several groups.
+/// The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmGroups")]
 pub(crate) struct PyVllmGroups {
     core: Py<PyVllmPool>,
@@ -155,7 +153,7 @@ impl PyVllmGroups {
         let cacheable = usize::try_from(num_computed_tokens).unwrap_or(0).saturating_sub(self.recomputed);
         let mut rows = Vec::new();
         for group in &self.groups {
-            rows.push(group.cacheable(&id, cacheable)?);
+            rows.push(group.cacheable(&self.shared, request, &id, cacheable)?);
         }
         if !rows.iter().any(|row| row.caches) {
             return Ok(());
@@ -166,7 +164,7 @@ impl PyVllmGroups {
         }
     }
 
-    /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's to do.
+    /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
@@ -203,8 +201,8 @@ impl PyVllmGroups {
             visit.call(&group.tables)?;
             visit.call(&group.num_cached)?;
             visit.call(&group.zeroed)?;
+            visit.call(&group.cached_by)?;
             if let Some(states) = &group.states {
-                visit.call(&states.manager)?;
                 visit.call(&states.allocated)?;
                 for of in [&states.retired, &states.last, &states.partial, &states.checkpoints] {
                     visit.call(of)?;
@@ -239,7 +237,7 @@ impl PyVllmGroups {
         let computed = attr(request, intern!(py, "num_computed_tokens"))?.min(self.max_model_len);
         let in_flight = attr(request, intern!(py, "num_in_flight_tokens"))?;
         let main = computed.saturating_add(asked.new);
-        let tokens = super::slots::num_tokens(request)?;
+        let tokens = num_tokens(request)?;
         let cached = if asked.caches { main.min(tokens) } else { 0 };
         let step = Step {
             settled: computed.saturating_sub(in_flight),
@@ -248,7 +246,7 @@ impl PyVllmGroups {
         };
         let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            match group.growth(&self.shared, &id, step, main)? {
+            match group.growth(&self.shared, request, &id, step, main)? {
                 Some(row) => rows.push(row),
                 None => return Ok(None),
             }
@@ -326,7 +324,7 @@ impl PyVllmGroups {
         }
         let id = request.getattr(intern!(py, "request_id"))?;
         let found = hits.map(|hits| hits.getattr(intern!(py, "blocks"))).transpose()?;
-        let tokens = super::slots::num_tokens(request)?;
+        let tokens = num_tokens(request)?;
         let hit = hit.min(self.max_model_len);
         let main = hit.saturating_add(asked.new);
         let cached = if asked.caches { main.min(tokens) } else { 0 };
@@ -372,12 +370,12 @@ impl PyVllmGroups {
             tables.push(table);
         }
         let answer = self.take(py, tables.iter().zip(&arrived).map(|(table, row)| (table, row.missing)))?;
-        let caching: Vec<_> = std::iter::zip(tables, &arrived)
-            .map(|(table, row)| {
-                let known = if found.is_some() { row.skipped + row.kept.len() } else { 0 };
-                Caching { table, known, full: row.full, caches: row.full > known }
-            })
-            .collect();
+        let mut caching = Vec::with_capacity(arrived.len());
+        for ((group, row), table) in self.groups.iter().zip(&arrived).zip(tables) {
+            let known = if found.is_some() { row.skipped + row.kept.len() } else { 0 };
+            let caches = group.caches(&self.shared, request, &table, (known, row.full), come.cacheable)?;
+            caching.push(Caching { table, known, full: row.full, caches });
+        }
         self.cache_grown(request, &caching, cached)?;
         if answer.iter().all(|blocks| blocks.is_empty()) {
             return Ok(Some(self.empty.bind(py).clone()));
@@ -454,17 +452,17 @@ impl PyVllmGroups {
         held.into_iter().try_for_each(|at| table.set_item(at, &null))
     }
 
-    /// Caches what is full, group by group; of states, what vLLM's manager says.
+    /// Caches what is full, group by group, or has vLLM's manager do it.
     fn cache(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cacheable: usize) -> PyResult<()> {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
         for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.caches) {
-            if let Some(states) = &group.states {
+            if let Some(manager) = &group.cached_by {
                 let boundaries = PyDict::new(py);
                 boundaries.set_item(intern!(py, "replay_boundaries"), PyTuple::empty(py))?;
                 let cache = intern!(py, "cache_blocks");
-                states.manager.bind(py).call_method(cache, (request, cacheable), Some(&boundaries))?;
+                manager.bind(py).call_method(cache, (request, cacheable), Some(&boundaries))?;
                 continue;
             }
             // Blocks that are not hashed yet are cached by a later call (vLLM 0.33).

@@ -56,7 +56,7 @@ pub(crate) struct PyVllmSlots {
     memo: Mutex<Memo>,
 }
 
-fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
+pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
     request.getattr(name)?.extract()
 }
 
