@@ -93,6 +93,14 @@ class World:
             "watermark": 0,
             **fallback,
         }
+        self.groups: dict[str, Any] = {
+            "max_model_len": 64,
+            "recomputed": 0,
+            "watermark": 0,
+            "blocks_class": tuple,
+            "empty": None,
+            "fallback": None,
+        }
 
     def tensor(self, shape: Any, strides: Any) -> Any:
         class Tensor:
@@ -114,6 +122,24 @@ class World:
 # An entry: the call, and an item that it would take.
 Call = Callable[[World, Any], object]
 RETENTION = kvpool.Retention(50)
+GROUP: dict[str, Any] = {
+    "kind": "full",
+    "block_size": 4,
+    "reads": 0,
+    "retained": 0,
+    "more_slots": 0,
+    "most": None,
+    "group": 0,
+    "scale": 1,
+    "cached": True,
+    "tables": {},
+    "num_cached": {},
+    "zeroed": None,
+    "cached_by": None,
+    "prompt_tail": None,
+    "states": None,
+}
+
 SEQUENCES: dict[str, tuple[Call, object]] = {
     # Tokens.
     "hash_tokens": (lambda w, s: w.hasher.hash_tokens(s), 1),
@@ -226,6 +252,8 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "vllm.cache_full, mask": (lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
     "vllm_block_ids": (lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
     "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
+    "VllmGroups": (lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
+    "VllmGroups, waiting": (lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
 }
 
 # Calls that take a count; those whose memory it decides at once.

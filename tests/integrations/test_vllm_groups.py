@@ -244,26 +244,29 @@ class Stock:
         total = min(request.num_computed_tokens + hit, MAX_LEN)
         watermark = self.watermark if scheduled and int(request.status) in WAITING else 0
 
-        def need(slots: int, **how: bool) -> int:
-            rows = zip(self.managers, found, strict=True)
-            return watermark + sum(m.to_allocate(name, slots, blocks, total, **how) for m, blocks in rows)
+        def need(slots: int, main: int, **how: bool) -> int:
+            needed = watermark
+            for manager, blocks in zip(self.managers, found, strict=True):
+                of = main if isinstance(manager, AlignedStates) else slots
+                needed += manager.to_allocate(name, of, blocks, total, **how)
+            return needed
 
-        if whole and need(min(request.num_tokens, MAX_LEN), whole=True) > self.pool.num_free:
+        full = min(request.num_tokens, MAX_LEN)
+        if whole and need(full, full, whole=True) > self.pool.num_free:
             return None
-        slots = min(total + new + lookahead, MAX_LEN)
+        # States have no slots for what is looked ahead.
+        main = total + new
+        slots = min(main + lookahead, MAX_LEN)
         for manager in self.managers:
             manager.remove_skipped(name, max(0, total - request.num_in_flight_tokens))
-        if need(slots) > self.pool.num_free - reserved:
+        if need(slots, main) > self.pool.num_free - reserved:
             return None
         if hits is not None and hits is not self.empty:
             for manager, blocks in zip(self.managers, found, strict=True):
                 manager.add_hits(name, blocks, total)
-        taken = tuple(
-            m.allocate_new(name, min(total + new, MAX_LEN) if isinstance(m, AlignedStates) else slots)
-            for m in self.managers
-        )
+        taken = tuple(m.allocate_new(name, main if isinstance(m, AlignedStates) else slots) for m in self.managers)
         if not delay:
-            self.cache_blocks(request, min(total + new, request.num_tokens))
+            self.cache_blocks(request, min(main, request.num_tokens))
         return Result(taken) if any(taken) else self.empty
 
     def cache_blocks(self, request: Request, tokens: int) -> None:
@@ -458,7 +461,7 @@ class GroupsMachine(RuleBasedStateMachine):
 
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Request, _core.vllm.VllmGroups]:
@@ -478,13 +481,32 @@ def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Req
 
 
 @pytest.mark.parametrize(
-    ("group", "kept"), [(("full", 2, 0, 0), 14), (("sliding", 2, 4, 0), 3), (("chunked", 2, 8, 0), 2), (("state", 2, 0, 0), 2)]
+    ("group", "kept"),
+    [
+        (("full", 2, 0, 0), 14),
+        (("sliding", 2, 4, 0), 3),
+        (("sliding", 2, 4, 4), 5),
+        (("chunked", 2, 8, 0), 2),
+        (("state", 2, 0, 0), 2),
+    ],
 )
 def test_plain_steps_never_go_to_vllm(group: tuple[str, int, int, int], kept: int) -> None:
     stock, request, _ = run([("full", 2, 0, 0), group], 19)
     assert stock.passed_on == 0
     table = stock.managers[1].tables[request.request_id]
     assert sum(not block.is_null for block in table) == kept
+
+
+def test_a_whole_request_needs_no_more_than_its_window_holds_at_once() -> None:
+    stock = Stock(10, [("sliding", 2, 4, 0)], 0, 0)
+    calls = groups_of(stock)
+    long = Request("long", list(range(30)), hashes_of(list(range(30))), status=RequestStatus.WAITING)
+    assert calls.allocate_slots(long, 8, full_sequence_must_fit=True) is not None
+    other = Request("other", list(range(30)), hashes_of(list(range(30))), status=RequestStatus.WAITING)
+    assert calls.allocate_slots(other, 8, full_sequence_must_fit=True) is not None
+    third = Request("third", list(range(30)), hashes_of(list(range(30))), status=RequestStatus.WAITING)
+    assert calls.allocate_slots(third, 2, full_sequence_must_fit=True) is None  # one block is free
+    assert stock.passed_on == 0
 
 
 def test_aligned_states_go_to_vllm_when_they_come_and_to_be_cached() -> None:

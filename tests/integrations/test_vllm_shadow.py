@@ -347,18 +347,35 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(shadow: Any, monkeypa
     assert coordinators.BlockPool is before
 
 
-def construct(self: Any, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0) -> None:
-    """What vLLM's ``KVCacheManager`` makes of one group of full attention, as far as kvpool looks at it."""
-    pool = part("manager").stock.kv_cache_coordinator.BlockPool(9, True, BLOCK, True, metrics_collector)
-    group = part("manager").FullAttentionManager()
-    vars(group).update(
-        block_pool=pool, block_size=BLOCK, kv_cache_group_id=0, dcp_world_size=1, pcp_world_size=1, req_to_blocks={}
+def construct(
+    self: Any, groups: int = 1, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0
+) -> None:
+    """What vLLM's ``KVCacheManager`` makes of full attention, and windows beside it, as far as kvpool looks at it."""
+    pool = part("manager").stock.kv_cache_coordinator.BlockPool(30, True, BLOCK, True, metrics_collector)
+    managers = []
+    for number in range(groups):
+        kinds = part("manager").single_type
+        group = (kinds.SlidingWindowManager if number else kinds.FullAttentionManager)()
+        vars(group).update(
+            block_pool=pool, block_size=BLOCK, kv_cache_group_id=number, dcp_world_size=1, pcp_world_size=1
+        )
+        spec = SimpleNamespace(prefix_cacheable=True)
+        vars(group).update(
+            req_to_blocks={}, num_cached_block={}, records_new_block_ids=False, enable_caching=True, kv_cache_spec=spec
+        )
+        vars(group).update(
+            sliding_window=3, extra_retained_tokens=0, max_admission_blocks_per_request=None, use_eagle=False
+        )
+        vars(group).update(cache_hit_alignment_tokens=BLOCK)
+        managers.append(group)
+    self.coordinator = SimpleNamespace(
+        single_type_managers=tuple(managers),
+        eagle_group_ids=(),
+        num_reprefillable_tokens=0,
+        retention_interval=None,
+        cache_blocks=lambda *_: None,
     )
-    vars(group).update(
-        num_cached_block={}, records_new_block_ids=False, kv_cache_spec=SimpleNamespace(prefix_cacheable=True)
-    )
-    self.coordinator = SimpleNamespace(single_type_managers=(group,), eagle_group_ids=(), num_reprefillable_tokens=0)
-    self.block_pool, self.num_kv_cache_groups, self.max_model_len = pool, 1, 64
+    self.block_pool, self.num_kv_cache_groups, self.max_model_len = pool, groups, 64
     self.enable_caching, self.enable_kv_cache_events, self.log_stats = True, True, log_stats
     self.metrics_collector, self.watermark_blocks, self.retained_hit_group_ids = metrics_collector, watermark, ()
 
@@ -404,6 +421,21 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
     # Every call of the level that is Rust's, and those that lookups make of a pool.
     assert {name for name in calls if name.startswith("VllmSlots.")} == slots
     assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
+
+
+def test_the_mirror_of_several_groups_makes_the_calls_of_the_level(stock: Any) -> None:
+    mirror = stock.make_mirror((2,), {})
+    request_ = Request("r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)])
+    calls: Counter[str] = Counter()
+    with counting(calls):
+        full, window = mirror.allocate_slots(request_, 5).blocks
+        assert (len(full), len(window)) == (3, 3)
+        request_.num_computed_tokens = 5
+        mirror.allocate_slots(request_, 1)
+        mirror.cache_blocks(request_, 5)
+        mirror.free(request_)
+    groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
+    assert {name for name in calls if name.startswith("VllmGroups.")} == groups
 
 
 def public(cls: type) -> set[str]:

@@ -20,6 +20,7 @@ use super::group::{Caching, Coming, Group, GroupConfig, Row};
 use super::pool::{PyVllmPool, digests, removed_keys};
 use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
+use crate::gather::{gather, gather_as};
 
 /// The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmGroups")]
@@ -51,7 +52,7 @@ impl PyVllmGroups {
     fn new(
         py: Python<'_>,
         core: Py<PyVllmPool>,
-        groups: Vec<GroupConfig<'_>>,
+        groups: &Bound<'_, PyAny>,
         max_model_len: usize,
         recomputed: usize,
         watermark: usize,
@@ -62,8 +63,8 @@ impl PyVllmGroups {
         on_removed: Option<Py<PyAny>>,
         on_cached: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let groups: Vec<_> =
-            groups.into_iter().map(|group| Group::new(py, group)).collect::<PyResult<_>>()?;
+        let group = |_, group: Bound<'_, PyAny>| Group::new(py, group.extract::<GroupConfig<'_>>()?);
+        let groups = gather("groups", groups, group)?;
         let shared = core.get().shared.clone();
         for group in groups.iter().filter(|group| group.spec.kind.is_full()) {
             shared.apply(op::ChainGroup { group: group.number });
@@ -75,7 +76,7 @@ impl PyVllmGroups {
             max_model_len,
             recomputed,
             watermark,
-            waiting: crate::gather::gather_as("waiting", waiting, "an int")?,
+            waiting: gather_as("waiting", waiting, "an int")?,
             blocks_class,
             empty,
             on_removed,
