@@ -2,10 +2,11 @@
 """Checks kvpool inside a real vLLM engine: the same tokens, cached tokens, preemptions and KV events as without it.
 
     python tools/vllm_check.py                              # stock against pool, manager and shadow
-    python tools/vllm_check.py --levels manager --prompts 400
+    python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
 Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU, with a made-up
-Llama of two layers and a pool so small that requests are preempted. It generates for prompts that share beginnings,
+Llama of two layers and a pool so small that requests are preempted: once both read everything, once one reads a
+window, so that there are two KV-cache groups. It generates for prompts that share beginnings,
 greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
 
 Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be stock's, less
@@ -37,6 +38,7 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
 from tools.vllm.check_compare import EXACT, STOCK, Engine, Record, changes, verdict  # noqa: E402
+from tools.vllm.check_engine import MODELS  # noqa: E402
 from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -81,13 +83,13 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_engine(engine: Engine, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
+def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Runs one engine in a process of its own and reads what it did."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as scratch:
         result, log = Path(scratch) / "record.json", Path(scratch) / "log"
-        command = [settings["python"], "-m", "tools.vllm.check_engine", "--prompts", str(options.prompts)]
-        command += ["--blocks", str(options.blocks), "--result", str(result)]
+        command = [settings["python"], "-m", "tools.vllm.check_engine", "--model", model]
+        command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -107,7 +109,7 @@ def run_engine(engine: Engine, settings: Mapping[str, Any], options: argparse.Na
                 kill(process)
         text = log.read_text(encoding="utf-8", errors="replace")
         if options.logs:
-            (options.logs / f"{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
+            (options.logs / f"{model}-{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
         try:
             found = json.loads(result.read_text(encoding="utf-8"))
             engine.vllm, engine.replaced = found["vllm"], found["replaced"]
@@ -120,19 +122,19 @@ def run_engine(engine: Engine, settings: Mapping[str, Any], options: argparse.Na
 
 
 def run_all(
-    engines: Sequence[Engine], settings: Mapping[str, Any], options: argparse.Namespace, console: Console
+    engines: Sequence[Engine], model: str, settings: Mapping[str, Any], options: argparse.Namespace, console: Console
 ) -> None:
     """Runs the engines, one after the other; stock that breaks ends it."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("engines", total=len(engines))
         for engine in engines:
-            progress.update(task, description=engine.name)
-            run_engine(engine, settings, options)
+            progress.update(task, description=f"{model}: {engine.name}")
+            run_engine(engine, model, settings, options)
             progress.advance(task)
             if engine.level == STOCK and engine.broken:
                 raise ConformanceError(f"stock: {engine.broken}")
-        progress.update(task, description="engines")
+        progress.update(task, description=model)
 
 
 def rows(engines: Sequence[Engine]) -> list[list[str]]:
@@ -159,9 +161,9 @@ def rows(engines: Sequence[Engine]) -> list[list[str]]:
     return found
 
 
-def make_table(engines: Sequence[Engine]) -> Table:
-    """What every engine did, beside stock."""
-    table = Table()
+def make_table(model: str, engines: Sequence[Engine]) -> Table:
+    """What every engine did with a model, beside stock."""
+    table = Table(title=f"layers: {', '.join(MODELS[model])}")
     heads = ["level", "scenario", "tokens", "as stock", "cached", "preempted", "stored", "removed", "s", "kvpool at"]
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if 2 <= number <= 8 else "left")
@@ -177,6 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--levels", nargs="*", default=list(LEVELS), metavar="LEVEL", choices=(STOCK, *LEVELS), help="(default: all)"
     )
+    parser.add_argument(
+        "--model", action="append", choices=list(MODELS), help="this one; can be repeated (default: all)"
+    )
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
     parser.add_argument("--prompts", type=int, default=200, help="how many prompts (default: 200)")
     parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
@@ -188,12 +193,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--prompts is at least 1, --blocks at least 16, --timeout above zero")
     console = Console(stderr=True)
     begun = time.monotonic()
-    engines = planned(options.levels)
+    models = {model: planned(options.levels) for model in dict.fromkeys(options.model or MODELS)}
     try:
         settings = read_settings(options.venv.absolute())
         if options.logs:
             options.logs.mkdir(parents=True, exist_ok=True)
-        run_all(engines, settings, options, console)
+        for model, engines in models.items():
+            run_all(engines, model, settings, options, console)
     except ConformanceError as error:
         console.print(f"vllm_check: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
@@ -203,15 +209,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Console()
     if not out.is_terminal:  # a log has no width: nothing of the table is cut
         out = Console(width=160)
-    out.print(make_table(engines))
-    problems = verdict(engines)
+    problems = []
+    for model, engines in models.items():
+        out.print(make_table(model, engines))
+        problems += [f"{model}: {problem}" for problem in verdict(engines)]
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        report = {"problems": problems, "engines": [dataclasses.asdict(engine) for engine in engines]}
+        runs = {model: [dataclasses.asdict(engine) for engine in engines] for model, engines in models.items()}
+        report = {"problems": problems, "engines": runs}
         options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
     for problem in problems:
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-    agreed = "" if problems or len(engines) == 1 else f"; {len(engines) - 1} runs did what stock did"
+    compared = sum(len(engines) - 1 for engines in models.values())
+    agreed = f"; {compared} runs did what stock did" if compared and not problems else ""
     console.print(f"{time.monotonic() - begun:.0f} s{agreed}", markup=False, highlight=False)
     return 1 if problems else 0
 

@@ -188,8 +188,10 @@ def test_sampling() -> None:
     assert all(0 < one["max_tokens"] <= check_engine.OUTPUTS for one in (*greedy, *several))
 
 
-def test_the_model_has_the_weights_of_its_config() -> None:
-    config, shapes = check_engine.config(), check_engine.shapes()
+@pytest.mark.parametrize("model", list(check_engine.MODELS))
+def test_the_model_has_the_weights_of_its_config(model: str) -> None:
+    config, shapes = check_engine.config(model), check_engine.shapes()
+    assert config.get("layer_types", ["full_attention"] * check_engine.LAYERS) == check_engine.MODELS[model]
     assert shapes["lm_head.weight"] == (config["vocab_size"], config["hidden_size"])
     assert len(shapes) == 3 + 9 * config["num_hidden_layers"]
     assert config["hidden_size"] % config["num_attention_heads"] == 0
@@ -249,8 +251,17 @@ def make_venv(venv: Path, breaks: str = "", differs: str = "", silent: str = "")
     (venv / "kvpool.json").write_text(json.dumps({"python": str(python), "tests": "", "environment": {}}))
 
 
-def run(venv: Path, *arguments: str) -> int:
-    return vllm_check.main(["--venv", str(venv), *arguments])
+def run(venv: Path, *arguments: str, model: str = "full") -> int:
+    return vllm_check.main(["--venv", str(venv), "--model", model, *arguments])
+
+
+def test_every_model_is_compared_with_its_own_stock(venv: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_venv(venv, differs="pool")
+    assert vllm_check.main(["--venv", str(venv), "--levels", "pool"]) == 1
+    shown = capsys.readouterr()
+    for model, layers in check_engine.MODELS.items():
+        assert f"{model}: pool, n=1: 1 of 3 prompts got other tokens" in shown.err
+        assert f"layers: {', '.join(layers)}" in shown.out
 
 
 def test_levels_that_agree(venv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,12 +273,12 @@ def test_levels_that_agree(venv: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "BlockPool" in shown.out
     found = json.loads(report.read_text())
     assert found["problems"] == []
-    assert [engine["level"] for engine in found["engines"]] == ["stock", "pool", "pool"]
+    assert [engine["level"] for engine in found["engines"]["full"]] == ["stock", "pool", "pool"]
     logs = sorted(file.name for file in (tmp_path / "logs").iterdir())
     assert logs == [
-        "pool-exact.log",
-        "pool-stock.log",
-        "stock-stock.log",
+        "full-pool-exact.log",
+        "full-pool-stock.log",
+        "full-stock-stock.log",
     ]
 
 

@@ -30,11 +30,16 @@ RUNNING: Final = 32
 OUTPUTS: Final = 96
 PREFIXES: Final = 8
 SCENARIOS: Final = ("n=1", "n=4")
+#: What the layers of each model read.
+MODELS: Final = {"full": ["full_attention"] * LAYERS, "hybrid": ["full_attention", "sliding_attention"]}
+WINDOW: Final = 48  # neither a block nor a multiple of one
 
 
-def config() -> dict[str, Any]:
+def config(model: str) -> dict[str, Any]:
     """The model's config.json."""
+    windows = {"layer_types": MODELS[model], "sliding_window": WINDOW} if model != "full" else {}
     return {
+        **windows,
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
@@ -71,7 +76,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, model: str) -> None:
     """Writes the config and random weights, the same every time."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(20)
@@ -85,7 +90,7 @@ def write_model(folder: Path) -> None:
     importlib.import_module("safetensors.torch").save_file(
         weights, str(folder / "model.safetensors"), metadata={"format": "pt"}
     )
-    (folder / "config.json").write_text(json.dumps(config(), indent=1) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config(model), indent=1) + "\n", encoding="utf-8")
 
 
 def make_prompts(count: int) -> list[list[int]]:
@@ -176,13 +181,14 @@ def replaced(core: Any) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", choices=list(MODELS), default="full")
     parser.add_argument("--prompts", type=int, required=True)
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args(argv)
     vllm = importlib.import_module("vllm")
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as folder:
-        write_model(Path(folder))
+        write_model(Path(folder), options.model)
         llm = vllm.LLM(
             model=folder,
             skip_tokenizer_init=True,
@@ -204,8 +210,11 @@ def main(argv: list[str] | None = None) -> int:
     found = {
         "vllm": vllm.__version__,
         "replaced": replaced(core),
+        "groups": core.scheduler.kv_cache_manager.num_kv_cache_groups,
         "scenarios": {scenario: run_scenario(llm, scenario, prompts, recorder) for scenario in SCENARIOS},
     }
+    if found["groups"] != len(set(MODELS[options.model])):
+        raise RuntimeError(f"vLLM made {found['groups']} KV-cache groups of {MODELS[options.model]}")
     options.result.write_text(json.dumps(found), encoding="utf-8")
     return 0
 
