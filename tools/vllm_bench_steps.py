@@ -36,8 +36,8 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
 from tools.vllm.bench_loads import BLOCK_SIZE, output_token  # noqa: E402
-from tools.vllm.bench_run import check_level, import_vllm  # noqa: E402
 from tools.vllm.bench_models import MODELS, make_groups  # noqa: E402
+from tools.vllm.bench_run import check_level, import_vllm  # noqa: E402
 from tools.vllm.bench_stats import STOCK, BenchError, rotations  # noqa: E402
 from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""``VllmGroups``: allocations, caching and frees of requests in several groups, against vLLM's managers in plain Python.
+"""``VllmGroups``: allocations, caching and frees of requests, against vLLM's managers in plain Python.
 
 Two worlds with the same calls: in one vLLM's managers do everything, in the other ``VllmGroups`` does what it can, on
 the same kind of state, with the managers behind it. After each call results, tables, counts, references and the order
@@ -37,6 +37,11 @@ def hashes_of(tokens: list[int]) -> list[bytes]:
 
 def ids(blocks: Any) -> list[int]:
     return [block.block_id for block in blocks]
+
+
+def num_idle(blocks: list[Any]) -> int:
+    """Blocks that nobody holds."""
+    return len([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
 
 
 def up(tokens: int, block_size: int) -> int:
@@ -82,9 +87,7 @@ class Manager:
             return max(required - held, 0)
         skipped = self.skipped(total) // self.block_size
         kept = hits[max(0, skipped - held) :]
-        return max(required - max(skipped, len(hits) + held), 0) + sum(
-            block.ref_cnt == 0 and not block.is_null for block in kept
-        )
+        return max(required - max(skipped, len(hits) + held), 0) + num_idle(kept)
 
     def add_hits(self, name: str, hits: list[Any], total: int) -> None:
         skipped = self.skipped(total) // self.block_size
@@ -170,19 +173,13 @@ class AlignedStates(Manager):
 
     def to_allocate(self, name: str, slots: int, hits: list[Any], total: int, *, whole: bool = False) -> int:
         missing = up(slots, self.block_size) - len(hits) - len(self.tables.get(name, ()))
-        evictable = sum(block.ref_cnt == 0 and not block.is_null for block in hits)
-        return min(max(missing, 0), 1) + evictable
-
-    def add_hits(self, name: str, hits: list[Any], total: int) -> None:
-        super().add_hits(name, hits, total)
+        return min(max(missing, 0), 1) + num_idle(hits)
 
     def allocate_new(self, name: str, slots: int) -> list[Any]:
         table = self.tables.setdefault(name, [])
         required, before = up(slots, self.block_size), len(table)
         if required > before:
-            if name in self.allocated:
-                self.last[name] = before - 1
-            elif before:
+            if name in self.allocated or before:
                 self.last[name] = before - 1
             table += [self.null] * (required - 1 - before)
             table += self.take(1)
@@ -210,7 +207,9 @@ class AlignedStates(Manager):
 class Stock:
     """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size and reach."""
 
-    def __init__(self, num_blocks: int, groups: list[tuple[str, int, int, int]], watermark: int, recomputed: int) -> None:
+    def __init__(
+        self, num_blocks: int, groups: list[tuple[str, int, int, int]], watermark: int, recomputed: int
+    ) -> None:
         self.pool = _core.vllm.VllmPool(num_blocks, True)
         self.watermark, self.recomputed = watermark, recomputed
         self.empty = Result(tuple(() for _ in groups))
@@ -510,7 +509,7 @@ def test_a_whole_request_needs_no_more_than_its_window_holds_at_once() -> None:
 
 
 def test_aligned_states_go_to_vllm_when_they_come_and_to_be_cached() -> None:
-    stock, request, _ = run([("full", 2, 0, 0), ("aligned", 4, 0, 0)], 20)
+    stock, _request, _ = run([("full", 2, 0, 0), ("aligned", 4, 0, 0)], 20)
     assert stock.passed_on == 1  # its admission
     states = stock.managers[1]
     assert sum(not block.is_null for block in states.tables["r"]) <= 2
@@ -557,6 +556,12 @@ def test_what_is_out_of_the_ordinary_goes_to_vllm_as_it_came() -> None:
     calls.allocate_slots(request, 9, 1, odd)  # a hit inside a block
     request.num_computed_tokens = 2
     calls.allocate_slots(request, 9)  # computed tokens without blocks
-    assert [arguments[1:4] for arguments in seen] == [(9, 0, None), (9, 0, None), (0, 4, None), (9, 1, odd), (9, 0, None)]
+    assert [arguments[1:4] for arguments in seen] == [
+        (9, 0, None),
+        (9, 0, None),
+        (0, 4, None),
+        (9, 1, odd),
+        (9, 0, None),
+    ]
     assert all(len(arguments) == 12 for arguments in seen)
     assert stock.state() == before

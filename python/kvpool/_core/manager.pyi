@@ -645,8 +645,8 @@ class CacheManager:
 
         ``release``, and what the request has cached will not be used again. A block still waits for the cached blocks
         behind it, such as other sessions on a shared system prompt. A hit takes that back. A block that a truncation
-        cut into stays as it is. For a preempted or swapped-out request, applies to what is still cached; for one that is moving or loading, when it gives its
-        blocks up. O(blocks).
+        cut into stays as it is. For a preempted or swapped-out request, applies to what is still cached; for one that
+        is moving or loading, when it gives its blocks up. O(blocks).
 
         Args:
             request_id: As for ``release``.

@@ -567,7 +567,7 @@ class VllmGroups:
       full blocks are cached;
     - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a step; ``most``:
       blocks that a whole request takes at most, or None;
-    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to the number of its cached blocks;
+    - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to how many of them are cached;
     - ``zeroed``: None, or an object whose list ``new_block_ids`` gets the ids of new blocks;
     - ``cached_by``: None, or vLLM's manager of the group, whose ``cache_blocks`` is called where something is to be
       cached; ``prompt_tail``: None, or that is also so where the prompt, less so many tokens, ends with a digest;

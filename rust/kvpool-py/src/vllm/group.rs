@@ -99,7 +99,7 @@ impl Group {
                 return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
             }
         }
-        if config.block_size % config.scale != 0 {
+        if !config.block_size.is_multiple_of(config.scale) {
             let said =
                 format!("block_size is {}: must be a multiple of scale, {}", config.block_size, config.scale);
             return Err(raise(py, "InvalidArgumentError", said));

@@ -378,7 +378,7 @@ impl PyVllmGroups {
             caching.push(Caching { table, known, full: row.full, caches });
         }
         self.cache_grown(request, &caching, cached)?;
-        if answer.iter().all(|blocks| blocks.is_empty()) {
+        if answer.iter().all(PyListMethods::is_empty) {
             return Ok(Some(self.empty.bind(py).clone()));
         }
         self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,)).map(Some)
