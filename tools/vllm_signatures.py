@@ -98,7 +98,8 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
             HybridKVCacheCoordinator.find_longest_cache_hit_per_group HybridKVCacheCoordinator.get_num_cacheable_tokens
             HybridKVCacheCoordinator.hash_block_size HybridKVCacheCoordinator.enable_partial_hash_hits
             HybridKVCacheCoordinator.attention_groups HybridKVCacheCoordinator.full_attention_group_id
-            get_kv_cache_coordinator replay_boundaries
+            get_kv_cache_coordinator replay_boundaries KVCacheCoordinator.retention_interval
+            KVCacheCoordinator.cache_blocks
         """,
         "vllm.v1.core.single_type_kv_cache_manager": """
             SingleTypeKVCacheManager SingleTypeKVCacheManager.* SingleTypeKVCacheManager.block_size
@@ -114,6 +115,14 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
             SlidingWindowManager SlidingWindowManager.cache_blocks SlidingWindowManager.reachable_block_mask
             SlidingWindowManager.get_num_skipped_tokens SlidingWindowManager.sliding_window
             SlidingWindowManager.extra_retained_tokens
+            SingleTypeKVCacheManager._partial_hit_reqs
+            ChunkedLocalAttentionManager ChunkedLocalAttentionManager.get_num_skipped_tokens
+            ChunkedLocalAttentionManager.attention_chunk_size
+            MambaManager MambaManager.cache_blocks MambaManager.get_num_skipped_tokens MambaManager.remove_skipped_blocks
+            MambaManager.get_num_blocks_to_allocate MambaManager.allocate_new_blocks MambaManager.mamba_cache_mode
+            MambaManager.num_speculative_blocks MambaManager.has_prefill_checkpoint_blocks
+            MambaManager.last_state_block_idx MambaManager._num_retired_blocks MambaManager._allocated_block_reqs
+            MambaManager._checkpoints
         """,
         "vllm.v1.core.sched.scheduler": "KVCacheManager",
         "vllm.v1.metrics.stats": "PrefixCacheStats PrefixCacheStats.record",

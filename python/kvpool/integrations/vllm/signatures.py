@@ -492,6 +492,26 @@ MANAGER: Final[Table] = {
         "SlidingWindowManager.get_num_skipped_tokens": "(self, num_computed_tokens)",
         "SlidingWindowManager.sliding_window": "attribute",
         "SlidingWindowManager.extra_retained_tokens": "attribute",
+        "SingleTypeKVCacheManager._partial_hit_reqs": "attribute",
+        "ChunkedLocalAttentionManager": "(kv_cache_spec, **kwargs)",
+        "ChunkedLocalAttentionManager.get_num_skipped_tokens": "(self, num_computed_tokens)",
+        "ChunkedLocalAttentionManager.attention_chunk_size": "attribute",
+        "MambaManager": "(kv_cache_spec, block_pool, **kwargs)",
+        "MambaManager.cache_blocks": "(self, request, num_tokens, retention_interval=..., *, replay_boundaries)",
+        "MambaManager.get_num_skipped_tokens": "(self, num_computed_tokens)",
+        "MambaManager.remove_skipped_blocks": "(self, request_id, processed_computed_tokens, num_prompt_tokens=...)",
+        "MambaManager.get_num_blocks_to_allocate": (
+            "(self, request_id, num_tokens, new_computed_blocks, total_computed_tokens, num_local_computed_tokens, "
+            "num_tokens_main_model, apply_admission_cap=..., prefill_end=...)"
+        ),
+        "MambaManager.allocate_new_blocks": "(self, request_id, num_tokens, num_tokens_main_model)",
+        "MambaManager.mamba_cache_mode": "attribute",
+        "MambaManager.num_speculative_blocks": "attribute",
+        "MambaManager.has_prefill_checkpoint_blocks": "attribute",
+        "MambaManager.last_state_block_idx": "attribute",
+        "MambaManager._num_retired_blocks": "attribute",
+        "MambaManager._allocated_block_reqs": "attribute",
+        "MambaManager._checkpoints": "attribute",
     },
     "vllm.v1.core.sched.scheduler": {
         "KVCacheManager": "is vllm.v1.core.kv_cache_manager.KVCacheManager",
