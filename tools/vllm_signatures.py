@@ -118,9 +118,10 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
             SingleTypeKVCacheManager._partial_hit_reqs
             ChunkedLocalAttentionManager ChunkedLocalAttentionManager.get_num_skipped_tokens
             ChunkedLocalAttentionManager.attention_chunk_size
-            MambaManager MambaManager.cache_blocks MambaManager.get_num_skipped_tokens MambaManager.remove_skipped_blocks
-            MambaManager.get_num_blocks_to_allocate MambaManager.allocate_new_blocks MambaManager.mamba_cache_mode
-            MambaManager.num_speculative_blocks MambaManager.has_prefill_checkpoint_blocks
+            MambaManager MambaManager.cache_blocks MambaManager.get_num_skipped_tokens
+            MambaManager.remove_skipped_blocks MambaManager.get_num_blocks_to_allocate MambaManager.allocate_new_blocks
+            MambaManager.mamba_cache_mode MambaManager.num_speculative_blocks
+            MambaManager.has_prefill_checkpoint_blocks
             MambaManager.last_state_block_idx MambaManager._num_retired_blocks MambaManager._allocated_block_reqs
             MambaManager._checkpoints
         """,
