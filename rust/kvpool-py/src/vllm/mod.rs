@@ -7,6 +7,7 @@ mod groups;
 mod hasher;
 mod pool;
 mod slots;
+mod steps;
 
 pub(crate) use block::{PyVllmBlock, block_ids};
 pub(crate) use groups::PyVllmGroups;
