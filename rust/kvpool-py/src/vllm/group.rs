@@ -12,6 +12,18 @@ use super::block::{Shared, own};
 use super::slots::attr;
 use crate::errors::raise;
 
+/// What a call of `allocate_slots` asks for.
+pub(super) struct Asked {
+    pub(super) new: usize,
+    pub(super) lookahead: usize,
+    pub(super) caches: bool,
+    /// Whether all of its tokens must find room, not only those of this call.
+    pub(super) whole: bool,
+    pub(super) reserved: usize,
+    /// Whether the watermark is for requests that wait.
+    pub(super) watermark: bool,
+}
+
 /// One group, as Python says it: see `VllmGroups` in the stub.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]

@@ -15,9 +15,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};
-use super::group::{Group, GroupConfig};
+use super::group::{Asked, Group, GroupConfig};
 use super::pool::PyVllmPool;
-use super::steps::Asked;
 use crate::errors::OrRaise;
 use crate::gather::{gather, gather_as};
 

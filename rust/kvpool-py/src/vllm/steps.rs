@@ -7,23 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::block::{own, own_ids};
-use super::group::{Caching, Coming, Row};
+use super::group::{Asked, Caching, Coming, Row};
 use super::groups::PyVllmGroups;
 use super::pool::{digests, removed_keys};
 use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
-
-/// What a call of `allocate_slots` asks for.
-pub(super) struct Asked {
-    pub(super) new: usize,
-    pub(super) lookahead: usize,
-    pub(super) caches: bool,
-    /// Whether all of its tokens must find room, not only those of this call.
-    pub(super) whole: bool,
-    pub(super) reserved: usize,
-    /// Whether the watermark is for requests that wait.
-    pub(super) watermark: bool,
-}
 
 impl PyVllmGroups {
     /// A plain step; `None`, and nothing has changed, where vLLM's managers have to look.
