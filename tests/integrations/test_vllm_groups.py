@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvpool import _core, errors
+from kvpool.integrations.vllm.settings import EVICTIONS
 from tests.integrations.fake_vllm import Request, RequestStatus
 
 UNIT = 2
@@ -208,9 +209,14 @@ class Stock:
     """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size and reach."""
 
     def __init__(
-        self, num_blocks: int, groups: list[tuple[str, int, int, int]], watermark: int, recomputed: int
+        self,
+        num_blocks: int,
+        groups: list[tuple[str, int, int, int]],
+        watermark: int = 0,
+        recomputed: int = 0,
+        eviction: str = "lru",
     ) -> None:
-        self.pool = _core.vllm.VllmPool(num_blocks, True)
+        self.pool = _core.vllm.VllmPool(num_blocks, True, eviction)
         self.watermark, self.recomputed = watermark, recomputed
         self.empty = Result(tuple(() for _ in groups))
         self.managers = [
@@ -347,10 +353,12 @@ class GroupsMachine(RuleBasedStateMachine):
         groups=specs(),
         watermark=st.integers(0, 2),
         recomputed=st.sampled_from([0, 0, 3]),
+        eviction=st.sampled_from(["lru", "lru", *EVICTIONS]),
     )
-    def begin(self, num_blocks: int, groups: list[tuple[str, int, int, int]], watermark: int, recomputed: int) -> None:
-        self.stock, self.behind = (Stock(num_blocks, groups, watermark, recomputed) for _ in range(2))
+    def begin(self, groups: list[tuple[str, int, int, int]], **settings: Any) -> None:
+        self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
         self.calls = groups_of(self.behind)
+        groups_of(self.stock)  # says which groups are chains, as vLLM's first lookup does
         self.has_states = any(kind == "aligned" for kind, *_ in groups)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -465,7 +473,7 @@ TestGroups.settings = settings(max_examples=100, stateful_step_count=40, deadlin
 
 def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Request, _core.vllm.VllmGroups]:
     """One request, a token a step, all of it settled at once."""
-    stock = Stock(200, groups, 0, 0)
+    stock = Stock(200, groups)
     calls = groups_of(stock)
     tokens = list(range(8))
     request = Request("r", tokens, hashes_of(tokens), status=RequestStatus.WAITING)
@@ -497,7 +505,7 @@ def test_plain_steps_never_go_to_vllm(group: tuple[str, int, int, int], kept: in
 
 
 def test_a_whole_request_needs_no_more_than_its_window_holds_at_once() -> None:
-    stock = Stock(10, [("sliding", 2, 4, 0)], 0, 0)
+    stock = Stock(10, [("sliding", 2, 4, 0)])
     calls = groups_of(stock)
     long = Request("long", list(range(30)), hashes_of(list(range(30))), status=RequestStatus.WAITING)
     assert calls.allocate_slots(long, 8, full_sequence_must_fit=True) is not None
@@ -526,7 +534,7 @@ def test_aligned_states_go_to_vllm_when_they_come_and_to_be_cached() -> None:
     ],
 )
 def test_a_group_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
-    stock = Stock(4, [("full", 2, 0, 0)], 0, 0)
+    stock = Stock(4, [("full", 2, 0, 0)])
     config = {**stock.managers[0].config(), **wrong}
     stock.managers[0].config = lambda: config  # type: ignore[method-assign]
     with pytest.raises(errors.InvalidArgumentError, match=message):
@@ -534,7 +542,7 @@ def test_a_group_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) 
 
 
 def test_what_is_out_of_the_ordinary_goes_to_vllm_as_it_came() -> None:
-    stock = Stock(40, [("full", 2, 0, 0), ("sliding", 2, 4, 0)], 0, 0)
+    stock = Stock(40, [("full", 2, 0, 0), ("sliding", 2, 4, 0)])
     seen: list[tuple[Any, ...]] = []
     calls = _core.vllm.VllmGroups(
         stock.pool,
