@@ -4,9 +4,8 @@ vLLM's manager is the base class, and all of its state is where it was: tables i
 ``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
 work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); a call with anything out of the ordinary, such as
 tokens from a connector, is vLLM's own method on the same state. With other groups (windows, chunks, states, several of
-full attention) the steps of running requests and frees do (:class:`kvpool._core.vllm.VllmGroups`); admissions are
-vLLM's managers', over kvpool's pool and lookups, and so is everything of the few configurations that :func:`_why_not`
-names.
+full attention) allocations, caching and frees do (:class:`kvpool._core.vllm.VllmGroups`); lookups are vLLM's
+managers', over kvpool's pool, and so is everything of the few configurations that :func:`_calls_of` leaves alone.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -61,7 +60,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         calls = _calls_of(self)
         #: What the calls go to with one group of full attention, else ``None``.
         self.slots = calls if isinstance(calls, _core.vllm.VllmSlots) else None
-        #: What those of running requests go to with other groups, or ``None`` where they are vLLM's.
+        #: What they go to with other groups, or ``None`` where they are vLLM's.
         self.groups = calls if isinstance(calls, _core.vllm.VllmGroups) else None
         if calls is not None:
             # What is called for every request at every step goes to Rust without a frame of Python's.
@@ -144,10 +143,11 @@ def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | _core.vllm.Vllm
         if _is_plain(manager):
             return _slots_of(manager)
         groups = [_group_of(group) for group in manager.coordinator.single_type_managers]
-        unknown = [type(group).__name__ for group in manager.coordinator.single_type_managers if not _group_of(group)]
-        if not unknown:
-            return _groups_of(manager, [group for group in groups if group])
-        reason = f"a group of it is managed by {unknown[0]}"
+        known = [group for group in groups if group is not None]
+        if len(known) == len(groups):
+            return _groups_of(manager, known)
+        unknown = manager.coordinator.single_type_managers[groups.index(None)]
+        reason = f"a group of it is managed by {type(unknown).__name__}"
     logger.info("kvpool: this model's managers stay vLLM's, over kvpool's pool: %s", reason)
     return None
 

@@ -250,7 +250,7 @@ impl Group {
     }
 
     /// Tokens of a digest.
-    pub(super) const fn unit(&self) -> usize {
+    const fn unit(&self) -> usize {
         self.spec.block_tokens / self.scale
     }
 }
@@ -286,7 +286,7 @@ impl States {
         main: usize,
     ) -> PyResult<Option<StateWork>> {
         let py = id.py();
-        let required = main.div_ceil(spec.block_tokens) + self.speculative;
+        let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
         let crosses = required > table.len();
         if crosses && (self.speculative > 0 || required > table.len() + 1)
             || !self.allocated.bind(py).contains(id)?
@@ -299,8 +299,8 @@ impl States {
             of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
         };
         let retire = (number(&self.retired)?.unwrap_or(0), dead);
-        let mut gives_up =
-            number(&self.last)?.filter(|&last| last + 1 < step.settled.div_ceil(spec.block_tokens));
+        let mut gives_up = number(&self.last)?
+            .filter(|&last| last < step.settled.div_ceil(spec.block_tokens).saturating_sub(1));
         if let Some(last) = gives_up
             && is_null(&table.get_item(last)?, shared)
         {
@@ -366,6 +366,6 @@ impl<'py> Row<'py> {
     }
 }
 
-pub(super) fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
+fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
     own(block, shared).is_some_and(|block| block.id == 0)
 }

@@ -149,18 +149,13 @@ impl PyVllmGroups {
         num_computed_tokens: isize,
     ) -> PyResult<()> {
         let id = request.getattr(intern!(py, "request_id"))?;
-        let cacheable = usize::try_from(num_computed_tokens).unwrap_or(0).saturating_sub(self.recomputed);
-        let mut rows = Vec::new();
+        let computed = usize::try_from(num_computed_tokens).unwrap_or(0);
+        let cacheable = computed.saturating_sub(self.recomputed);
+        let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
             rows.push(group.cacheable(&self.shared, request, &id, cacheable)?);
         }
-        if !rows.iter().any(|row| row.caches) {
-            return Ok(());
-        }
-        match &self.on_cached {
-            Some(cache) => cache.call1(py, (request, num_computed_tokens)).map(drop),
-            None => self.cache(request, &rows, cacheable),
-        }
+        self.cache_grown(request, &rows, computed)
     }
 
     /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.

@@ -53,7 +53,8 @@ impl PyVllmGroups {
         let mut required = missing.saturating_add(asked.reserved);
         if asked.watermark && self.watermark > 0 {
             let status: i64 = request.getattr(intern!(request.py(), "status"))?.extract()?;
-            required += if self.waiting.contains(&status) { self.watermark } else { 0 };
+            let watermark = if self.waiting.contains(&status) { self.watermark } else { 0 };
+            required = required.saturating_add(watermark);
         }
         Ok(required <= self.shared.lock().num_free())
     }
@@ -79,7 +80,7 @@ impl PyVllmGroups {
             }
             self.give_up(py, &row.table, (0..row.growth.dead).rev(), true)?;
         }
-        let missing = rows.iter().map(|row| row.growth.missing).sum();
+        let missing = rows.iter().fold(0, |sum: usize, row| sum.saturating_add(row.growth.missing));
         if !self.fits(request, missing, asked)? {
             return Ok(py.None().into_bound(py));
         }
@@ -135,8 +136,8 @@ impl PyVllmGroups {
             let pool = self.shared.lock();
             arrived.iter().map(|row| pool.num_evictable(&row.kept)).sum()
         };
-        let whole = arrived.iter().map(|row| row.whole).sum::<usize>() + taken;
-        let missing = arrived.iter().map(|row| row.missing).sum::<usize>() + taken;
+        let whole = arrived.iter().fold(taken, |sum, row| sum.saturating_add(row.whole));
+        let missing = arrived.iter().fold(taken, |sum, row| sum.saturating_add(row.missing));
         let unreserved = Asked { reserved: 0, ..*asked };
         if asked.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, asked)? {
             return Ok(Some(py.None().into_bound(py)));
@@ -203,7 +204,12 @@ impl PyVllmGroups {
     }
 
     /// Caches what is full after a step, with so many tokens.
-    fn cache_grown(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cached: usize) -> PyResult<()> {
+    pub(super) fn cache_grown(
+        &self,
+        request: &Bound<'_, PyAny>,
+        rows: &[Caching<'_>],
+        cached: usize,
+    ) -> PyResult<()> {
         if !rows.iter().any(|row| row.caches) {
             return Ok(());
         }
@@ -241,12 +247,7 @@ impl PyVllmGroups {
     }
 
     /// Caches what is full, group by group, or has vLLM's manager do it.
-    pub(super) fn cache(
-        &self,
-        request: &Bound<'_, PyAny>,
-        rows: &[Caching<'_>],
-        cacheable: usize,
-    ) -> PyResult<()> {
+    fn cache(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cacheable: usize) -> PyResult<()> {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let hashes = request.getattr(intern!(py, "block_hashes"))?;

@@ -36,19 +36,15 @@ struct Sparse<'a> {
     table: Vec<BlockId>,
     /// Reused by every question.
     run: Vec<BlockId>,
-    /// The blocks `from..to` are asked for and cached; what is behind `to` is of no use any more.
+    /// Of what a hit may need, the blocks from here on are asked for and cached: none at first.
     from: usize,
-    to: usize,
 }
 
 impl Sparse<'_> {
     /// The first block that a hit of this length lacks.
     fn missing(&mut self, length: Tokens, cached: &mut impl Cached) -> Option<Blocks> {
         let (Blocks(first), Blocks(end)) = self.spec.needed(length);
-        (self.from, self.to) = (self.from.min(end), self.to.min(end));
-        if self.to < end {
-            (self.from, self.to) = (end, end); // the first length of all
-        }
+        self.from = self.from.min(end);
         if self.table.len() < end {
             self.table.resize(end, NULL_BLOCK);
         }
@@ -59,12 +55,9 @@ impl Sparse<'_> {
         cached.find_run(self.group, Blocks(first), Blocks(self.from), &mut self.run);
         let run = self.run.len().min(self.from - first);
         self.table[first..first + run].copy_from_slice(&self.run[..run]);
-        if first + run < self.from {
-            (self.from, self.to) = (first, first + run);
-            return Some(Blocks(self.to));
-        }
+        let is_whole = first + run == self.from;
         self.from = first;
-        None
+        if is_whole { None } else { Some(Blocks(first + run)) }
     }
 
     /// The table of a hit of this length.
@@ -100,7 +93,7 @@ impl Groups {
         }
         let mut length = self.align(full_tokens).min(self.longest_possible(limit));
         let sparse =
-            |(group, spec)| Sparse { group, spec, table: Vec::new(), run: Vec::new(), from: 0, to: 0 };
+            |(group, spec)| Sparse { group, spec, table: Vec::new(), run: Vec::new(), from: usize::MAX };
         let mut sparse: Vec<_> = caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();
         // So many groups in turn have agreed to this length.
         let (mut agreed, mut at) = (0, 0);

@@ -80,14 +80,6 @@ impl Groups {
         Ok(Self { specs, unit, alignment })
     }
 
-    /// One group of full attention: what a model without groups has.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub fn full(block_tokens: usize) -> Result<Self, PoolError> {
-        Self::new(vec![GroupSpec::new(GroupKind::Full, block_tokens)], None)
-    }
-
     /// The groups.
     #[must_use]
     pub fn specs(&self) -> &[GroupSpec] {
