@@ -317,7 +317,7 @@ impl World {
     /// One that there is not, if there is place for one more.
     fn unknown(&self, id: i64) -> i64 {
         let free = IDS.filter(|id| !self.manager.contains(*id)).nth(id as usize % 2);
-        free.or_else(|| IDS.find(|id| !self.manager.contains(*id))).unwrap_or(id)
+        free.or_else(|| IDS.into_iter().find(|id| !self.manager.contains(*id))).unwrap_or(id)
     }
 
     /// The operation, of requests that there are.
@@ -535,6 +535,9 @@ impl World {
             Operation::Reset => {
                 self.manager.reset()?;
                 self.weights += 1;
+                // Nobody held a block: what there is computes everything with the new weights.
+                let weights = self.weights;
+                self.engines.values_mut().for_each(|engine| engine.weights = weights);
             }
         }
         Ok(())
