@@ -7,9 +7,8 @@ its turn comes; when the last of them is gone, it is the next of its rank.
 
 from __future__ import annotations
 
-import copy
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,9 +205,10 @@ class OrderMachine(RuleBasedStateMachine):
         return any(content.parent == block and content.holders == 0 for content in self.known.values())
 
     def order(self) -> list[int]:
-        before = copy.deepcopy(self.known), self.first
-        order = [self.evict() for content in before[0].values() if content.holders == 0]
-        self.known, self.first = before
+        before, first = self.known, self.first
+        self.known = {block: replace(content) for block, content in before.items()}
+        order = [self.evict() for content in before.values() if content.holders == 0]
+        self.known, self.first = before, first
         return order
 
     @invariant()
