@@ -146,7 +146,7 @@ test-slow: $(VENV)/.test ## What is slow or random, for longer: MODEL_OPERATIONS
 		$(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
 	done
 	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or longer or hypothesis" --timeout 3600 $(WORKERS)
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or longer or hypothesis" --timeout 14400 $(WORKERS)
 
 journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)

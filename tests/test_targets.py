@@ -131,7 +131,9 @@ def draws(function: ast.FunctionDef) -> bool:
     for node in (inner for statement in function.body for inner in ast.walk(statement)):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        if called == "run_state_machine_as_test" or any(ast.unparse(one).startswith("given(") for one in decorators):
+        if called in {"run_state_machine_as_test", "run_share"} or any(
+            ast.unparse(one).startswith("given(") for one in decorators
+        ):
             return True
     return False
 
