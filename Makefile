@@ -136,6 +136,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance test-mutants coverage journal-check \
 	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
+# The time limit of the Python tests is a net for what hangs, far above what any takes on a machine that others use, too.
 test-slow: $(VENV)/.test ## What is slow or random, for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the Python tests that draw
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test sequences
