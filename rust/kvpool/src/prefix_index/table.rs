@@ -4,9 +4,10 @@
 //! is the one that is looked for is for the caller to say, who has the digests, but it is nearly never asked of another. Several
 //! entries may have one digest.
 //!
-//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its own bucket full goes to the next that is not, and each bucket
-//! that it passes counts it: a search goes on exactly as long as entries have passed, so a removal leaves no tombstone, and the
-//! table never has to be built anew. It is as large as its pool at construction: nothing here allocates behind that.
+//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its own bucket full goes to the
+//! next that is not, and each bucket that it passes counts it: a search goes on exactly as long as entries have passed, so a
+//! removal leaves no tombstone, and the table never has to be built anew. It is as large as its pool at construction: nothing here
+//! allocates behind that.
 //!
 //! Digests of ours are uniform, but chains made elsewhere may carry anything, so where a digest goes depends on a random key of
 //! the table: nobody can choose digests that meet. Nothing depends on the order that this gives.
