@@ -6,11 +6,17 @@ Owns the options about size, the combinations of them that contradict each other
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
-from kvpool.models import DTYPE_BYTES, KvShape, kv_shape
+from kvpool.errors import ModelConfigError
+from kvpool.models import DTYPE_BYTES, KvShape, kv_shape, read_config, with_dtype
+from kvpool.models.layers import latent
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 
@@ -62,6 +68,7 @@ class SizeOptions:
     kv_heads: int | None = None
     head_dim: int | None = None
     latent_dim: int | None = None
+    config: Path | None = None
 
     def capacity(self, block_size: int) -> Capacity:
         """Work out the size that the options mean.
@@ -103,10 +110,13 @@ class SizeOptions:
             "--latent-dim": self.latent_dim,
         }
         given = [option for option, number in numbers.items() if number is not None]
-        if self.model is not None:
+        whole = [option for option, value in (("--model", self.model), ("--config", self.config)) if value is not None]
+        if len(whole) > 1:
+            raise UsageError("--model and --config both give the KV shape: give one of them")
+        if whole:
             if given:
-                raise UsageError(f"--model knows the KV shape, {_and(given)} would change it: give one or the other")
-            return self._of_model(self.model)
+                raise UsageError(f"{whole[0]} knows the KV shape, {_and(given)} would change it: give one or the other")
+            return self._of_model()
         if not given:
             if self.dtype is not None:
                 raise UsageError("--dtype needs the KV shape of a model", f"add {SHAPE_HINT}")
@@ -123,9 +133,13 @@ class SizeOptions:
             raise UsageError(f"a KV shape needs {_and(needed)}: {_and(missing)} missing")
         return self._of_numbers()
 
-    def _of_model(self, model: str) -> KvShape:
+    def _of_model(self) -> KvShape:
         try:
-            return kv_shape(model, self.dtype)
+            if self.config is not None:
+                return with_dtype(read_config(self.config), self.dtype)
+            return kv_shape(self.model or "", self.dtype)
+        except ModelConfigError:
+            raise
         except ValueError as error:
             message = str(error).replace("; see kvpool.models.model_names()", "")
             raise bad_usage(ValueError(message)) from None
@@ -134,28 +148,26 @@ class SizeOptions:
         dtype = self.dtype or "bf16"
         if dtype.lower() not in DTYPE_BYTES:
             raise UsageError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
-        # An MLA shape has no heads: what stands for them plays no part.
-        mla = self.latent_dim is not None
+        layers = _number(self.layers)
         try:
-            return KvShape(
-                "custom shape",
-                layers=_number(self.layers),
-                kv_heads=1 if mla else _number(self.kv_heads),
-                head_dim=1 if mla else _number(self.head_dim),
-                dtype_bytes=DTYPE_BYTES[dtype.lower()],
-                latent_dim=self.latent_dim,
-            )
+            if self.latent_dim is None:
+                shape = KvShape.of_heads("custom shape", layers, _number(self.kv_heads), _number(self.head_dim))
+            else:
+                shape = KvShape("custom shape", (latent(layers, self.latent_dim, 0),))
+            return with_dtype(shape, dtype)
         except ValueError as error:
             raise bad_usage(error) from None
 
     @staticmethod
     def _blocks_in(gib: float, shape: KvShape, block_size: int) -> int:
-        try:
-            blocks = shape.blocks_in(gib, block_size)
-        except ValueError as error:
-            raise UsageError(f"--capacity-gib: {error}") from None
+        if not math.isfinite(gib) or gib < 0:
+            raise UsageError(f"--capacity-gib is {gib}: must be a number, 0 or more")
+        block_bytes = shape.bytes_per_token * block_size
+        if block_bytes == 0:
+            raise UsageError(f"--capacity-gib: {shape.name} keeps states alone, and no tokens")
+        blocks = int(gib * 2**30) // block_bytes
         if blocks < 1:
-            kib = shape.bytes_per_block(block_size) / 2**10
+            kib = block_bytes / 2**10
             raise UsageError(f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB")
         return blocks
 

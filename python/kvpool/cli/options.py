@@ -17,6 +17,7 @@ __all__ = [
     "BlockSize",
     "CapacityBlocks",
     "CapacityGib",
+    "Config",
     "Dtype",
     "Eviction",
     "Explain",
@@ -115,6 +116,10 @@ CapacityBlocks = Annotated[
 ]
 CapacityGib = Annotated[float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")]
 Model = Annotated[str | None, _option(_PANEL, "KV shape by name; kvpool models lists them.", metavar="NAME")]
+Config = Annotated[
+    Path | None,
+    _option(_PANEL, "KV shape of any model, from its config.json or the folder that has one.", metavar="FILE"),
+]
 Dtype = Annotated[
     str | None,
     _option(_PANEL, "KV shape: element type, bf16 or fp8 for instance.", default="bf16", metavar="TYPE"),

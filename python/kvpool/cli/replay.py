@@ -54,6 +54,7 @@ def replay_command(
     capacity_blocks: options.CapacityBlocks = None,
     capacity_gib: options.CapacityGib = None,
     model: options.Model = None,
+    config: options.Config = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
@@ -93,7 +94,7 @@ def replay_command(
     if mode == "lookup" and given:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"lookup mode has no time in it and takes no {refused}", "--mode engine has")
-    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim)
+    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config)
     capacity = sizes.capacity(block_size)
     if png is not None:
         check_output(png, ".png", trace)

@@ -194,7 +194,7 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
     yield "pool", _count(capacity.blocks), f"blocks, {_count(tokens)} tokens"
     if capacity.shape is not None and capacity.gib is not None:
         kib = capacity.shape.bytes_per_token / 2**10
-        windows = ", windows in full" if capacity.shape.windowed else ""
+        windows = ", all layers in full" if len(capacity.shape.layers) > 1 else ""
         yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{windows}"
 
 

@@ -146,6 +146,7 @@ def size_command(
     full_blocks: FullBlocks = False,
     hints: Hints = _HINTS,
     model: options.Model = None,
+    config: options.Config = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
@@ -165,7 +166,7 @@ def size_command(
     LRU at every capacity, each policy at chosen ones, the best that any
     policy could do, and what it would be worth to know which blocks are dead.
     """
-    shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim).shape()
+    shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim, config).shape()
     if prefill_tokens_per_s is not None and shape is None:
         raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
