@@ -127,19 +127,25 @@ impl ToValue for HintReport {
 
 impl ToValue for Admission {
     fn value(&self) -> Value {
-        (self.cached_tokens, self.block_ids.clone()).value()
+        let mut values = vec![self.cached_tokens.value(), self.block_ids.value()];
+        values.extend(self.other_tables.iter().map(ToValue::value));
+        Value::List(values)
     }
 }
 
 impl ToValue for NewBlock {
     fn value(&self) -> Value {
-        Value::List(vec![self.row.value(), self.index.value(), self.block.value()])
+        let mut values = vec![self.row.value(), self.index.value(), self.block.value()];
+        values.extend((self.group > 0).then(|| usize::from(self.group).value()));
+        Value::List(values)
     }
 }
 
 impl ToValue for TableChange {
     fn value(&self) -> Value {
-        (self.index, self.block).value()
+        let mut values = vec![self.index.value(), self.block.value()];
+        values.extend((self.group > 0).then(|| usize::from(self.group).value()));
+        Value::List(values)
     }
 }
 

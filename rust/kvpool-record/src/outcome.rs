@@ -151,19 +151,20 @@ impl Outcome for Admission {
         check.add(self.cached_tokens as u64);
         check.add(self.external_tokens as u64);
         self.block_ids.add_to(check);
+        self.other_tables.iter().for_each(|table| table.add_to(check));
     }
 }
 
 impl Outcome for NewBlock {
     fn add_to(&self, check: &mut Check) {
-        check.add((self.row as u64) << 32 | self.index as u64);
+        check.add((self.row as u64) << 32 | self.index as u64 | u64::from(self.group) << 48);
         self.block.add_to(check);
     }
 }
 
 impl Outcome for TableChange {
     fn add_to(&self, check: &mut Check) {
-        check.add(self.index as u64);
+        check.add(self.index as u64 | u64::from(self.group) << 48);
         self.block.add_to(check);
     }
 }

@@ -63,7 +63,7 @@ pub use kvpool_hash::{
     HashError, HasherConfig, MultimodalItem, Verify,
 };
 pub use manager::{
-    Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, Loaded, ManagerConfig,
+    Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, GroupFit, Loaded, ManagerConfig,
     ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestId, RequestInfo, RequestRef,
     RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };

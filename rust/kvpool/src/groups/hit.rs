@@ -113,4 +113,27 @@ impl Groups {
         }
         GroupHit { tokens: length, tables, full_tokens }
     }
+
+    /// The longest hit of at most `limit` tokens that a group alone can serve: a multiple of [`Groups::alignment`]. All of them, if it
+    /// caches nothing, for then no hit needs it.
+    pub fn longest_alone(&self, group: usize, limit: Tokens, cached: &mut impl Cached) -> Tokens {
+        let spec = self.specs[group];
+        if !spec.kind.is_cached() {
+            return self.align(limit);
+        }
+        let alone = Self { specs: vec![spec], unit: self.unit, alignment: self.alignment };
+        alone.longest_hit(limit, &mut Alone { group, cached }).tokens
+    }
+}
+
+/// One group of those of a model, as if it were the only one.
+struct Alone<'a, C> {
+    group: usize,
+    cached: &'a mut C,
+}
+
+impl<C: Cached> Cached for Alone<'_, C> {
+    fn find_run(&mut self, _: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
+        self.cached.find_run(self.group, first, end, out);
+    }
 }

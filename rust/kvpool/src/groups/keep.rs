@@ -24,22 +24,40 @@ impl Groups {
     #[must_use]
     pub fn kept(&self, group: usize, at: Blocks, boundaries: Boundaries) -> bool {
         let Some(spec) = self.specs.get(group).filter(|spec| spec.kind.is_cached()) else { return false };
+        if spec.kind.is_full() || spec.keep == Keep::All {
+            return true;
+        }
+        // Of all multiples the first that needs something behind the block reaches back the furthest.
+        let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
+        self.boundaries_of(spec, behind, boundaries).any(|boundary| is_needed(spec, at, boundary))
+    }
+
+    /// The first boundary behind `after` tokens at which a hit needs something that a group keeps: where the state of a request is
+    /// worth a copy next. O(1).
+    #[must_use]
+    pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
+        let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
+        let behind = after.plus(Tokens(1));
+        self.boundaries_of(spec, behind, boundaries).filter(|&boundary| boundary > after).min()
+    }
+
+    /// Where hits are expected to end: at the end of the prompt, at a junction, and at the first multiple from `behind` on.
+    fn boundaries_of(
+        &self,
+        spec: &GroupSpec,
+        behind: Tokens,
+        boundaries: Boundaries,
+    ) -> impl Iterator<Item = Tokens> {
         let interval = match spec.keep {
-            _ if spec.kind.is_full() => return true,
-            Keep::All => return true,
-            Keep::Every(interval) => Some(interval),
+            Keep::All => Some(self.alignment),
+            Keep::Every(interval) => interval.checked_next_multiple_of(self.alignment),
             Keep::Junctions => None,
         };
         let replays =
             [boundaries.prompt.minus(Tokens(1)), boundaries.prompt].map(|limit| self.longest_possible(limit));
         let junction = boundaries.junction.map(|tokens| self.align(tokens));
-        // Of all multiples the first that needs something behind the block reaches back the furthest.
-        let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
-        let next = interval
-            .and_then(|interval| interval.checked_next_multiple_of(self.alignment))
-            .and_then(|interval| behind.0.checked_next_multiple_of(interval))
-            .map(Tokens);
-        replays.into_iter().chain(junction).chain(next).any(|boundary| is_needed(spec, at, boundary))
+        let next = interval.and_then(|interval| behind.0.checked_next_multiple_of(interval)).map(Tokens);
+        replays.into_iter().chain(junction).chain(next)
     }
 }
 

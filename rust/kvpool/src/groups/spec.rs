@@ -40,6 +40,22 @@ impl GroupKind {
         }
     }
 
+    /// The first position from which on no token reads anything before `from`: how far a request can go back that has given up
+    /// what is before. Full attention gives nothing up.
+    #[must_use]
+    pub const fn rewind(self, from: Tokens) -> Tokens {
+        match self {
+            Self::Full => Tokens::ZERO,
+            Self::Sliding { window } => from.plus(Tokens(window.saturating_sub(1))),
+            Self::Chunked { chunk } => match from.0.checked_next_multiple_of(chunk) {
+                Some(next) => Tokens(next),
+                None => from,
+            },
+            Self::State => from.plus(Tokens(1)),
+            Self::Cross => from,
+        }
+    }
+
     /// Whether a hit of any length needs all before it.
     #[must_use]
     pub const fn is_full(self) -> bool {

@@ -6,12 +6,13 @@ use super::hints::{AdmitOptions, Hints};
 use super::observe::Admitted;
 use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
+use super::tables::DEVICE;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::fence::Until;
+use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
-use crate::pool::PrefixMatch;
-use crate::sequence::{Part, Sequence, Staged};
+use crate::sequence::{Grouped, Part, Sequence, Staged};
 use crate::tiers::Fit;
 
 /// What a request got.
@@ -25,8 +26,13 @@ pub struct Admission {
     pub cached_blocks: usize,
     /// Tokens behind the cached ones that a connector loads now: [`CacheManager::external_done`].
     pub external_tokens: usize,
-    /// The whole block table.
+    /// The whole block table; that of the first group.
     pub block_ids: Vec<BlockId>,
+    /// The block tables of the other groups: see [`CacheManager::group_table`].
+    pub other_tables: Vec<Vec<BlockId>>,
+    /// How far the groups of full attention alone would have gone: more than [`Self::cached_tokens`] if another group had given up, or
+    /// never kept, what a longer hit needs.
+    pub full_tokens: usize,
 }
 
 /// What an admission would find: see [`CacheManager::fit`].
@@ -41,6 +47,16 @@ pub struct AdmissionFit {
     pub new_blocks: usize,
     /// Tokens behind the cached and external ones that could get blocks now: the most for [`Part::allocate_tokens`].
     pub fitting_tokens: usize,
+}
+
+/// What an admission would find in a group: see [`CacheManager::fit_groups`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupFit {
+    /// How far the group alone would serve a hit.
+    pub reach_tokens: usize,
+    /// Blocks that the admission would take in it, besides those that are cached.
+    pub new_blocks: usize,
 }
 
 impl CacheManager {
@@ -72,13 +88,32 @@ impl CacheManager {
             return Err(PoolError::config("external_tokens", part.external_tokens, expected).into());
         }
         let pool = self.tiers.device();
-        let left = self.left_for(None);
-        let staged = Staged::find(pool, cursor, part, left)?;
+        let staged = Staged::find(pool, self.groups(), cursor, part, self.left_for(None))?;
         let fit = staged
             .refusal(pool)
             .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
-        let Staged { cached, new_blocks, fitting_tokens, .. } = staged;
-        Ok(AdmissionFit { fit, cached_tokens: cached * pool.block_size(), new_blocks, fitting_tokens })
+        let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
+        Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens })
+    }
+
+    /// What an admission would find now, group by group: which of them a hit is short for. Changes nothing. O(blocks), for each group.
+    ///
+    /// # Errors
+    /// As [`Self::fit`].
+    pub fn fit_groups(&self, cursor: &HashCursor, part: Part) -> Result<Vec<GroupFit>> {
+        let AdmissionFit { cached_tokens, new_blocks, .. } = self.fit(cursor, part)?;
+        let Some(groups) = self.groups() else {
+            return Ok(vec![GroupFit { reach_tokens: cached_tokens, new_blocks }]);
+        };
+        let (pool, limit) = (self.tiers.device(), Tokens(cursor.num_tokens().saturating_sub(1)));
+        let reach = pool.reach_of_groups(groups, cursor.chain(), limit)?;
+        let staged = Staged::find(pool, self.groups(), cursor, part, |_, _| 0)?;
+        let new = staged.tables.iter().map(|table| table.new_blocks);
+        Ok(reach
+            .into_iter()
+            .zip(new)
+            .map(|(Tokens(reach_tokens), new_blocks)| GroupFit { reach_tokens, new_blocks })
+            .collect())
     }
 
     pub(super) fn admit_hinted(
@@ -91,7 +126,7 @@ impl CacheManager {
         let checked = self.check_new(&id, &cursor, part);
         let staged = checked.and_then(|()| self.stage(None, &cursor, part, hints.as_deref()));
         let taken = staged.and_then(|mut staged| {
-            staged.take(self.tiers.device_mut(), &cursor)?;
+            staged.take(&mut self.tiers, DEVICE, &cursor)?;
             Ok(staged)
         });
         match taken {
@@ -112,8 +147,20 @@ impl CacheManager {
         if cursor.num_tokens() == 0 {
             return Err(ManagerError::EmptyPrompt { id: id.clone() });
         }
-        check_part(id, cursor, part)?;
+        self.check_part(id, cursor, part)?;
         self.check_cursor(cursor)
+    }
+
+    /// Refuses external tokens that a prompt does not have, for its last token is always left to compute, and those of a model with
+    /// recurrent states: what fails to arrive leaves no state to go on from.
+    fn check_part(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
+        let has_states = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind == GroupKind::State);
+        let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
+        let most = if self.groups().is_some_and(has_states) { 0 } else { most };
+        if asked <= most {
+            return Ok(());
+        }
+        Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
     }
 
     /// Matches a prompt, and checks that the rest fits what `plan` leaves, or what there is. Changes nothing.
@@ -125,19 +172,19 @@ impl CacheManager {
         hints: Option<&Hints>,
     ) -> Result<Staged> {
         let pool = self.tiers.device();
-        let mut staged = Staged::new(pool, cursor, part, self.left_for(plan))?;
-        plan.map_or(Ok(()), |plan| plan.check_match(pool, &staged.found))?;
+        let mut staged = Staged::new(pool, self.groups(), cursor, part, self.left_for(plan))?;
+        plan.map_or(Ok(()), |plan| plan.check_match(pool, &staged))?;
         staged.found.tenant = hints.and_then(Hints::tenant);
         Ok(staged)
     }
 
     /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that there are.
-    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&PrefixMatch) -> usize {
+    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&[BlockId], usize) -> usize {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
-        move |found| {
+        move |found, idle| {
             let left = plan.map_or_else(
-                || pool.num_available().saturating_sub(found.idle),
+                || pool.num_available().saturating_sub(idle),
                 |plan| plan.left_behind(pool, found),
             );
             left.saturating_sub(reserve)
@@ -164,7 +211,7 @@ impl CacheManager {
         hints: Option<Box<Hints>>,
     ) -> Admission {
         let tokens = cursor.num_tokens() as u64;
-        let cached_tokens = staged.cached * self.tiers.device().block_size();
+        let cached_tokens = staged.cached_tokens;
         self.stats.admissions += 1;
         self.stats.prompt_tokens += tokens;
         self.stats.hit_tokens += cached_tokens as u64;
@@ -172,8 +219,8 @@ impl CacheManager {
         let own_from = staged.cached;
         let external = external_of(&staged, cached_tokens, false);
         let state = if external.is_some() { RequestState::Loading } else { RequestState::Running };
-        let mut sequence = Sequence::new(cursor, 0);
-        sequence.hold(staged.found.blocks.clone(), staged.cached);
+        let mut sequence = Sequence::new(cursor, DEVICE, self.groups.as_ref().map(Grouped::new));
+        sequence.hold(&staged);
         let (batch, leaving) = (0, None);
         let request =
             Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
@@ -188,12 +235,12 @@ impl CacheManager {
         rebased: Option<Box<HashCursor>>,
         staged: Staged,
     ) -> Result<Admission> {
-        let cached_tokens = staged.cached * self.tiers.device().block_size();
+        let cached_tokens = staged.cached_tokens;
         let request = self.at_mut(slot)?;
         if let Some(cursor) = rebased {
             request.sequence.cursor = *cursor;
         }
-        request.sequence.hold(staged.found.blocks.clone(), staged.cached);
+        request.sequence.hold(&staged);
         request.cached_tokens = cached_tokens;
         request.own_from = request.own_from.min(staged.cached);
         request.external = external_of(&staged, cached_tokens, true);
@@ -208,14 +255,24 @@ impl CacheManager {
 
     /// Says what a request got, and lets its hints take effect on what it hit.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
-        let Staged { found, cached: hits, ready_tokens, .. } = staged;
+        let Staged { found, tables, cached: hits, cached_tokens, full_tokens, ready_tokens, .. } = staged;
+        self.stats.unserved_tokens += (full_tokens - cached_tokens) as u64;
         let admitted = Admitted { slot, asked: found.asked, hits, collided: found.collided, resumed };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
         // Fails only if the pool is poisoned, which the next call says, too.
         let _poisoned = self.apply_hints(slot, 0..hits);
-        let cached_tokens = hits * self.tiers.device().block_size();
         let external_tokens = ready_tokens - cached_tokens;
-        Admission { cached_tokens, cached_blocks: hits, external_tokens, block_ids: found.blocks }
+        let mut tables = tables.into_iter().map(|table| table.blocks);
+        let block_ids = tables.next().unwrap_or(found.blocks);
+        let other_tables = tables.collect();
+        Admission {
+            cached_tokens,
+            cached_blocks: hits,
+            external_tokens,
+            block_ids,
+            other_tables,
+            full_tokens,
+        }
     }
 
     /// Gives a new request a slot.
@@ -331,7 +388,7 @@ impl CacheManager {
         let staged = self.stage_resumed(None, id.into(), part);
         let (slot, rebased, mut staged) = staged.inspect_err(|error| self.count_refusal(error))?;
         let (request, tiers) = self.parts(slot)?;
-        staged.take(tiers.device_mut(), rebased.as_deref().unwrap_or(&request.sequence.cursor))?;
+        staged.take(tiers, DEVICE, rebased.as_deref().unwrap_or(&request.sequence.cursor))?;
         self.reinstall(slot, rebased, staged)
     }
 
@@ -346,7 +403,7 @@ impl CacheManager {
         let rebased = self.rebased(slot)?;
         let request = self.at(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
-        check_part(&request.id, cursor, part)?;
+        self.check_part(&request.id, cursor, part)?;
         let staged = self.stage(plan, cursor, part, request.hints.as_deref())?;
         Ok((slot, rebased, staged))
     }
@@ -380,15 +437,6 @@ const RELEASABLE: &[RequestState] = &[
     RequestState::Moving,
     RequestState::Loading,
 ];
-
-/// Refuses external tokens that a prompt does not have: its last token is always left to compute.
-fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
-    let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
-    if asked <= most {
-        return Ok(());
-    }
-    Err(ManagerError::BadExternalCount { id: id.clone(), asked, least: 0, most })
-}
 
 /// What a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {

@@ -33,13 +33,14 @@ impl CacheManager {
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.tiers.check_invariants()?;
         for (slot, request) in self.requests.iter().enumerate() {
-            let entries = request.as_ref().map_or(0, |request| request.sequence.blocks.len());
+            let entries = request.as_ref().map_or(0, |request| request.sequence.num_entries());
             self.check_request_at(slot)?;
             (0..entries).try_for_each(|at| self.check_entry(slot, at))?;
         }
         let requests = || self.requests.iter().flatten();
-        let tables = requests().map(|request| (request.sequence.tier, request.sequence.held()));
-        self.tiers.check_holders(tables, REFERENCES)?;
+        let held = requests()
+            .flat_map(|Request { sequence, .. }| sequence.held().map(|block| (sequence.tier, block)));
+        self.tiers.check_holders(held, REFERENCES)?;
         let ManagerStats { running, preempted, swapped, moving, loading, releasing, .. } = self.stats;
         let counted = running + preempted + swapped + moving + loading + releasing;
         let (live, by_id) = (requests().count(), self.slots.len());
@@ -65,8 +66,8 @@ impl CacheManager {
             format!("request {id} is in slot {slot}")
         })?;
         if *state == RequestState::Preempted {
-            return ensure(sequence.blocks.is_empty(), "M2 (a preempted request holds nothing)", || {
-                format!("request {id} has {} blocks", sequence.blocks.len())
+            return ensure(sequence.num_entries() == 0, "M2 (a preempted request holds nothing)", || {
+                format!("request {id} has {} blocks", sequence.num_entries())
             });
         }
         let moving = sequence.swap.is_some();
@@ -89,7 +90,7 @@ impl CacheManager {
         sequence.check_counts(&format_args!("request {id}"))
     }
 
-    /// One entry of the table of the request in a slot: null where it is trimmed and nowhere else (S2), else held (M1), and with the hash
+    /// One entry of the tables of the request in a slot, those of the groups one after the other: null where it is trimmed and nowhere else (S2), else held (M1), and with the hash
     /// of its tokens if it is published (M3). O(1).
     ///
     /// # Errors
@@ -98,8 +99,8 @@ impl CacheManager {
         let Ok(Request { id, sequence, .. }) = self.at(slot) else { return Ok(()) };
         let Ok(pool) = self.tiers.pool(sequence.tier) else { return Ok(()) };
         sequence.check_entry(pool, at, &format_args!("request {id}"))?;
-        let held =
-            sequence.blocks.get(at).is_none_or(|&block| block.is_null() || pool.num_holders(block) > 0);
+        let block = sequence.entry(at).map(|(table, at)| table.blocks[at]);
+        let held = block.is_none_or(|block| block.is_null() || pool.num_holders(block) > 0);
         ensure(held, REFERENCES, || format!("entry {at} of request {id} is held by nobody"))
     }
 
@@ -112,7 +113,7 @@ impl CacheManager {
         let of_swaps = self.tiers.swap_references();
         for (tier, pool) in self.tiers.pools().iter().enumerate() {
             let requests = self.requests.iter().flatten().filter(|request| request.sequence.tier == tier);
-            let tables: u64 = requests.map(|request| request.sequence.held().len() as u64).sum();
+            let tables: u64 = requests.map(|request| request.sequence.num_held() as u64).sum();
             let swaps = of_swaps.iter().filter(|(place, _)| place.tier == tier);
             let swaps: u64 = swaps.map(|(_, &references)| u64::from(references)).sum();
             let (fences, counted) = (pool.num_fence_references(), pool.num_references());
@@ -138,7 +139,7 @@ impl CacheManager {
         block: crate::BlockId,
     ) -> bool {
         let request = self.slot_of(id).and_then(|slot| self.at_mut(slot).ok());
-        let entry = request.and_then(|request| request.sequence.blocks.get_mut(position));
+        let entry = request.and_then(|request| request.sequence.main.blocks.get_mut(position));
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }
 

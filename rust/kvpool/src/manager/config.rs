@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::evictor::EvictionPolicy;
+use crate::groups::Groups;
 use crate::hash::{HashAlgorithm, HasherConfig, Verify};
 use crate::pool::{DuplicatePolicy, PoolConfig};
 use crate::retention::{HintReport, RetentionConfig, RetentionStats};
@@ -34,6 +35,10 @@ pub struct ManagerConfig {
     pub watermark: f64,
     /// Blocks of the host tier, null block included: where requests are swapped out to. 0 for none.
     pub host_blocks: usize,
+    /// The KV-cache groups of a hybrid model, whose hash unit is `block_size`: a request has a block table in each of them, all with
+    /// blocks of one pool. `None` is one group of full attention. Hits of several groups are not verified: they need
+    /// [`Verify::None`] and a cryptographic hash.
+    pub groups: Option<Groups>,
     /// Bytes of KV that one block holds over all layers; 0 if unknown. Only for [`ManagerStats`].
     pub block_bytes: u64,
     /// Fields may come: end a literal with `..Default::default()`.
@@ -57,6 +62,7 @@ impl Default for ManagerConfig {
             retention,
             watermark: 0.0,
             host_blocks: 0,
+            groups: None,
             block_bytes: 0,
             more,
         }
@@ -97,6 +103,7 @@ impl fmt::Debug for ManagerConfig {
             .field("hasher", &self.hasher())
             .field("watermark", &self.watermark)
             .field("host_blocks", &self.host_blocks)
+            .field("groups", &self.groups)
             .field("block_bytes", &self.block_bytes)
             .finish()
     }
@@ -132,6 +139,10 @@ pub struct ManagerStats {
     pub computed_tokens: u64,
     /// Admissions refused for want of blocks, resumptions included.
     pub refusals: u64,
+    /// Tokens of prompts, and of resumed requests, that every group of full attention had cached, and another group could not serve.
+    pub unserved_tokens: u64,
+    /// States of recurrent groups that were copied to be kept.
+    pub checkpoints: u64,
     /// Tokens appended after admission.
     pub appended_tokens: u64,
     /// Requests preempted.

@@ -117,7 +117,7 @@ impl CacheManager {
         let mut report = HintReport::default();
         if end_of_life {
             let end = Hints::of(&[RetentionRange::end_of_life(0)], self.tiers.device().retention_time());
-            if sequence.tier == 0 && !sequence.blocks.is_empty() {
+            if sequence.tier == 0 && sequence.num_entries() > 0 {
                 report = self.apply_said(slot, &end)?;
             } else if sequence.cursor.epoch() == self.tiers.device().epoch() {
                 let cursor = &self.requests[slot].as_ref().ok_or_else(super::lost_slot)?.sequence.cursor;

@@ -19,6 +19,8 @@ pub struct NewBlock {
     pub index: usize,
     /// The block that is there now.
     pub block: BlockId,
+    /// The KV-cache group whose table that is: 0 where there is one.
+    pub group: u16,
 }
 
 /// Which tokens the step before has computed.
@@ -207,6 +209,10 @@ impl CacheManager {
         for row in 0..rows.requests.len() {
             self.append_row(row, rows, &mut added)?;
         }
+        // With what is left: no step has written to a state since.
+        if self.groups.is_some() {
+            (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
+        }
         Ok(added)
     }
 
@@ -223,8 +229,7 @@ impl CacheManager {
         }
         // Most rows of a decode step: nothing but the tokens changes.
         if sequence.needs_no_pool(slots, computed) {
-            sequence.computed_tokens = computed.unwrap_or(sequence.computed_tokens);
-            sequence.cursor.append(tokens);
+            sequence.grow_in_place(tokens, slots, computed);
             self.note_appended(tokens);
             return Ok(());
         }
@@ -232,8 +237,8 @@ impl CacheManager {
         if let Some(computed) = computed {
             self.commit_slot(slot, computed.min(before))?;
         }
-        for &TableChange { index, block } in self.grow(slot, tokens, slots)? {
-            added.push(NewBlock { row, index, block });
+        for &TableChange { index, block, group } in self.grow(slot, tokens, slots)? {
+            added.push(NewBlock { row, index, block, group });
         }
         match computed.filter(|&computed| computed > before) {
             Some(computed) => self.commit_slot(slot, computed).map(drop),
@@ -328,6 +333,32 @@ impl CacheManager {
         self.append_slot(slot, &[], &[], num_tokens)
     }
 
+    /// Makes the tables of an encoder's output cover its first `num_tokens` tokens, in groups of kind
+    /// [`GroupKind::Cross`](crate::groups::GroupKind): they are written once, nothing of them is cached, and the request holds them until
+    /// it is preempted or released. Returns the positions that changed. Atomic. O(new blocks).
+    ///
+    /// # Errors
+    /// As [`Self::append_ragged`].
+    pub fn extend_encoder<'a>(
+        &mut self,
+        id: impl Into<RequestRef<'a>>,
+        num_tokens: usize,
+    ) -> Result<Vec<TableChange>> {
+        let slot = self.slot_in(id.into(), &[RequestState::Running], "extend it")?;
+        let (request, tiers) = self.parts(slot)?;
+        let (needed, pool) = (request.sequence.encoder_blocks_for(num_tokens), tiers.device());
+        let available = pool.num_available();
+        if needed > available {
+            let can_ever_fit = request.sequence.num_held().saturating_add(needed) <= pool.num_usable();
+            return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
+        }
+        let mut changes = Vec::new();
+        request.sequence.grow_encoder(tiers, num_tokens, &mut changes)?;
+        self.version += 1;
+        self.tell_changed(Some(slot));
+        Ok(changes)
+    }
+
     /// Appends tokens to one request, and covers `slots` if it runs.
     pub(super) fn append_slot(
         &mut self,
@@ -384,7 +415,20 @@ impl CacheManager {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.at(slot)?;
         check_computed(request, computed_tokens, request.sequence.num_tokens(), 0)?;
-        self.commit_slot(slot, computed_tokens)
+        let registered = self.commit_slot(slot, computed_tokens)?;
+        self.keep_states(slot)?;
+        Ok(registered)
+    }
+
+    /// Keeps the states that the latest commit of a request ended at, as far as there are blocks.
+    fn keep_states(&mut self, slot: usize) -> Result<()> {
+        let (request, tiers) = self.parts(slot)?;
+        let kept = request.sequence.keep_states(tiers)?;
+        if kept > 0 {
+            self.stats.checkpoints += kept as u64;
+            self.contents_changed();
+        }
+        Ok(())
     }
 
     /// [`Self::commit`] for a batch, all or nothing.
@@ -397,15 +441,21 @@ impl CacheManager {
             check_computed(request, computed_tokens[row], request.sequence.num_tokens(), 0)
         })?;
         let rows = 0..computed_tokens.len();
-        rows.zip(computed_tokens).try_fold(0, |sum, (row, &n)| Ok(sum + self.commit_slot(self.rows[row], n)?))
+        let registered = rows.clone().zip(computed_tokens).try_fold(0, |sum, (row, &n)| {
+            Ok::<_, ManagerError>(sum + self.commit_slot(self.rows[row], n)?)
+        })?;
+        if self.groups.is_some() {
+            rows.into_iter().try_for_each(|row| self.keep_states(self.rows[row]))?;
+        }
+        Ok(registered)
     }
 
     #[inline]
     pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
         let (request, tiers) = self.parts(slot)?;
-        let before = request.sequence.published;
+        let before = request.sequence.main.published;
         let registered = request.sequence.commit(tiers.device_mut(), computed_tokens, None)?;
-        let published = before..request.sequence.published;
+        let published = before..request.sequence.main.published;
         self.version += 1;
         if !published.is_empty() {
             self.tell(|observer, manager| observer.published(slot, published.clone(), manager));

@@ -189,19 +189,29 @@ impl Hints {
     ) -> Result<HintReport, PoolError> {
         let sequence = &request.sequence;
         let mut report = HintReport::default();
-        let end = positions.end.min(sequence.published).min(sequence.blocks.len());
-        let start = positions.start.max(sequence.trimmed);
-        if sequence.tier != 0 || start >= end {
+        if sequence.tier != 0 {
             return Ok(report);
         }
-        if let Some(tenant) = self.tenant.filter(|_| scope == Scope::All) {
-            pool.assign_tenant(&sequence.blocks[start.max(request.own_from).min(end)..end], tenant)?;
+        let size = sequence.main.block_tokens;
+        for table in sequence.tables() {
+            // The same tokens in every group.
+            let at = |position: usize| position.saturating_mul(size) / table.block_tokens;
+            let end = positions.end.min(usize::MAX / size);
+            let end = at(end).min(table.published).min(table.blocks.len());
+            let start = at(positions.start).max(table.trimmed);
+            if start >= end {
+                continue;
+            }
+            let (blocks, own_from) = (&table.blocks, at(request.own_from));
+            if let Some(tenant) = self.tenant.filter(|_| scope == Scope::All) {
+                pool.assign_tenant(&blocks[start.max(own_from).min(end)..end], tenant)?;
+            }
+            let now = pool.retention_time();
+            self.stretches(start..end, table.block_tokens, own_from, now, scope, |stretch, retention| {
+                report.add(pool.retain(&blocks[stretch], retention)?);
+                Ok(())
+            })?;
         }
-        let now = pool.retention_time();
-        self.stretches(start..end, pool.block_size(), request.own_from, now, scope, |stretch, retention| {
-            report.add(pool.retain(&sequence.blocks[stretch], retention)?);
-            Ok(())
-        })?;
         Ok(report)
     }
 

@@ -60,12 +60,13 @@ use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::evictor::Evictor;
 use crate::fence::Ticket;
+use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
 use crate::pool::{BlockPool, PoolConfig, Probe};
-use crate::sequence::{TableChange, reusable_blocks};
+use crate::sequence::{Part, Staged, TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
 
-pub use admission::{Admission, AdmissionFit};
+pub use admission::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
 use error::Result;
 pub use error::{ManagerError, Refused};
@@ -83,6 +84,8 @@ pub struct CacheManager {
     /// The device's pool, and the host's if there is one.
     tiers: Tiers,
     hasher: Arc<BlockHasher>,
+    /// The groups of a hybrid model.
+    groups: Option<Arc<Groups>>,
     /// Share of the pool that an admission leaves available while others run.
     watermark: f64,
     slots: HashMap<RequestId, usize>,
@@ -146,9 +149,11 @@ impl CacheManager {
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }.into());
         }
+        config.groups.as_ref().map_or(Ok(()), |groups| check_groups(groups, config))?;
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),
+            groups: config.groups.clone().map(Arc::new),
             watermark: config.watermark,
             slots: HashMap::new(),
             requests: Vec::new(),
@@ -199,6 +204,14 @@ impl CacheManager {
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe> {
         self.check_cursor(cursor)?;
+        if self.groups.is_some() {
+            let staged = Staged::find(self.tiers.device(), self.groups(), cursor, Part::WHOLE, |_, _| 0)?;
+            return Ok(Probe {
+                cached_blocks: staged.cached,
+                idle_blocks: staged.found.idle,
+                pending_blocks: 0,
+            });
+        }
         Ok(self.tiers.device().probe(cursor.chain(), reusable_blocks(cursor))?)
     }
 
@@ -214,7 +227,7 @@ impl CacheManager {
             computed_tokens: sequence.computed_tokens,
             cached_tokens,
             external_end: external.map_or(sequence.computed_tokens, |external| external.end),
-            blocks: sequence.blocks.len(),
+            blocks: sequence.main.blocks.len(),
             tier: sequence.tier,
         })
     }
@@ -224,7 +237,43 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn block_table<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&[BlockId]> {
-        Ok(&self.at(self.slot(id.into())?)?.sequence.blocks)
+        Ok(&self.at(self.slot(id.into())?)?.sequence.main.blocks)
+    }
+
+    /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a state it has one entry, which does
+    /// not change while the request runs. The null block is where a group has given up what no token to come reads. O(groups).
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] for a group that there is not.
+    pub fn group_table<'a>(&self, id: impl Into<RequestRef<'a>>, group: usize) -> Result<&[BlockId]> {
+        let mut tables = self.at(self.slot(id.into())?)?.sequence.tables();
+        let Some(table) = tables.nth(group) else {
+            let allowed = format!("less than {}, the number of groups", self.num_groups());
+            return Err(PoolError::config("group", group, allowed).into());
+        };
+        Ok(&table.blocks)
+    }
+
+    /// The groups of a hybrid model.
+    #[must_use]
+    pub fn groups(&self) -> Option<&Groups> {
+        self.groups.as_deref()
+    }
+
+    /// KV-cache groups: 1 without any.
+    #[must_use]
+    pub fn num_groups(&self) -> usize {
+        self.groups().map_or(1, |groups| groups.specs().len())
+    }
+
+    /// Where the next chunk of a running request should end, if a state of it is to be kept: so many tokens. A checkpoint is made when
+    /// a commit ends there and its table covers no more ([`Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
+    /// states, or if nothing is known. O(groups).
+    ///
+    /// # Errors
+    /// [`ManagerError::UnknownRequest`].
+    pub fn next_checkpoint<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Option<usize>> {
+        Ok(self.at(self.slot(id.into())?)?.sequence.next_checkpoint())
     }
 
     /// The request's tokens and their hash chain. O(1).
@@ -410,4 +459,16 @@ impl CacheManager {
 #[cold]
 fn lost_slot() -> ManagerError {
     ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
+}
+
+/// Refuses groups that the other settings do not go with.
+fn check_groups(groups: &Groups, config: &ManagerConfig) -> Result<()> {
+    if groups.unit() != config.block_size {
+        let allowed = format!("the hash unit of the groups, {}", groups.unit());
+        return Err(PoolError::config("block_size", config.block_size, allowed).into());
+    }
+    if config.verify != Verify::None {
+        return Err(PoolError::config("verify", format!("{:?}", config.verify), "None with groups").into());
+    }
+    Ok(())
 }

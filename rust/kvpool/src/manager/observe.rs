@@ -26,7 +26,7 @@ pub struct RequestView<'a> {
     pub cursor: &'a HashCursor,
     /// Whether it holds blocks of the device, and computes.
     pub is_running: bool,
-    /// Blocks in its table.
+    /// Entries of its tables.
     pub num_blocks: usize,
     /// Blocks of its table, from the first on, that it has registered or hit.
     pub num_published: usize,
@@ -123,8 +123,8 @@ impl CacheManager {
             id,
             cursor: &sequence.cursor,
             is_running: *state == RequestState::Running,
-            num_blocks: sequence.blocks.len(),
-            num_published: sequence.published,
+            num_blocks: sequence.num_entries(),
+            num_published: sequence.main.published,
             publishes: sequence.publishes,
             tenant: hints.as_deref().and_then(Hints::tenant),
         })

@@ -18,11 +18,12 @@ use super::error::{ManagerError, Refused, Result};
 use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::tables::DEVICE;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::fence::Until;
 use crate::hash::{BlockHasher, HashCursor};
-use crate::pool::{BlockPool, PrefixMatch};
+use crate::pool::BlockPool;
 use crate::sequence::{GivenUp, Part, Staged, TableChange};
 use crate::tiers::out_of_blocks;
 
@@ -123,18 +124,18 @@ impl StepPlan {
     }
 
     /// Blocks of a match that nobody would hold: those that it takes from the available ones.
-    fn idle(&self, pool: &BlockPool, found: &PrefixMatch) -> usize {
-        found.blocks.iter().filter(|&&block| self.references(pool, block) == 0).count()
+    fn idle(&self, pool: &BlockPool, found: impl Iterator<Item = BlockId>) -> usize {
+        found.filter(|&block| self.references(pool, block) == 0).count()
     }
 
     /// Blocks that would be available once a match is acquired.
-    pub(super) fn left_behind(&self, pool: &BlockPool, found: &PrefixMatch) -> usize {
-        self.available.saturating_sub(self.idle(pool, found))
+    pub(super) fn left_behind(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
+        self.available.saturating_sub(self.idle(pool, found.iter().copied()))
     }
 
     /// Refuses a match whose blocks the plan has promised to others, whatever else is allocated behind it.
-    pub(super) fn check_match(&self, pool: &BlockPool, found: &PrefixMatch) -> Result<()> {
-        let idle = self.idle(pool, found);
+    pub(super) fn check_match(&self, pool: &BlockPool, staged: &Staged) -> Result<()> {
+        let idle = self.idle(pool, staged.matched());
         if idle <= self.available {
             return Ok(());
         }
@@ -143,12 +144,12 @@ impl StepPlan {
 
     /// Enters a staged admission. Returns the tokens that would be cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
-        for &block in &staged.found.blocks {
+        for block in staged.matched() {
             self.available -= usize::from(self.add_reference(pool, block, 1) == 1);
         }
         self.available -= staged.new_blocks;
         self.running += 1;
-        staged.cached * pool.block_size()
+        staged.cached_tokens
     }
 
     /// Takes back the appends behind the first `len` operations.
@@ -173,8 +174,8 @@ impl StepPlan {
         if pool.holds_back(until) || on_its_way || request.sequence.tier != 0 {
             return 0;
         }
-        let held = request.sequence.held().iter();
-        let freed = held.filter(|&&block| self.add_reference(pool, block, -1) == 0).count();
+        let held = request.sequence.held();
+        let freed = held.filter(|&block| self.add_reference(pool, block, -1) == 0).count();
         self.available += freed;
         freed
     }
@@ -419,12 +420,12 @@ impl CacheManager {
         let run = |operation| {
             Ok(match operation {
                 Planned::Admit { id, cursor, options, now, mut staged } => {
-                    staged.allocate(self.tiers.device_mut())?;
+                    staged.allocate(&mut self.tiers, DEVICE)?;
                     let hints = options.has_hints().then(|| Box::new(Hints::new(&options, now)));
                     StepOutcome::Admitted(self.install(id, *cursor, staged, hints))
                 }
                 Planned::Resume { id, rehashed, mut staged, .. } => {
-                    staged.allocate(self.tiers.device_mut())?;
+                    staged.allocate(&mut self.tiers, DEVICE)?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
                 Planned::Append { id, tokens, slots, .. } => {

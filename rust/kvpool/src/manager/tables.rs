@@ -7,11 +7,12 @@ use super::error::{ManagerError, Result};
 use super::growth::check_length;
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
+use crate::error::PoolError;
 use crate::fence::Until;
 use crate::tiers::{Fit, SwapId, TransferPlan};
 
 /// The device's tier, and the host's.
-const DEVICE: usize = 0;
+pub(super) const DEVICE: usize = 0;
 const HOST: usize = 1;
 
 impl CacheManager {
@@ -69,7 +70,7 @@ impl CacheManager {
     fn fork_slot(&mut self, slot: usize, id: RequestId) -> Result<()> {
         let (parent, tiers) = self.parts(slot)?;
         let sequence = parent.sequence.fork(tiers)?;
-        let own_from = sequence.published;
+        let own_from = sequence.main.published;
         let (cached_tokens, hints, state) = (parent.cached_tokens, parent.hints.clone(), parent.state);
         let (batch, external, leaving) = (0, None, None);
         let child = Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
@@ -121,7 +122,7 @@ impl CacheManager {
         let (request, tiers) = self.parts(slot)?;
         request.sequence.truncate(tiers, num_tokens, until)?;
         // What it registers from here on is its own, whatever was hit there before.
-        request.own_from = request.own_from.min(request.sequence.published);
+        request.own_from = request.own_from.min(request.sequence.main.published);
         self.version += 1;
         Ok(())
     }
@@ -130,9 +131,13 @@ impl CacheManager {
     /// block takes their places. Returns how many. O(blocks released).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`].
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::WrongState`]; [`PoolError::InvalidConfig`] with groups, which say themselves what
+    /// they give up.
     pub fn trim_window<'a>(&mut self, id: impl Into<RequestRef<'a>>, window: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "trim it")?;
+        if self.groups.is_some() {
+            return Err(PoolError::config("window", window, "the window of a group").into());
+        }
         let (request, tiers) = self.parts(slot)?;
         let trimmed = request.sequence.trim(tiers, window)?;
         self.version += 1;
@@ -172,7 +177,7 @@ impl CacheManager {
                 return Err(ManagerError::NamedTwice { id: id.to_owned(), scope: "call" });
             }
             slots.push(slot);
-            references.extend_from_slice(self.at(slot)?.sequence.held());
+            references.extend(self.at(slot)?.sequence.held());
         }
         Ok((slots, references))
     }

@@ -69,13 +69,45 @@ impl BlockPool {
         chain: &HashChain,
         limit: Tokens,
     ) -> Result<GroupHit, PoolError> {
+        let limit = limit.min(Tokens(chain.len().saturating_mul(groups.unit())));
+        Ok(groups.longest_hit(limit, &mut self.of_chain(groups, chain)?))
+    }
+
+    fn of_chain<'a>(&'a self, groups: &'a Groups, chain: &'a HashChain) -> Result<OfChain<'a>, PoolError> {
         self.check_group(0)?;
         self.check_chain(chain)?;
         if groups.unit() != self.block_size() {
             return Err(PoolError::BlockSizeMismatch { chain: groups.unit(), pool: self.block_size() });
         }
-        let hashes = chain.hashes();
-        let limit = limit.min(Tokens(hashes.len().saturating_mul(groups.unit())));
-        Ok(groups.longest_hit(limit, &mut OfChain { pool: self, groups, hashes, named: Vec::new() }))
+        Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
+    }
+
+    /// Acquires what [`Self::find_groups`] found since the pool last changed; of `asked` blocks of the first group `hits` were there.
+    pub(crate) fn acquire_in_groups(
+        &mut self,
+        blocks: &[BlockId],
+        hits: usize,
+        asked: usize,
+    ) -> Result<(), PoolError> {
+        self.acquire_blocks(blocks)?;
+        self.counters.hits += hits as u64;
+        self.counters.misses += asked.saturating_sub(hits) as u64;
+        self.tell_changed(blocks);
+        Ok(())
+    }
+
+    /// How far each group alone would go, at most `limit` tokens: what a hit of all is the shorter for. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::find_groups`].
+    pub fn reach_of_groups(
+        &self,
+        groups: &Groups,
+        chain: &HashChain,
+        limit: Tokens,
+    ) -> Result<Vec<Tokens>, PoolError> {
+        let mut cached = self.of_chain(groups, chain)?;
+        let limit = limit.min(Tokens(chain.len().saturating_mul(groups.unit())));
+        Ok((0..groups.specs().len()).map(|group| groups.longest_alone(group, limit, &mut cached)).collect())
     }
 }

@@ -8,7 +8,7 @@ use crate::error::PoolError;
 use crate::free_list::check_id;
 use crate::hash::{ChainLink, LinkRef};
 use crate::prefix_index::{Index, Inserted};
-use crate::record::ByBlock;
+use crate::record::{ByBlock, Name};
 
 impl BlockPool {
     fn check_link(&self, link: &ChainLink) -> Result<(), PoolError> {
@@ -90,13 +90,21 @@ impl BlockPool {
     }
 
     /// What is known of a registered and computed block's content.
-    pub(crate) fn content_of(&self, block: BlockId) -> Option<LinkRef<'_>> {
-        if self.is_computed(block) { self.index.link_of(&self.records, block) } else { None }
+    pub(crate) fn content_of(&self, block: BlockId) -> Option<Carried<'_>> {
+        let name = self.name_of(block).filter(|_| self.is_computed(block))?;
+        let named = || {
+            Some(Index::link(*name.hash, self.depth_of(block)?, self.index.parent_of(&self.records, block)))
+        };
+        let link = self.index.link_of(&self.records, block).or_else(named)?;
+        Some(Carried { link, group: name.group })
     }
 
     /// The computed block with a content of another tier's pool.
-    pub(crate) fn find_content(&self, content: &LinkRef<'_>) -> Option<BlockId> {
-        let found = self.index.find_link(&self.records, content).ok().flatten()?;
+    pub(crate) fn find_content(&self, content: &Carried<'_>) -> Option<BlockId> {
+        let found = match *content {
+            Carried { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
+            Carried { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
+        };
         let record = self.records.at(found.get());
         // A block that nobody can hold once more is as good as none.
         (record.references < u32::MAX / 2 && record.is_computed()).then_some(found)
@@ -104,16 +112,36 @@ impl BlockPool {
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted, and leaves it
     /// unregistered.
-    pub(crate) fn adopt_content(&mut self, block: BlockId, content: &LinkRef<'_>) -> Result<(), PoolError> {
+    pub(crate) fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
+        let Carried { ref link, group } = *content;
         if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
         }
-        if self.index.insert(&mut self.records, block, content) == Inserted::Collision {
+        if group != 0 {
+            let parent = link.parent.as_ref().and_then(|hash| self.find_named(Name { hash, group }));
+            return self
+                .register_behind(block, Name { hash: &link.hash, group }, link.depth, parent)
+                .map(drop);
+        }
+        if self.index.insert(&mut self.records, block, link) == Inserted::Collision {
             self.counters.collisions += 1;
             return Ok(());
         }
-        self.note_registered(block, content, None);
+        self.note_registered(block, link, None);
         self.tell_registered(&[block], None);
         self.mark_computed(&[block])
+    }
+}
+
+/// A content that goes from one tier's pool to another's, or is looked up there.
+pub(crate) struct Carried<'a> {
+    link: LinkRef<'a>,
+    group: u16,
+}
+
+/// In group 0, that of pools without groups.
+impl<'a> From<LinkRef<'a>> for Carried<'a> {
+    fn from(link: LinkRef<'a>) -> Self {
+        Self { link, group: 0 }
     }
 }

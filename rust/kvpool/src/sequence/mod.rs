@@ -38,7 +38,10 @@
 //! ```
 
 mod error;
+mod grouped;
+mod staged;
 mod table;
+mod tables;
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,8 +56,12 @@ use crate::pool::observe::{Blocks, PoolObserver};
 use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
 
 pub use error::SequenceError;
-pub(crate) use table::{GivenUp, Sequence, Staged, reusable_blocks};
-pub use table::{Part, TableChange};
+pub(crate) use grouped::Grouped;
+pub use staged::Part;
+pub(crate) use staged::{Staged, reusable_blocks};
+pub(crate) use table::GivenUp;
+pub use table::TableChange;
+pub(crate) use tables::Sequence;
 
 type Result<T, E = SequenceError> = std::result::Result<T, E>;
 
@@ -198,12 +205,12 @@ impl Sequences {
         if !Arc::ptr_eq(prompt.hasher(), &self.hasher) && prompt.hasher().config() != self.hasher.config() {
             return Err(SequenceError::ForeignCursor);
         }
-        let pool = self.tiers.pool_mut(tier)?;
+        let pool = self.tiers.pool(tier)?;
         let available = pool.num_available();
-        let mut staged = Staged::new(pool, &prompt, Part::WHOLE, |found| available - found.idle)?;
-        staged.take(pool, &prompt)?;
-        let mut sequence = Sequence::new(prompt, tier);
-        sequence.hold(staged.found.blocks, staged.cached);
+        let mut staged = Staged::new(pool, None, &prompt, Part::WHOLE, |_, idle| available - idle)?;
+        staged.take(&mut self.tiers, tier, &prompt)?;
+        let mut sequence = Sequence::new(prompt, tier, None);
+        sequence.hold(&staged);
         Ok(self.enter(sequence))
     }
 
@@ -325,9 +332,9 @@ impl Sequences {
         Ok(SequenceInfo {
             tokens: sequence.num_tokens(),
             computed_tokens: sequence.computed_tokens,
-            blocks: sequence.blocks.len(),
-            registered_blocks: sequence.published,
-            trimmed_blocks: sequence.trimmed,
+            blocks: sequence.main.blocks.len(),
+            registered_blocks: sequence.main.published,
+            trimmed_blocks: sequence.main.trimmed,
             tier: sequence.tier,
             swap: sequence.swap,
         })
@@ -338,7 +345,7 @@ impl Sequences {
     /// # Errors
     /// [`SequenceError::Stale`].
     pub fn block_table(&self, id: SequenceId) -> Result<&[BlockId]> {
-        Ok(&self.at(id)?.blocks)
+        Ok(&self.at(id)?.main.blocks)
     }
 
     /// The sequence's tokens and hash chain. O(1).
@@ -374,7 +381,7 @@ impl Sequences {
                 return Err(SequenceError::NotOneTier);
             }
             slots.push(id.slot as usize);
-            references.extend_from_slice(sequence.held());
+            references.extend(sequence.held());
         }
         Ok((slots, references, tier.ok_or(SequenceError::NotOneTier)?))
     }
@@ -496,7 +503,7 @@ impl Sequences {
                 return Err(InvariantViolation::new("S4 (tiers exist)", format!("{id}: {}", sequence.tier)));
             };
             sequence.check_counts(&id)?;
-            (0..sequence.blocks.len()).try_for_each(|at| sequence.check_entry(pool, at, &id))?;
+            (0..sequence.num_entries()).try_for_each(|at| sequence.check_entry(pool, at, &id))?;
             moving.extend(sequence.swap);
             let swap = sequence.swap.map(|swap| self.tiers.swap(swap));
             let known = swap.is_none_or(|swap| swap.is_ok_and(|swap| swap.members.contains(&at)));
@@ -505,7 +512,7 @@ impl Sequences {
         let swaps = self.tiers.num_swaps();
         ensure(moving.len() == swaps, "S4 (a swap moves sequences)", || format!("{moving:?}"))?;
         let sequences = self.slots.iter().filter_map(|slot| slot.sequence.as_ref());
-        let tables = sequences.map(|sequence| (sequence.tier, sequence.held()));
-        self.tiers.check_holders(tables, "S4 (holders of a block are tables and swaps)")
+        let held = sequences.flat_map(|sequence| sequence.held().map(|block| (sequence.tier, block)));
+        self.tiers.check_holders(held, "S4 (holders of a block are tables and swaps)")
     }
 }

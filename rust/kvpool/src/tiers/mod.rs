@@ -410,14 +410,13 @@ impl Tiers {
         sums(self.swaps.values().flat_map(Swap::destinations))
     }
 
-    /// Checks that the holders of every block are these block tables, with their tiers, and swaps. O(blocks + entries).
-    pub(crate) fn check_holders<'a>(
+    /// Checks that the holders of every block are these entries of block tables, with their tiers, and swaps. O(blocks + entries).
+    pub(crate) fn check_holders(
         &self,
-        tables: impl Iterator<Item = (usize, &'a [BlockId])>,
+        entries: impl Iterator<Item = (usize, BlockId)>,
         invariant: &'static str,
     ) -> Result<(), InvariantViolation> {
-        let of_tables =
-            tables.flat_map(|(tier, table)| table.iter().map(move |&block| (Place { tier, block }, 1)));
+        let of_tables = entries.map(|(tier, block)| (Place { tier, block }, 1));
         let held = sums(of_tables.chain(self.swap_references()));
         for (tier, pool) in self.pools.iter().enumerate() {
             for block in (1..pool.num_blocks() as u32).map(BlockId::new) {

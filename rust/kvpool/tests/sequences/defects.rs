@@ -61,7 +61,7 @@ fn leaks_nothing(sequences: &mut Sequences, ids: &[SequenceId]) {
 }
 
 fn change(index: usize, block: u32) -> TableChange {
-    TableChange { index, block: BlockId::new(block) }
+    TableChange { index, block: BlockId::new(block), group: 0 }
 }
 
 /// Copy-on-write must replace the tail in the writer's table, and leave the other's alone.

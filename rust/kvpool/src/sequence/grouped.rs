@@ -1,0 +1,271 @@
+//! `Grouped`: what a sequence has beside its first table if its model has several KV-cache groups.
+//!
+//! Owns: the tables of the other groups; where later requests are expected to turn off ([`Boundaries`]); how far a step may have
+//! written. When tokens are committed, each group registers what it keeps, and gives up what no token to come reads.
+//!
+//! A recurrent state is one block, which every step overwrites. What stays of it are copies, *checkpoints*: one is made, and registered,
+//! where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no step that may have gone further was under
+//! way, for then the block holds another state. A request that hits a checkpoint, and a fork, get a copy of it to write to. All of
+//! these copies are planned; the engine executes them with the others.
+//!
+//! Costs: O(1) per table and block that a call touches.
+
+use std::sync::Arc;
+
+use super::staged::Staged;
+use super::table::{Layout, Table, TableChange};
+use super::tables::Sequence;
+use crate::block::BlockId;
+use crate::error::PoolError;
+use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Tokens};
+use crate::hash::HashCursor;
+use crate::pool::BlockPool;
+use crate::record::{MAX_POSITIONS, Name};
+use crate::tiers::{TierError, Tiers, out_of_blocks};
+
+/// Groups, and the tables of all but the first.
+#[derive(Clone, Debug)]
+pub(crate) struct Grouped {
+    groups: Arc<Groups>,
+    pub(super) others: Vec<Table>,
+    boundaries: Boundaries,
+    /// A step may have written what comes before, of all that was covered so far.
+    written_to: usize,
+    /// So many tokens are committed, and their states are to be kept.
+    due: Option<usize>,
+}
+
+impl Grouped {
+    /// Tables without blocks.
+    pub(crate) fn new(groups: &Arc<Groups>) -> Box<Self> {
+        let table = |(group, spec): (usize, &GroupSpec)| {
+            Table::new(group as u16, Layout::of(spec.kind), spec.block_tokens)
+        };
+        Box::new(Self {
+            groups: Arc::clone(groups),
+            others: groups.specs().iter().enumerate().skip(1).map(table).collect(),
+            boundaries: Boundaries::default(),
+            written_to: 0,
+            due: None,
+        })
+    }
+
+    /// What the table of the first group is like.
+    pub(super) fn first(&self) -> (Layout, usize) {
+        let spec = &self.groups.specs()[0];
+        (Layout::of(spec.kind), spec.block_tokens)
+    }
+
+    /// Notes what was found when a prompt of so many tokens was admitted.
+    pub(super) fn admitted(&mut self, tokens: usize, staged: &Staged) {
+        let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
+        self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
+        (self.written_to, self.due) = (staged.covered_tokens, None);
+    }
+
+    fn spec(&self, table: &Table) -> &GroupSpec {
+        &self.groups.specs()[usize::from(table.group)]
+    }
+
+    /// Whether it hashes and finds its blocks like a model without groups.
+    fn is_plain(&self, table: &Table) -> bool {
+        let spec = self.spec(table);
+        table.group == 0 && spec.kind.is_full() && spec.block_tokens == self.groups.unit()
+    }
+
+    /// Tokens that every table has blocks for.
+    pub(super) fn covered_tokens(&self, main: &Table) -> usize {
+        self.others.iter().fold(main.covered_tokens(), |least, table| least.min(table.covered_tokens()))
+    }
+
+    /// Notes that the tables cover so many tokens from now on.
+    pub(super) fn note_written(&mut self, slots: usize) {
+        self.written_to = self.written_to.max(slots);
+    }
+
+    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers or gives one up.
+    pub(super) fn needs_no_pool(&self, main: &Table, slots: usize, computed: Option<usize>) -> bool {
+        let quiet = |table: &Table| {
+            let (layout, spec) = (table.layout, self.spec(table));
+            computed.is_none_or(|computed| match layout {
+                Layout::Positions => spec.dead(Tokens(computed)).0 <= table.trimmed,
+                Layout::State => !computed.is_multiple_of(table.block_tokens),
+                Layout::Encoder => true,
+            })
+        };
+        quiet(main) && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
+    }
+
+    /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up, and states do not go back.
+    pub(super) fn least_length(&self, main: &Table, computed: usize) -> usize {
+        let least = |table: &Table| match table.layout {
+            Layout::Positions if table.trimmed > 0 => {
+                let spec = self.spec(table);
+                spec.kind.rewind(spec.tokens(Blocks(table.trimmed))).0
+            }
+            Layout::Positions | Layout::Encoder => 0,
+            Layout::State => computed,
+        };
+        self.others.iter().map(least).fold(least(main), usize::max)
+    }
+
+    /// The name of what a block at a position of a table holds, once its tokens are there.
+    pub(super) fn name<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<Name<'a>> {
+        let unit = self.groups.naming_unit(table.group.into(), Blocks(at))?;
+        Some(Name { hash: cursor.chain().hashes().get(unit.0)?, group: table.group })
+    }
+
+    fn keeps(&self, table: &Table, at: usize) -> bool {
+        self.groups.kept(table.group.into(), Blocks(at), self.boundaries)
+    }
+
+    /// Registers the blocks of a table up to `full` that its group keeps. Returns how many.
+    fn register(
+        &self,
+        pool: &mut BlockPool,
+        cursor: &HashCursor,
+        table: &Table,
+        full: usize,
+    ) -> Result<usize, PoolError> {
+        let chained = self.spec(table).kind.is_full();
+        let mut count = 0;
+        for at in table.published..full {
+            let block = table.blocks[at];
+            // A fork that committed first has registered what both hold.
+            if block.is_null() || pool.is_registered(block) || !self.keeps(table, at) {
+                continue;
+            }
+            let Some(name) = self.name(cursor, table, at) else { break };
+            // Full attention needs what is before, so that goes last; the others need no more than they hold.
+            let parent = at.checked_sub(1).filter(|_| chained).map(|before| table.blocks[before]);
+            pool.register_behind(block, name, at as u32, parent)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The state of a table that is to be kept when so many tokens are computed: its position, if there is one.
+    fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
+        let ends = table.layout == Layout::State && computed.is_multiple_of(table.block_tokens);
+        let at = (computed / table.block_tokens).checked_sub(1)?;
+        (ends && at < MAX_POSITIONS && self.keeps(table, at)).then_some(at)
+    }
+}
+
+impl Sequence {
+    /// [`Self::commit`] of all groups, after its tokens were set.
+    pub(super) fn commit_groups(&mut self, pool: &mut BlockPool) -> Result<usize, PoolError> {
+        let Self { cursor, main, grouped, publishes, computed_tokens: computed, .. } = self;
+        let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
+        let registers = *publishes && cursor.epoch() == pool.epoch();
+        let mut others = std::mem::take(&mut grouped.others);
+        let mut commit = |table: &mut Table| -> Result<(usize, bool), PoolError> {
+            let dead = grouped.spec(table).dead(Tokens(*computed)).0;
+            let (mut count, mut due) = (0, false);
+            match table.layout {
+                Layout::Positions => {
+                    let full = (*computed / table.block_tokens).min(MAX_POSITIONS);
+                    if registers && grouped.is_plain(table) {
+                        count = table.publish(pool, cursor, publishes, full)?;
+                    } else if registers && full > table.published {
+                        count = grouped.register(pool, cursor, table, full)?;
+                        table.published = full;
+                    }
+                    table.trim(pool, dead)?;
+                }
+                Layout::State => due = registers && grouped.checkpoint(table, *computed).is_some(),
+                Layout::Encoder => {}
+            }
+            Ok((count, due))
+        };
+        let mut done = commit(main);
+        for table in &mut others {
+            done =
+                done.and_then(|(count, due)| commit(table).map(|(more, also)| (count + more, due || also)));
+        }
+        grouped.others = others;
+        let (count, due) = done?;
+        // What went further than this has another state by now.
+        grouped.due = (due && grouped.written_to == *computed).then_some(*computed);
+        Ok(count)
+    }
+
+    /// Copies states that the latest commit ended at to blocks of their own, which are registered, as far as there are blocks. Returns
+    /// how many.
+    pub(crate) fn keep_states(&mut self, tiers: &mut Tiers) -> Result<usize, TierError> {
+        let Self { cursor, main, grouped, tier, .. } = self;
+        let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
+        let Some(computed) = grouped.due.take() else { return Ok(0) };
+        let mut count = 0;
+        for table in std::iter::once(&*main).chain(&grouped.others) {
+            let Some(at) = grouped.checkpoint(table, computed) else { continue };
+            let (Some(name), Some(&state)) = (grouped.name(cursor, table, at), table.blocks.first()) else {
+                continue;
+            };
+            let pool = tiers.pool_mut(*tier)?;
+            if pool.find_named(name).is_some() || pool.num_available() == 0 {
+                continue;
+            }
+            pool.acquire(&[state])?;
+            let copy = tiers.copy_on_write(*tier, state)?;
+            let pool = tiers.pool_mut(*tier)?;
+            pool.register_behind(copy, name, at as u32, None)?;
+            pool.release(&[copy])?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The tokens behind the computed ones at which the state of a group is worth keeping next.
+    pub(crate) fn next_checkpoint(&self) -> Option<usize> {
+        let grouped = self.grouped.as_deref()?;
+        let states = self.tables().filter(|table| table.layout == Layout::State);
+        let computed = Tokens(self.computed_tokens);
+        let next = states
+            .filter_map(|table| grouped.groups.next_kept(table.group.into(), computed, grouped.boundaries));
+        next.min().map(|tokens| tokens.0)
+    }
+
+    /// [`Self::fork`] of several groups: states are copied at once, for both sequences write to them next.
+    pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
+        let pool = tiers.pool_mut(self.tier)?;
+        let needed = self.tables().filter(|table| table.layout == Layout::State).count();
+        let (available, held) = (pool.num_available(), self.held().collect::<Vec<BlockId>>());
+        if needed > available {
+            let can_ever_fit = held.len() + needed <= pool.num_usable();
+            return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
+        }
+        pool.acquire(&held)?;
+        let mut child = self.guarded_clone();
+        let tier = self.tier;
+        for table in child.tables_mut().filter(|table| table.layout == Layout::State) {
+            for state in &mut table.blocks {
+                *state = tiers.copy_on_write(tier, *state)?;
+            }
+        }
+        Ok(child)
+    }
+
+    /// Blocks that the tables of an encoder's output lack for so many tokens of it.
+    pub(crate) fn encoder_blocks_for(&self, tokens: usize) -> usize {
+        let tables = self.tables().filter(|table| table.layout == Layout::Encoder);
+        tables.fold(0_usize, |sum, table| {
+            sum.saturating_add(tokens.div_ceil(table.block_tokens).saturating_sub(table.blocks.len()))
+        })
+    }
+
+    /// Makes them cover so many, after a check that these blocks are there.
+    pub(crate) fn grow_encoder(
+        &mut self,
+        tiers: &mut Tiers,
+        tokens: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), TierError> {
+        let tier = self.tier;
+        let mut tables = self.tables_mut().filter(|table| table.layout == Layout::Encoder);
+        tables.try_for_each(|table| {
+            let missing = tokens.div_ceil(table.block_tokens).saturating_sub(table.blocks.len());
+            table.allocate(tiers, tier, missing, changes)
+        })
+    }
+}

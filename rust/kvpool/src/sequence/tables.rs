@@ -1,0 +1,368 @@
+//! `Sequence`: tokens, and a block table per KV-cache group with a mutable tail.
+//!
+//! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]. Methods check before
+//! they change; those that say "after a check" rely on the caller's. What several groups add is in [`super::grouped`].
+
+use std::fmt;
+
+use hashbrown::HashMap;
+
+use super::grouped::Grouped;
+use super::staged::Staged;
+use super::table::{GivenUp, Layout, NOT_GUARDED, Table, TableChange};
+use crate::block::BlockId;
+use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::fence::Until;
+use crate::hash::HashCursor;
+use crate::pool::BlockPool;
+use crate::record::{MAX_POSITIONS, Name};
+use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
+
+/// Tokens and where their KV is.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    /// Its tokens and the hash chain of its full blocks.
+    pub(crate) cursor: HashCursor,
+    /// The block table of the first group.
+    pub(crate) main: Table,
+    /// The tier whose blocks these are.
+    pub(crate) tier: usize,
+    /// Tokens whose KV is written, cached ones included.
+    pub(crate) computed_tokens: usize,
+    /// False after a hash collision: nothing behind the colliding block can be reached by a lookup.
+    pub(crate) publishes: bool,
+    /// The swap that moves it now.
+    pub(crate) swap: Option<SwapId>,
+    /// The other groups, and what each of them keeps; `None` with one group of full attention.
+    pub(crate) grouped: Option<Box<Grouped>>,
+}
+
+impl Sequence {
+    /// A sequence without blocks.
+    pub(crate) fn new(cursor: HashCursor, tier: usize, grouped: Option<Box<Grouped>>) -> Self {
+        let (layout, block_tokens) = match &grouped {
+            Some(grouped) => grouped.first(),
+            None => (Layout::Positions, cursor.hasher().block_size()),
+        };
+        Self {
+            cursor,
+            main: Table::new(0, layout, block_tokens),
+            tier,
+            computed_tokens: 0,
+            publishes: true,
+            swap: None,
+            grouped,
+        }
+    }
+
+    /// Holds the blocks of an admission.
+    pub(crate) fn hold(&mut self, staged: &Staged) {
+        self.computed_tokens = staged.cached_tokens;
+        match (&mut self.grouped, staged.tables.split_first()) {
+            (Some(grouped), Some((first, others))) => {
+                self.main.hold(first.blocks.clone(), staged.cached_tokens);
+                for (table, staged_table) in grouped.others.iter_mut().zip(others) {
+                    table.hold(staged_table.blocks.clone(), staged.cached_tokens);
+                }
+                grouped.admitted(self.cursor.num_tokens(), staged);
+            }
+            _ => self.main.hold(staged.found.blocks.clone(), staged.cached_tokens),
+        }
+    }
+
+    /// Its tables, in the order of the groups.
+    #[inline]
+    pub(crate) fn tables(&self) -> impl DoubleEndedIterator<Item = &Table> {
+        std::iter::once(&self.main).chain(self.grouped.iter().flat_map(|grouped| &grouped.others))
+    }
+
+    pub(super) fn tables_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Table> {
+        std::iter::once(&mut self.main).chain(self.grouped.iter_mut().flat_map(|grouped| &mut grouped.others))
+    }
+
+    /// Entries of all tables together.
+    pub(crate) fn num_entries(&self) -> usize {
+        self.tables().map(|table| table.blocks.len()).sum()
+    }
+
+    #[inline]
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.cursor.num_tokens()
+    }
+
+    /// Tokens that every table has blocks for.
+    #[inline]
+    pub(crate) fn covered_tokens(&self) -> usize {
+        match &self.grouped {
+            None => self.main.covered_tokens(),
+            Some(grouped) => grouped.covered_tokens(&self.main),
+        }
+    }
+
+    /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there are is covered.
+    #[inline]
+    pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
+        slots.max(self.covered_tokens().min(self.num_tokens() + more))
+    }
+
+    /// Whether a growth to `slots`, with so many tokens computed then, changes nothing but tokens and counts.
+    #[inline]
+    pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
+        self.main.needs_no_pool(slots, computed)
+            && self.grouped.as_ref().is_none_or(|grouped| grouped.needs_no_pool(&self.main, slots, computed))
+    }
+
+    /// That growth.
+    #[inline]
+    pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
+        self.computed_tokens = computed.unwrap_or(self.computed_tokens);
+        self.cursor.append(tokens);
+        if let Some(grouped) = &mut self.grouped {
+            grouped.note_written(slots);
+        }
+    }
+
+    /// Blocks that a growth to `slots` takes: missing ones, and copies of those that it must not write to. `given_up`
+    /// counts the references that earlier rows of the same batch give up, and this one.
+    #[inline]
+    pub(crate) fn blocks_needed(&self, pool: &BlockPool, slots: usize, given_up: &mut GivenUp) -> usize {
+        let (tokens, mut needed) = (self.num_tokens(), 0_usize);
+        for table in self.tables() {
+            needed = needed.saturating_add(table.missing_for(slots));
+            if table.guarded != NOT_GUARDED {
+                let copied: Vec<_> = table.copied(pool, tokens, slots, given_up).collect();
+                copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
+                needed = needed.saturating_add(copied.len());
+            }
+        }
+        needed
+    }
+
+    /// Whether a growth to `slots` would fit an otherwise empty pool.
+    pub(crate) fn fits_alone(&self, pool: &BlockPool, slots: usize) -> bool {
+        let tokens = self.num_tokens();
+        let all = self.tables().fold(0_usize, |sum, table| {
+            let copies = table.num_registered_guarded(pool, tokens, slots);
+            sum.saturating_add(table.missing_for(slots)).saturating_add(table.held().len() + copies)
+        });
+        all <= pool.num_usable()
+    }
+
+    /// Checks that what a growth to `slots` takes is among `available` blocks. Returns how many, and which blocks it gives up.
+    pub(crate) fn check_growth(
+        &self,
+        pool: &BlockPool,
+        slots: usize,
+        available: usize,
+        given_up: &GivenUp,
+    ) -> Result<(usize, Vec<BlockId>), PoolError> {
+        let tokens = self.num_tokens();
+        let copied: Vec<_> =
+            self.tables().flat_map(|table| table.copied(pool, tokens, slots, given_up)).collect();
+        let missing = self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.missing_for(slots)));
+        let needed = missing.saturating_add(copied.len());
+        if needed > available {
+            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, slots)));
+        }
+        Ok((needed, copied))
+    }
+
+    /// Appends tokens and covers `slots`, after a check that [`Self::blocks_needed`] are available. What it must not write to is
+    /// replaced. Changes of the tables go to `changes`.
+    pub(crate) fn grow(
+        &mut self,
+        tiers: &mut Tiers,
+        tokens: &[u32],
+        slots: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), TierError> {
+        let (tier, so_far) = (self.tier, self.num_tokens());
+        self.main.grow(tiers, tier, so_far, slots, changes)?;
+        if let Some(grouped) = &mut self.grouped {
+            grouped
+                .others
+                .iter_mut()
+                .try_for_each(|table| table.grow(tiers, tier, so_far, slots, changes))?;
+            grouped.note_written(slots);
+        }
+        self.cursor.append(tokens);
+        Ok(())
+    }
+
+    /// [`super::Sequences::commit`], after a check; with `changes`, it dedupes. Returns how many blocks it registered: not those
+    /// that a fork did, or that were before a truncation. Positions that no index can note are never published.
+    #[inline]
+    pub(crate) fn commit(
+        &mut self,
+        pool: &mut BlockPool,
+        computed_tokens: usize,
+        changes: Option<&mut Vec<TableChange>>,
+    ) -> Result<usize, PoolError> {
+        self.computed_tokens = computed_tokens;
+        if self.grouped.is_some() {
+            return self.commit_groups(pool);
+        }
+        if !self.main.completes_block(computed_tokens) {
+            return Ok(0);
+        }
+        let full = (computed_tokens / self.main.block_tokens).min(MAX_POSITIONS);
+        if full <= self.main.published || !self.publishes || self.cursor.epoch() != pool.epoch() {
+            return Ok(0);
+        }
+        if let Some(changes) = changes {
+            self.exchange(pool, full, changes)?;
+        }
+        self.main.publish(pool, &self.cursor, &mut self.publishes, full)
+    }
+
+    /// Exchanges the blocks up to `full` for cached ones, as far as there are any.
+    fn exchange(
+        &mut self,
+        pool: &mut BlockPool,
+        full: usize,
+        changes: &mut Vec<TableChange>,
+    ) -> Result<(), PoolError> {
+        let Self { main, cursor, .. } = self;
+        while main.published < full {
+            let index = main.published;
+            let content = cursor.chain().link(index);
+            let Some(cached) = content.and_then(|content| pool.find_content(&content.into())) else { break };
+            // It is the own block, if a fork that committed first has registered what both hold.
+            if cached != main.blocks[index] {
+                pool.acquire_by_id(&[cached])?;
+                pool.release(&[main.blocks[index]])?;
+                main.blocks[index] = cached;
+                changes.push(TableChange { index, block: cached, group: 0 });
+            }
+            main.published += 1;
+        }
+        Ok(())
+    }
+
+    /// The fewest tokens that it can keep, for what those behind would read is given up, and how many there are.
+    pub(crate) fn lengths(&self) -> (usize, usize) {
+        let least = match &self.grouped {
+            None => self.main.trimmed * self.main.block_tokens,
+            Some(grouped) => grouped.least_length(&self.main, self.computed_tokens),
+        };
+        (least, self.num_tokens())
+    }
+
+    /// [`super::Sequences::truncate`], after a check of [`Self::lengths`].
+    pub(crate) fn truncate(
+        &mut self,
+        tiers: &mut Tiers,
+        num_tokens: usize,
+        until: Until,
+    ) -> Result<(), TierError> {
+        let tier = self.tier;
+        self.tables_mut().try_for_each(|table| table.truncate(tiers, tier, num_tokens, until))?;
+        self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
+        self.computed_tokens = self.computed_tokens.min(num_tokens);
+        self.guard();
+        Ok(())
+    }
+
+    /// Notes that the blocks of the next token may be shared or registered from now on.
+    fn guard(&mut self) {
+        let tokens = self.num_tokens();
+        self.tables_mut().for_each(|table| table.guard(tokens));
+    }
+
+    /// [`super::Sequences::trim_window`].
+    pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
+        let outside = self.computed_tokens.saturating_sub(window) / self.main.block_tokens;
+        Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
+    }
+
+    /// [`super::Sequences::fork`].
+    pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
+        if self.grouped.is_some() {
+            return self.fork_groups(tiers);
+        }
+        tiers.pool_mut(self.tier)?.acquire(self.main.held())?;
+        self.guard();
+        Ok(self.clone())
+    }
+
+    /// The other sequence of a fork that holds what it shares.
+    pub(super) fn guarded_clone(&mut self) -> Self {
+        self.guard();
+        self.clone()
+    }
+
+    /// The blocks that it holds, one entry per reference: those that are not trimmed.
+    pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.tables().flat_map(Table::held).copied()
+    }
+
+    /// How many there are. O(groups).
+    pub(crate) fn num_held(&self) -> usize {
+        self.tables().map(|table| table.held().len()).sum()
+    }
+
+    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. The first table
+    /// goes last: what it keeps is of use without the others.
+    pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
+        let tier = self.tier;
+        self.tables_mut().rev().try_for_each(|table| table.give_up(tiers, tier, until))?;
+        (self.tier, self.computed_tokens, self.publishes) = (0, 0, true);
+        Ok(())
+    }
+
+    /// Takes the blocks that a completed swap moved it to.
+    pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>, to: usize) {
+        self.tables_mut().for_each(|table| table.moved(mapping));
+        self.tier = to;
+        self.swap = None;
+    }
+
+    /// S1 and S3. O(1).
+    pub(crate) fn check_counts(&self, name: &dyn fmt::Display) -> Result<(), InvariantViolation> {
+        let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
+        ensure(computed <= tokens, "S3 (published blocks are computed)", || {
+            format!("{name}: {computed} computed of {tokens}")
+        })?;
+        self.tables().try_for_each(|table| table.check_counts(name, computed))
+    }
+
+    /// The entry of a table at a position, of all tables' one after the other. O(groups).
+    pub(crate) fn entry(&self, mut at: usize) -> Option<(&Table, usize)> {
+        for table in self.tables() {
+            if at < table.blocks.len() {
+                return Some((table, at));
+            }
+            at -= table.blocks.len();
+        }
+        None
+    }
+
+    /// S2 and M3 of one entry. O(groups).
+    pub(crate) fn check_entry(
+        &self,
+        pool: &BlockPool,
+        at: usize,
+        name: &dyn fmt::Display,
+    ) -> Result<(), InvariantViolation> {
+        let Some((table, at)) = self.entry(at) else { return Ok(()) };
+        let block = table.blocks[at];
+        ensure((at < table.trimmed) == block.is_null(), "S2 (trimmed blocks are null)", || {
+            format!("{block:?} at {at} of {name}, {} trimmed", table.trimmed)
+        })?;
+        if at >= table.published || self.cursor.epoch() != pool.epoch() {
+            return Ok(());
+        }
+        // Dropped by id since, perhaps; never under another hash.
+        let (group, own) = (
+            table.group,
+            match &self.grouped {
+                None => self.cursor.chain().hashes().get(at).map(Name::from),
+                Some(grouped) => grouped.name(&self.cursor, table, at),
+            },
+        );
+        let wrong = pool.name_of(block).is_some_and(|name| Some(name) != own);
+        ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
+            format!("{block:?} at {at} of group {group} of {name}")
+        })
+    }
+}
