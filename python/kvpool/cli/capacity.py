@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.errors import ModelConfigError
-from kvpool.models import DTYPE_BYTES, KvShape, kv_shape, read_config, with_dtype
+from kvpool.models import DTYPE_BYTES, KvGroups, KvShape, kv_shape, read_config, with_dtype
 from kvpool.models.layers import latent
 
 if TYPE_CHECKING:
@@ -41,15 +41,28 @@ class Capacity:
 
     #: Usable blocks.
     blocks: int
-    #: Tokens per block.
+    #: Tokens per block; of a hybrid model at least.
     block_size: int
     #: The KV shape, if it is known.
     shape: KvShape | None
 
     @property
+    def groups(self) -> KvGroups | None:
+        """The groups of a model that is not full attention alone."""
+        groups = None if self.shape is None else self.shape.groups(self.block_size)
+        plain = groups is None or [group.kind for group in groups.groups] == ["full"]
+        return None if plain else groups
+
+    @property
     def gib(self) -> float | None:
         """GiB of the pool, if the model is known."""
-        return self.gib_of(self.blocks * self.block_size)
+        return None if self.shape is None else self.blocks * self.shape.bytes_per_block(self.block_size) / 2**30
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the pool holds; of a hybrid model those of the longest request, ``None`` for any length."""
+        groups = self.groups
+        return self.blocks * self.block_size if groups is None else groups.longest_in(self.blocks)
 
     def gib_of(self, tokens: int) -> float | None:
         """GiB that the KV of so many tokens takes, if the model is known."""
@@ -162,12 +175,9 @@ class SizeOptions:
     def _blocks_in(gib: float, shape: KvShape, block_size: int) -> int:
         if not math.isfinite(gib) or gib < 0:
             raise UsageError(f"--capacity-gib is {gib}: must be a number, 0 or more")
-        block_bytes = shape.bytes_per_token * block_size
-        if block_bytes == 0:
-            raise UsageError(f"--capacity-gib: {shape.name} keeps states alone, and no tokens")
-        blocks = int(gib * 2**30) // block_bytes
+        blocks = shape.blocks_in(gib, block_size)
         if blocks < 1:
-            kib = block_bytes / 2**10
+            kib, block_size = shape.bytes_per_block(block_size) / 2**10, shape.groups(block_size).block_tokens
             raise UsageError(f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB")
         return blocks
 

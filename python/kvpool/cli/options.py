@@ -24,6 +24,7 @@ __all__ = [
     "Hash",
     "HeadDim",
     "Journal",
+    "Keep",
     "KvHeads",
     "LatentDim",
     "Layers",
@@ -130,6 +131,16 @@ HeadDim = Annotated[int | None, _option(_PANEL, "KV shape: elements per head.", 
 LatentDim = Annotated[
     int | None,
     _option(_PANEL, "KV shape of MLA: latent elements per layer, instead of heads.", metavar="N"),
+]
+Keep = Annotated[
+    str,
+    _option(
+        _PANEL,
+        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or junctions: "
+        "where prompts end, and where one turned off from another.",
+        default=True,
+        metavar="N",
+    ),
 ]
 Eviction = Annotated[str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME")]
 
