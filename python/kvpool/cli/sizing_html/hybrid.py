@@ -38,8 +38,9 @@ def by_memory(report: SizingReport) -> Figure | None:
         series.append(_line("every layer in full", rates, x, places, "optimum", dashed=True))
     highest = max(y for each in series for y in each.y if y is not None)
     kinds = ", ".join(
-        f"{group['groups']} of {group['layers'] / group['groups']:.3g} layers each: {group['kind']}"
+        f"{group['groups']} {group['kind']}"
         + (f" {group['span']:,}" if group["span"] else "")
+        + f" with {group['layers']} layers"
         for group in groups["groups"]
     )
     in_full = any(run["in_full_rate"] is not None for run in runs)
