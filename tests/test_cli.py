@@ -120,7 +120,7 @@ def test_size_in_gib_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     shape = kv_shape("llama-3.1-8b", "fp8")
     assert printed["capacity_blocks"] == shape.blocks_in(4, 16) == 4096
     assert printed["capacity_gib"] == 4.0
-    assert printed["kv_shape"] == {"name": "Llama-3.1-8B", "bytes_per_token": 65536}
+    assert printed["kv_shape"] == {"name": "Llama-3.1-8B", "bytes_per_token": 65536, "bytes_per_state": 0}
     assert printed["saved_kv_gib"] == printed["saved_prefill_tokens"] * 65536 / 2**30
 
 

@@ -285,10 +285,15 @@ def _bar(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], N
         if shown and not bar.live.is_started:
             bar.start()
         bar.update(task, completed=done, total=total)
-        if shown and done >= total:
+        if done >= total:
+            stop()
+
+    def stop() -> None:
+        # One that never began would leave an empty line.
+        if bar.live.is_started:
             bar.stop()
 
     try:
         yield show
     finally:
-        bar.stop()
+        stop()
