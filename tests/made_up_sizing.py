@@ -118,4 +118,5 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
             ],
         },
         "model": model if with_model else None,
+        "groups": None,
     }

@@ -120,7 +120,7 @@ def test_size_in_gib_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     shape = kv_shape("llama-3.1-8b", "fp8")
     assert printed["capacity_blocks"] == shape.blocks_in(4, 16) == 4096
     assert printed["capacity_gib"] == 4.0
-    assert printed["kv_shape"] == {"name": "Llama-3.1-8B", "bytes_per_token": 65536}
+    assert printed["kv_shape"] == {"name": "Llama-3.1-8B", "bytes_per_token": 65536, "bytes_per_state": 0}
     assert printed["saved_kv_gib"] == printed["saved_prefill_tokens"] * 65536 / 2**30
 
 
@@ -261,6 +261,33 @@ def test_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert str(tmp_path) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"{}", "num_hidden_layers is missing"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"num_hidden_layers": ' + b"9" * 4000 + b"}", "a number of more than 60 digits"),
+        (b'{"num_hidden_layers": 2, "layer_types": ["\\u001b[31m", "x"]}', "layer_types has"),
+    ],
+)
+@pytest.mark.parametrize("command", ["models", "size", "replay"])
+def test_a_bad_configuration_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, words: str, command: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(data)
+    assert main([command, "--config", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert "\x1b" not in captured.err
+    assert main([command, "--config", str(tmp_path / "none.json")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
 # --- bad usage -------------------------------------------------------------------------------------
 
 
@@ -275,8 +302,8 @@ def test_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         ("replay --limit 0", "'--limit'"),
         ("replay --capacity-blocks 9 --capacity-gib 1 --model gpt-2", "--capacity-blocks and --capacity-gib"),
         ("replay --capacity-gib 1", "--capacity-gib needs the KV shape of a model"),
-        ("replay --capacity-gib nan --model gpt-2", "--capacity-gib: gib is nan"),
-        ("replay --capacity-gib=-1 --model gpt-2", "--capacity-gib: gib is -1.0"),
+        ("replay --capacity-gib nan --model gpt-2", "--capacity-gib is nan"),
+        ("replay --capacity-gib=-1 --model gpt-2", "--capacity-gib is -1.0"),
         ("replay --capacity-gib 1e-6 --model gpt-2", "holds no block: one of 16 tokens takes 576.0 KiB"),
         ("replay --model gpt-2 --layers 3 --head-dim 9", "--layers and --head-dim would change it"),
         ("replay --model gpt-2 --latent-dim 3", "--latent-dim would change it"),
@@ -308,7 +335,12 @@ def test_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         ("generate --rate-per-s 0", "--rate-per-s is 0; allowed: above 0"),
         ("generate --chat-fraction 1 --agent-fraction 1", "--chat-fraction + --agent-fraction is 2"),
         ("generate --seed 99999999999999999999999", "seed is 99999999999999999999999: must be at most"),
-        ("models extra", "extra"),
+        ("models extra", "unknown model 'extra'"),
+        ("models --capacity-gib 3", "--capacity-gib needs a model"),
+        ("models --dtype fp7", "unknown dtype 'fp7'; allowed: fp32"),
+        ("models gpt-2 --capacity-gib=-1", "--capacity-gib is -1.0"),
+        ("models gpt-2 --config config.json", "--model and --config both give the KV shape"),
+        ("replay --config config.json --kv-heads 2", "--config knows the KV shape, --kv-heads would change it"),
         ("hash 1 two", "token 'two' at position 1"),
         ("hash 1 -1", "token -1 at position 1 is out of range"),
         ("hash 4294967296", "token 4294967296 at position 0"),
@@ -376,29 +408,61 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     models = {model["name"]: model for model in json_of(capsys, "models")["models"]}
     assert list(models) == model_names()
     assert models["Llama-3.1-8B"]["bytes_per_token"] == 131072
-    assert models["DeepSeek-V3"]["latent_dim"] == 576
-    assert models["DeepSeek-V3"]["kv_heads"] is None
+    assert models["DeepSeek-V3"]["layers"] == [
+        {
+            "kind": "full",
+            "layers": 61,
+            "span": None,
+            "keeps": "MLA 512 + 64",
+            "bytes_per_token": 1152,
+            "bytes_per_state": 0,
+        }
+    ]
     assert main(["models"]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    assert re.search(r"^ Llama-3.1-8B +32 +8 +128 +128.0 +12.21 *$", text, re.MULTILINE)
-    assert re.search(r"^ DeepSeek-V3 +61 +MLA +576 +68.6 +6.54 *$", text, re.MULTILINE)
+    assert re.search(r"^ Llama-3.1-8B +32 full +128.0 +12.21 *$", text, re.MULTILINE)
+    assert re.search(r"^ DeepSeek-V3 +61 MLA +68.6 +6.54 *$", text, re.MULTILINE)
+    assert re.search(r"^ Gemma-3-27B +10 full, 52 window 1,024 +496.0 +8.11 *$", text, re.MULTILINE)
+    assert re.search(r"^ Qwen3-Next-80B-A3B +12 full, 36 state +24.0 +37.7 +2.33 *$", text, re.MULTILINE)
+    assert "\u2026" not in text  # nothing is cut off
+    assert json_of(capsys, "models", "--dtype", "fp8")["models"][0]["bytes_per_token"] == 65536
 
 
-def test_models_say_how_sliding_windows_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    models = json_of(capsys, "models")["models"]
-    windowed = {model["name"] for model in models if model["sliding_window"]}
-    assert windowed == {name for name in model_names() if kv_shape(name).windowed}
-    assert windowed == {"Mistral-7B", "gpt-oss-20b", "gpt-oss-120b", "Gemma-2-2B", "Gemma-2-9B", "Gemma-2-27B"}
-    assert {model["windows_counted"] for model in models if model["sliding_window"]} == {"in full"}
-    # All layers, whatever they see.
-    assert next(model for model in models if model["name"] == "gpt-oss-20b")["bytes_per_token"] == 24 * 2 * 8 * 64 * 2
-    assert main(["models"]) == 0
+def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["--capacity-gib", "60", "--request-tokens", "32000"]
+    printed = json_of(capsys, "models", "gemma-3-27b", *asked)
+    groups = kv_shape("Gemma-3-27B").groups(16)
+    assert [group["layers"] for group in printed["groups"]] == [10, 9, 9, 9, 9, 8, 8]
+    assert printed["bytes_per_block"] == groups.block_bytes
+    assert printed["request"] == {
+        "tokens": 32000,
+        "blocks": [2000, 65, 65, 65, 65, 65, 65],
+        "bytes": groups.request_bytes(32000),
+    }
+    assert printed["capacity"] == {"gib": 60.0, "blocks": 49152, "requests": 20, "longest_request": 780192}
+    assert main(["models", "gemma-3-27b", *asked]) == 0
     text = capsys.readouterr().out
-    assert set(re.findall(r"^ (\S+) \* ", text, re.MULTILINE)) == windowed
-    assert "counted in full" in " ".join(text.split())
-    assert main(["replay", "--limit", "3", "--model", "gpt-oss-20b", "--capacity-gib", "9", "--no-progress"]) == 0
-    assert "KiB per token, windows in full" in " ".join(capsys.readouterr().out.split())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "20 such requests" in " ".join(text.split())
+    # The same from a file.
+    config = tmp_path / "config.json"
+    text_config = {
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "sliding_window": 1024,
+    }
+    config.write_text(json.dumps({"model_type": "gemma3", "text_config": text_config}))
+    read = json_of(capsys, "models", "--config", str(config), *asked)
+    assert {**read, "name": "", "layers": []} == {**printed, "name": "", "layers": []}
+    replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
+    assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
+    # A window alone has no longest request.
+    assert json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "1")["capacity"]["longest_request"] is None
+    assert main(["models", "mistral-7b-v0.1", "--capacity-gib", "1"]) == 0
+    assert "one of any length" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())

@@ -1,14 +1,16 @@
-"""The catalogue of KV shapes: published figures, look-up by name, and errors that help."""
+"""KV shapes: bytes by hand, look-up by name, groups of equal blocks, and what a request takes of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import doctest
+import importlib
+from typing import Any
 
 import pytest
 
-from kvpool import models
-from kvpool.models import KvShape, kv_shape, model_names
+from kvpool.models import KvGroups, KvShape, Layers, kv_shape, model_names
+from kvpool.models.layers import attention, gated_delta_net, latent, mamba1, mamba2, short_convolution
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,183 @@ from kvpool.models import KvShape, kv_shape, model_names
 )
 def test_published_sizes(name: str, kib_per_token: float) -> None:
     assert kv_shape(name).bytes_per_token == kib_per_token * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "token_bytes", "state_bytes"),
+    [
+        # Layers times a key and a value of so many heads and elements, in two bytes each.
+        ("Llama-4-Scout", (12 + 36) * 2 * 8 * 128 * 2, 0),
+        ("Llama-4-Maverick", 48 * 2 * 8 * 128 * 2, 0),
+        ("Mistral-7B-v0.1", 32 * 2 * 8 * 128 * 2, 0),
+        ("gpt-oss-20b", (12 + 12) * 2 * 8 * 64 * 2, 0),
+        ("gpt-oss-120b", (18 + 18) * 2 * 8 * 64 * 2, 0),
+        ("Gemma-2-27B", 46 * 2 * 16 * 128 * 2, 0),
+        ("Gemma-3-1B", (4 + 22) * 2 * 1 * 256 * 2, 0),
+        ("Gemma-3-4B", (5 + 29) * 2 * 4 * 256 * 2, 0),
+        ("Gemma-3-12B", (8 + 40) * 2 * 8 * 256 * 2, 0),
+        ("Gemma-3-27B", (10 + 52) * 2 * 16 * 128 * 2, 0),
+        # Two widths: 2 heads of 512 in full attention, 8 of 256 in windows.
+        ("Gemma-4-26B-A4B", 5 * 2 * 2 * 512 * 2 + 25 * 2 * 8 * 256 * 2, 0),
+        ("Gemma-4-31B", 10 * 2 * 4 * 512 * 2 + 50 * 2 * 16 * 256 * 2, 0),
+        ("GLM-4.5", 92 * 2 * 8 * 128 * 2, 0),
+        ("GLM-4.5-Air", 46 * 2 * 8 * 128 * 2, 0),
+        ("GLM-4.6", 92 * 2 * 8 * 128 * 2, 0),
+        # A latent of 512 and 64 with the position; of sparse attention 128 bytes of fp8 and a scale of 4 bytes, too.
+        ("DeepSeek-V3.1", 61 * (512 + 64) * 2, 0),
+        ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4), 0),
+        ("GLM-5", 78 * ((512 + 64) * 2 + 128 + 4), 0),
+        ("Kimi-K2", 61 * (512 + 64) * 2, 0),
+        # Full attention of 2 heads of 256. A state: 3 tokens of 16 keys, 16 queries, 32 values of 128, and 32 matrices.
+        (
+            "Qwen3-Next-80B-A3B",
+            12 * 2 * 2 * 256 * 2,
+            36 * (3 * (16 * 128 + 16 * 128 + 32 * 128) * 2 + 32 * 128 * 128 * 2),
+        ),
+        # Its matrices are in fp32.
+        ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
+        ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
+        # Three convolutions over 32 heads of 128, and 32 matrices in fp32.
+        ("Kimi-Linear-48B-A3B", 7 * (512 + 64) * 2, 20 * (3 * 3 * 32 * 128 * 2 + 32 * 128 * 128 * 4)),
+        # Mamba-2: 3 tokens of the inputs and of 2 x 8 groups of 128; 128 heads of 64 x 128 in fp32.
+        ("Nemotron-H-8B", 4 * 2 * 8 * 128 * 2, 24 * (3 * (128 * 64 + 2 * 8 * 128) * 2 + 128 * 64 * 128 * 4)),
+        ("Nemotron-Nano-9B-v2", 4 * 2 * 8 * 128 * 2, 27 * (3 * (128 * 80 + 2 * 8 * 128) * 2 + 128 * 80 * 128 * 4)),
+        ("Nemotron-3-Nano-30B-A3B", 6 * 2 * 2 * 128 * 2, 23 * (3 * (64 * 64 + 2 * 8 * 128) * 2 + 64 * 64 * 128 * 4)),
+        ("Granite-4.0-H-Small", 4 * 2 * 8 * 128 * 2, 36 * (3 * (128 * 64 + 2 * 128) * 2 + 128 * 64 * 128 * 2)),
+    ],
+)
+def test_bytes_by_hand(name: str, token_bytes: int, state_bytes: int) -> None:
+    shape = kv_shape(name)
+    assert (shape.bytes_per_token, shape.bytes_per_state) == (token_bytes, state_bytes)
+
+
+def test_every_model_that_is_no_uniform_attention_is_calculated_by_hand() -> None:
+    (marks,) = (m for m in test_bytes_by_hand.pytestmark if m.name == "parametrize")  # type: ignore[attr-defined]
+    by_hand = {case[0] for case in marks.args[1]}
+    rest = set(model_names()) - by_hand - {"Gemma-2-2B", "Gemma-2-9B"}
+    assert all(len(kv_shape(name).layers) == 1 and kv_shape(name).layers[0].kind == "full" for name in rest)
+
+
+def test_fp8_halves_tokens_and_leaves_states_and_indexes_alone() -> None:
+    sparse, hybrid = kv_shape("DeepSeek-V3.2", "fp8"), kv_shape("Qwen3-Next-80B-A3B", "fp8")
+    assert sparse.bytes_per_token == 61 * (512 + 64 + 128 + 4)
+    assert hybrid.bytes_per_token == 12 * 2 * 2 * 256
+    assert hybrid.bytes_per_state == kv_shape("Qwen3-Next-80B-A3B").bytes_per_state
+    # So a block has to be twice as long to hold a state.
+    assert [g.block_tokens for g in hybrid.groups().groups] == [1072] * 4
+
+
+def layout(groups: KvGroups) -> list[tuple[str, int, int]]:
+    return [(group.in_words(), group.layers, group.block_tokens) for group in groups.groups]
+
+
+def test_layers_that_are_all_alike_are_one_group() -> None:
+    for name in ("Llama-3.1-8B", "DeepSeek-V3.2", "Mistral-7B-v0.1"):
+        shape = kv_shape(name)
+        groups = shape.groups(16)
+        assert len(groups.groups) == 1
+        assert groups.block_bytes == 16 * shape.bytes_per_token == groups.groups[0].used_bytes
+    # Full attention of two widths shares a block id, too: every layer reads every block.
+    both = KvShape("both", (attention(3, 8, 128), latent(2, 512, 64)))
+    assert layout(both.groups(32)) == [("full", 5, 32)]
+    assert both.groups(32).block_bytes == 32 * (3 * 2 * 8 * 128 * 2 + 2 * 576 * 2)
+
+
+def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
+    groups = kv_shape("Gemma-3-27B").groups(16)
+    # 52 layers in six groups of 10 at most: four of 9 and two of 8.
+    assert layout(groups) == [("full", 10, 16), *[("sliding 1,024", 9, 16)] * 4, *[("sliding 1,024", 8, 16)] * 2]
+    assert groups.block_bytes == 10 * 16 * 2 * 16 * 128 * 2
+    assert [round(groups.padding(group), 9) for group in groups.groups] == [0, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2]
+    assert layout(kv_shape("gpt-oss-20b").groups(16)) == [("full", 12, 16), ("sliding 128", 12, 16)]
+    assert layout(kv_shape("Llama-4-Scout").groups(16)) == [("full", 12, 16), *[("chunked 8,192", 12, 16)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("full", "sliding", "sizes"),
+    # As large as the larger kind while that is less than one and a half of the smaller; else as the smaller.
+    [(10, 14, [10, 14]), (10, 15, [10, 8, 7]), (13, 12, [13, 12]), (20, 30, [20, 15, 15]), (1, 3, [1, 1, 1, 1])],
+)
+def test_kinds_of_nearly_equal_numbers_share_a_size(full: int, sliding: int, sizes: list[int]) -> None:
+    shape = KvShape("mine", (attention(full, 1, 64), attention(sliding, 1, 64, window=128)))
+    groups = shape.groups(16)
+    assert [group.layers for group in groups.groups] == sizes
+    assert groups.block_bytes == max(sizes) * 16 * 2 * 64 * 2
+
+
+def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
+    groups = kv_shape("Gemma-4-31B").groups(16)
+    # 4 heads of 512 are half of 16 heads of 256: 32 tokens take a page.
+    assert layout(groups) == [("full", 10, 32), *[("sliding 1,024", 10, 16)] * 5]
+    assert all(groups.padding(group) == 0 for group in groups.groups)
+    # Three fifths do not come out even: the page is padded.
+    odd = KvShape("odd", (attention(2, 3, 64), attention(2, 5, 64, window=128))).groups(16)
+    assert layout(odd) == [("full", 2, 16), ("sliding 128", 2, 16)]
+    assert odd.padding(odd.groups[0]) == pytest.approx(0.4)
+    assert odd.padding(odd.groups[1]) == 0
+
+
+def test_blocks_grow_until_they_hold_a_state() -> None:
+    shape = kv_shape("Qwen3-Next-80B-A3B")
+    groups = shape.groups(16)
+    # A state of 1,097,728 bytes; a token takes 2,048 in a layer: 536 tokens, in steps of 16.
+    state = 3 * 8192 * 2 + 32 * 128 * 128 * 2
+    assert state == 1_097_728
+    assert 33 * 16 * 2048 < state <= 34 * 16 * 2048
+    assert layout(groups) == [("full", 12, 34 * 16), *[("state", 12, 34 * 16)] * 3]
+    assert groups.block_bytes == 12 * 544 * 2048
+    assert groups.padding(groups.groups[1]) == pytest.approx(1 - state / (544 * 2048))
+    assert shape.groups(400).groups[0].block_tokens == 800
+    assert shape.groups(1024).groups[0].block_tokens == 1024
+    # A block longer than that is not shortened; states alone make pages of their own size.
+    pure = KvShape("pure", (mamba1(4, inner=8, state=2),))
+    assert pure.groups(16).block_bytes == 4 * (3 * 8 + 8 * 2) * 2
+    two = KvShape("two", (mamba1(4, inner=8, state=2), short_convolution(4, channels=8, kernel=3)))
+    assert two.groups(16).block_bytes == 4 * (3 * 8 + 8 * 2) * 2
+    assert [group.used_bytes for group in two.groups(16).groups] == [320, 4 * 2 * 8 * 2]
+
+
+def held(kind: str, span: int, block: int, position: int) -> int:
+    """Blocks of which the token at a position reads something, or writes itself: counted one by one."""
+    first = {"full": 0, "sliding": max(0, position - span + 1), "chunked": position - position % max(1, span)}.get(kind)
+    if first is None:
+        return 1  # the state behind the last token
+    return len({token // block for token in range(first, position + 1)})
+
+
+@pytest.mark.parametrize("block", [1, 3, 16])
+@pytest.mark.parametrize(("kind", "span"), [("full", 0), ("sliding", 7), ("sliding", 1), ("chunked", 8), ("state", 0)])
+def test_a_request_takes_what_its_tokens_read(kind: Any, span: int, block: int) -> None:
+    kept = Layers(kind, 1, state_bytes=64) if kind == "state" else Layers(kind, 1, elements=1, span=span)
+    (group,) = KvShape("mine", (kept,)).groups(block).groups
+    assert group.blocks(0) == 0
+    for tokens in range(1, 60):
+        most = max(held(kind, span, block, position) for position in range(tokens))
+        bound = group.blocks(tokens)
+        # Never less than it needs at any time, and tight for long requests.
+        assert bound >= most
+        assert bound <= most + (kind == "chunked" and span % block > 0) + (kind == "sliding")
+    assert group.blocks(10**6) == max(held(kind, span, block, at) for at in [10**6 - 1]) or kind in {
+        "sliding",
+        "chunked",
+    }
+
+
+def test_windows_and_states_make_room_for_more_requests() -> None:
+    gemma = kv_shape("Gemma-3-27B").groups(16)
+    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window.
+    assert gemma.request_blocks(32_000) == [2000, 65, 65, 65, 65, 65, 65]
+    assert gemma.request_bytes(32_000) == 2390 * gemma.block_bytes
+    assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
+    assert gemma.requests_in(49_152, 32_000) == 49_152 // 2390
+    assert gemma.longest_in(49_152) == (49_152 - 6 * 65) * 16
+    next_model = kv_shape("Qwen3-Next-80B-A3B").groups(16)
+    assert next_model.request_blocks(32_000) == [59, 1, 1, 1]
+    assert next_model.longest_in(3) == 0
+    assert next_model.longest_in(4) == 544
+    window = kv_shape("Mistral-7B-v0.1").groups(16)
+    assert window.longest_in(257) is None
+    assert window.longest_in(256) == 256 * 16
 
 
 def test_blocks_scale_with_tokens_and_memory() -> None:
@@ -87,7 +266,7 @@ def test_every_listed_name_is_found_and_unique() -> None:
     ("name", "message"),
     [
         ("Qwen3-30B", "unknown model 'Qwen3-30B'; did you mean .*Qwen3-30B-A3B"),
-        ("deepseek-v4", "did you mean .*DeepSeek-V3"),
+        ("deepseek-v4", "did you mean .*DeepSeek-V"),
         ("", "unknown model ''; see kvpool.models.model_names"),
         ("zzzzzzzzzz", "see kvpool.models.model_names"),
     ],
@@ -111,20 +290,50 @@ def test_bad_arguments_are_value_errors() -> None:
     for gib in (-1, float("nan"), float("inf"), True, "60"):
         with pytest.raises(ValueError, match=r"gib is .*; allowed: a number, 0 or more"):
             shape.blocks_in(gib, 16)  # type: ignore[arg-type]
-    for field in ("layers", "kv_heads", "head_dim", "dtype_bytes", "latent_dim"):
-        with pytest.raises(ValueError, match=f"{field} is 0"):
-            dataclasses.replace(shape, **{field: 0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tokens is -1"):
+        shape.groups().request_blocks(-1)
+    with pytest.raises(ValueError, match="tokens is 0"):
+        shape.groups().requests_in(10, 0)
+    with pytest.raises(ValueError, match="blocks is -1"):
+        shape.groups().longest_in(-1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: KvShape("mine", ()), r"layers is \(\)"),
+        (lambda: KvShape("mine", (1,)), r"layers is \(1,\)"),  # type: ignore[arg-type]
+        (lambda: KvShape("mine", (attention(1, 1, 1),), 0), "dtype_bytes is 0"),
+        (lambda: KvShape.of_heads("mine", 0, 1, 1), "layers is 0"),
+        (lambda: KvShape.of_heads("mine", 1, 0, 1), "kv_heads is 0"),
+        (lambda: KvShape.of_heads("mine", 1, 1, 0), "head_dim is 0"),
+        (lambda: attention(0, 1, 1), "count is 0"),
+        (lambda: attention(1, 1, 1, value_dim=0), "value_dim is 0"),
+        (lambda: attention(1, 1, 1, window=-1), "span is -1"),
+        (lambda: latent(1, 0, 64), "latent_dim is 0"),
+        (lambda: latent(1, 1, -1), "rope is -1"),
+        (lambda: mamba2(1, heads=0, head_dim=1, groups=1, state=1, kernel=1), "heads is 0"),
+        (lambda: gated_delta_net(1, key_heads=1, value_heads=-1, key_dim=1, value_dim=1), "value_heads is -1"),
+        (lambda: short_convolution(1, channels=4, kernel=1), "state_bytes is 0"),
+        (lambda: Layers("whole", 1), "kind is 'whole'"),  # type: ignore[arg-type]
+        (lambda: Layers("sliding", 1, elements=2), "span is 0"),
+    ],
+)
+def test_layers_out_of_range_are_value_errors(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_shapes_are_frozen_and_hashable() -> None:
-    shape = KvShape("mine", 2, 4, 64, 2)
+    shape = KvShape.of_heads("mine", 2, 4, 64)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        shape.layers = 3  # type: ignore[misc]
-    assert len({shape, KvShape("mine", 2, 4, 64, 2)}) == 1
-    assert dataclasses.replace(shape, latent_dim=576).bytes_per_token == 2 * 576 * 2
+        shape.dtype_bytes = 3  # type: ignore[misc]
+    assert len({shape, KvShape.of_heads("mine", 2, 4, 64)}) == 1
+    assert dataclasses.replace(shape, layers=(latent(2, 512, 64),)).bytes_per_token == 2 * 576 * 2
 
 
 def test_examples_in_the_documentation() -> None:
-    results = doctest.testmod(models)
-    assert results.attempted >= 10
-    assert results.failed == 0
+    names = ["", ".catalogue", ".config", ".groups", ".layers", ".shape"]
+    results = [doctest.testmod(importlib.import_module(f"kvpool.models{name}")) for name in names]
+    assert sum(result.attempted for result in results) >= 25
+    assert [result.failed for result in results] == [0] * len(names)

@@ -210,3 +210,16 @@ class JournalFileError(KvpoolError, OSError):
 
 class JournalExistsError(JournalFileError, FileExistsError):
     """A journal was to go to a file that exists: nothing is overwritten."""
+
+
+class ModelConfigError(KvpoolError, ValueError):
+    """A ``config.json`` that is none, or that describes layers which kvpool does not know.
+
+    Attributes:
+        field: the field that is wrong, with those around it: ``text_config.layer_types``; ``None`` if it is the whole
+            file.
+    """
+
+    def __init__(self, message: str = "", field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field

@@ -1,5 +1,6 @@
 """Request traces: formats, generation, replay."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Literal, Self, TypedDict, final, type_check_only
 
@@ -308,6 +309,11 @@ class Replay:
         trace: The requests.
         mode: ``"lookup"`` or ``"engine"``.
         block_size: Tokens per block; in lookup mode a divisor of the trace's block tokens.
+        groups: KV-cache groups of a hybrid model, whose block sizes are multiples of ``block_size``: of each its kind
+            (``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``), tokens per block, tokens of its window or chunk,
+            and what stays cached: ``"all"``, ``"junctions"`` or every so many tokens. Lookup mode then goes through
+            the manager, in chunks of ``step_tokens``: only full blocks can hit, and prompts end with the last block
+            that the trace names.
         capacity_blocks: Usable blocks of the pool, the null block not counted. At least 1.
         algorithm: One of ``hash_algorithms()``.
         verify: One of ``verify_modes()``.
@@ -344,6 +350,7 @@ class Replay:
         *,
         mode: ReplayMode = "lookup",
         block_size: int = 16,
+        groups: Sequence[tuple[str, int, int, int | str | None]] | None = None,
         capacity_blocks: int = 100_000,
         algorithm: HashAlgorithm = "sha256",
         verify: VerifyMode = "none",
@@ -377,7 +384,8 @@ class Replay:
         """Returns what has been measured so far, as a JSON object.
 
         Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
-        half; hit rates in percent; in engine mode, times and preemptions. O(1).
+        half; hit rates in percent; in engine mode, times and preemptions; of several groups, what each alone would
+        have served. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one.

@@ -6,11 +6,17 @@ Owns the options about size, the combinations of them that contradict each other
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
-from kvpool.models import DTYPE_BYTES, KvShape, kv_shape
+from kvpool.errors import ModelConfigError
+from kvpool.models import DTYPE_BYTES, KvGroups, KvShape, kv_shape, read_config, with_dtype
+from kvpool.models.layers import latent
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 
@@ -35,15 +41,28 @@ class Capacity:
 
     #: Usable blocks.
     blocks: int
-    #: Tokens per block.
+    #: Tokens per block; of a hybrid model at least.
     block_size: int
     #: The KV shape, if it is known.
     shape: KvShape | None
 
     @property
+    def groups(self) -> KvGroups | None:
+        """The groups of a model that is not full attention alone."""
+        groups = None if self.shape is None else self.shape.groups(self.block_size)
+        plain = groups is None or [group.kind for group in groups.groups] == ["full"]
+        return None if plain else groups
+
+    @property
     def gib(self) -> float | None:
         """GiB of the pool, if the model is known."""
-        return self.gib_of(self.blocks * self.block_size)
+        return None if self.shape is None else self.blocks * self.shape.bytes_per_block(self.block_size) / 2**30
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the pool holds; of a hybrid model those of the longest request, ``None`` for any length."""
+        groups = self.groups
+        return self.blocks * self.block_size if groups is None else groups.longest_in(self.blocks)
 
     def gib_of(self, tokens: int) -> float | None:
         """GiB that the KV of so many tokens takes, if the model is known."""
@@ -62,6 +81,7 @@ class SizeOptions:
     kv_heads: int | None = None
     head_dim: int | None = None
     latent_dim: int | None = None
+    config: Path | None = None
 
     def capacity(self, block_size: int) -> Capacity:
         """Work out the size that the options mean.
@@ -103,10 +123,13 @@ class SizeOptions:
             "--latent-dim": self.latent_dim,
         }
         given = [option for option, number in numbers.items() if number is not None]
-        if self.model is not None:
+        whole = [option for option, value in (("--model", self.model), ("--config", self.config)) if value is not None]
+        if len(whole) > 1:
+            raise UsageError("--model and --config both give the KV shape: give one of them")
+        if whole:
             if given:
-                raise UsageError(f"--model knows the KV shape, {_and(given)} would change it: give one or the other")
-            return self._of_model(self.model)
+                raise UsageError(f"{whole[0]} knows the KV shape, {_and(given)} would change it: give one or the other")
+            return self._of_model()
         if not given:
             if self.dtype is not None:
                 raise UsageError("--dtype needs the KV shape of a model", f"add {SHAPE_HINT}")
@@ -123,9 +146,13 @@ class SizeOptions:
             raise UsageError(f"a KV shape needs {_and(needed)}: {_and(missing)} missing")
         return self._of_numbers()
 
-    def _of_model(self, model: str) -> KvShape:
+    def _of_model(self) -> KvShape:
         try:
-            return kv_shape(model, self.dtype)
+            if self.config is not None:
+                return with_dtype(read_config(self.config), self.dtype)
+            return kv_shape(self.model or "", self.dtype)
+        except ModelConfigError:
+            raise
         except ValueError as error:
             message = str(error).replace("; see kvpool.models.model_names()", "")
             raise bad_usage(ValueError(message)) from None
@@ -134,28 +161,23 @@ class SizeOptions:
         dtype = self.dtype or "bf16"
         if dtype.lower() not in DTYPE_BYTES:
             raise UsageError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
-        # An MLA shape has no heads: what stands for them plays no part.
-        mla = self.latent_dim is not None
+        layers = _number(self.layers)
         try:
-            return KvShape(
-                "custom shape",
-                layers=_number(self.layers),
-                kv_heads=1 if mla else _number(self.kv_heads),
-                head_dim=1 if mla else _number(self.head_dim),
-                dtype_bytes=DTYPE_BYTES[dtype.lower()],
-                latent_dim=self.latent_dim,
-            )
+            if self.latent_dim is None:
+                shape = KvShape.of_heads("custom shape", layers, _number(self.kv_heads), _number(self.head_dim))
+            else:
+                shape = KvShape("custom shape", (latent(layers, self.latent_dim, 0),))
+            return with_dtype(shape, dtype)
         except ValueError as error:
             raise bad_usage(error) from None
 
     @staticmethod
     def _blocks_in(gib: float, shape: KvShape, block_size: int) -> int:
-        try:
-            blocks = shape.blocks_in(gib, block_size)
-        except ValueError as error:
-            raise UsageError(f"--capacity-gib: {error}") from None
+        if not math.isfinite(gib) or gib < 0:
+            raise UsageError(f"--capacity-gib is {gib}: must be a number, 0 or more")
+        blocks = shape.blocks_in(gib, block_size)
         if blocks < 1:
-            kib = shape.bytes_per_block(block_size) / 2**10
+            kib, block_size = shape.bytes_per_block(block_size) / 2**10, shape.groups(block_size).block_tokens
             raise UsageError(f"--capacity-gib {gib:g} holds no block: one of {block_size} tokens takes {kib:,.1f} KiB")
         return blocks
 

@@ -1,16 +1,21 @@
-"""``kvpool models``: what the KV cache of well-known models weighs."""
+"""``kvpool models``: what the KV cache of a model weighs, and what fits into how much memory."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from kvpool.models import KvShape, kv_shape, model_names
+from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
+from kvpool.cli.capacity import SizeOptions
+from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.terminal import shown
+from kvpool.models import KvGroups, KvShape, kv_shape, model_names
 
 __all__ = ["MODELS_EXAMPLES", "models_command"]
 
@@ -18,60 +23,189 @@ MODELS_EXAMPLES: Final = """Examples:
 
   kvpool models
 
-  kvpool models | grep -i qwen
+  kvpool models gemma-3-27b --capacity-gib 60 --request-tokens 32000
 
-  kvpool models --json | jq '.models[] | select(.layers > 90)'"""
+  kvpool models --config path/to/config.json
+
+  kvpool models --json | jq '.models[] | select(.bytes_per_state > 0)'"""
+
+Name = Annotated[str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)]
+CapacityGib = Annotated[float | None, typer.Option(help="How many blocks and requests fit.", metavar="GIB")]
+RequestTokens = Annotated[int, typer.Option(help="Tokens of such a request.", metavar="N", min=1)]
 
 
 def models_command(
+    model: Name = None,
+    config: options.Config = None,
+    dtype: options.Dtype = None,
+    block_size: options.BlockSize = 16,
+    capacity_gib: CapacityGib = None,
+    request_tokens: RequestTokens = 32_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """List the models that kvpool replay knows, and what a token takes.
+    """List the models that kvpool knows; of one model, its KV-cache groups.
 
-    In bf16 elements, over all layers, on all ranks together. fp8 takes half.
-    Layers with a sliding window are counted in full: a * marks such models.
+    Over all layers, on all ranks together, in bf16 elements unless --dtype says
+    otherwise. Windows, chunks and states are counted as what they are: a
+    request keeps what lies in its window, and one state.
     """
-    shapes = [kv_shape(name) for name in model_names()]
-    if as_json:
-        typer.echo(json.dumps({"dtype": "bf16", "models": [_facts(shape) for shape in shapes]}, indent=2))
+    shape = SizeOptions(model=model, config=config, dtype=dtype).shape() if model is not None or config else None
+    if shape is None:
+        if capacity_gib is not None:
+            raise UsageError("--capacity-gib needs a model", "kvpool models NAME, or --config FILE")
+        try:
+            shapes = [kv_shape(name, dtype) for name in model_names()]
+        except ValueError as error:
+            raise bad_usage(error) from None
+        if as_json:
+            models = [_facts(shape, block_size) for shape in shapes]
+            typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2))
+        else:
+            _print_list(shapes, block_size, dtype or "bf16")
         return
-    table = Table(box=box.SIMPLE_HEAD, title="KV cache, in bf16", title_justify="left", pad_edge=False)
+    try:
+        facts = _facts(shape, block_size) | _fit(shape.groups(block_size), request_tokens, capacity_gib)
+    except ValueError as error:
+        raise bad_usage(ValueError(str(error).replace("gib is", "capacity_gib is"))) from None
+    if as_json:
+        typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, **facts}, indent=2))
+    else:
+        _print_model(shape, facts, dtype or "bf16")
+
+
+def _facts(shape: KvShape, block_size: int) -> dict[str, Any]:
+    groups = shape.groups(block_size)
+    return {
+        "name": shape.name,
+        "layers": [
+            {
+                "kind": kind.kind,
+                "layers": kind.count,
+                "span": kind.span or None,
+                "keeps": kind.what,
+                "bytes_per_token": kind.token_bytes(shape.dtype_bytes),
+                "bytes_per_state": kind.state_bytes,
+            }
+            for kind in shape.layers
+        ],
+        "bytes_per_token": shape.bytes_per_token,
+        "bytes_per_state": shape.bytes_per_state,
+        "bytes_per_block": groups.block_bytes,
+        "groups": [
+            {
+                "kind": group.kind,
+                "layers": group.layers,
+                "span": group.span or None,
+                "block_tokens": group.block_tokens,
+                "used_bytes_per_block": group.used_bytes,
+            }
+            for group in groups.groups
+        ],
+        "gib_per_100k_tokens": groups.request_bytes(100_000) / 2**30,
+    }
+
+
+def _fit(groups: KvGroups, tokens: int, gib: float | None) -> dict[str, Any]:
+    """What a request of so many tokens takes, and how many of them fit."""
+    by_group = groups.request_blocks(tokens)
+    request = {"tokens": tokens, "blocks": by_group, "bytes": sum(by_group) * groups.block_bytes}
+    if gib is None:
+        return {"request": request, "capacity": None}
+    blocks = groups.blocks_in(gib)
+    capacity = {
+        "gib": gib,
+        "blocks": blocks,
+        "requests": groups.requests_in(blocks, tokens),
+        "longest_request": groups.longest_in(blocks),
+    }
+    return {"request": request, "capacity": capacity}
+
+
+def _print_list(shapes: list[KvShape], block_size: int, dtype: str) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title=f"KV cache, in {dtype}", title_justify="left", pad_edge=False)
     table.add_column("model", no_wrap=True)
-    for name in ("layers", "KV heads", "head dim", "KiB/token", "GiB/100k tokens"):
+    table.add_column("layers", no_wrap=True)
+    for name in ("KiB/\ntoken", "MiB/\nstate", "GiB/\n100k"):
         table.add_column(name, justify="right", no_wrap=True)
     for shape in shapes:
-        latent = shape.latent_dim
+        state = shape.bytes_per_state
         table.add_row(
-            f"{shape.name} *" if shape.windowed else shape.name,
-            str(shape.layers),
-            str(shape.kv_heads) if latent is None else "MLA",
-            str(shape.head_dim if latent is None else latent),
+            shape.name,
+            _in_short(shape),
             f"{shape.bytes_per_token / 2**10:.1f}",
-            f"{_gib_of_100k(shape):.2f}",
+            f"{state / 2**20:.1f}" if state else "",
+            f"{shape.groups(block_size).request_bytes(100_000) / 2**30:.2f}",
         )
     console = Console(highlight=False)
     console.print(table)
-    console.print("MLA: one latent vector per layer and token instead of keys and values.", style="dim")
-    console.print(
-        "*: some layers see a sliding window alone (of Mistral-7B, those of its first version). They are counted in "
-        "full; an engine that frees what lies outside the window needs less.",
-        style="dim",
-    )
+    for line in (
+        "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers keep of a "
+        "request, and again for each checkpoint.",
+        "GiB/100k: a request of 100,000 tokens, in blocks of the groups that share a pool: windows, chunks and states "
+        "counted as what they are, padding included. kvpool models NAME shows the groups.",
+    ):
+        console.print(line, style="dim")
 
 
-def _gib_of_100k(shape: KvShape) -> float:
-    return shape.bytes_per_token * 100_000 / 2**30
+def _in_short(shape: KvShape) -> str:
+    """The layers, with MLA and windows.
+
+    >>> _in_short(kv_shape("DeepSeek-V3")), _in_short(kv_shape("gpt-oss-20b"))
+    ('61 MLA', '12 full, 12 window 128')
+    """
+    names = {"sliding": "window", "chunked": "chunk"}
+    parts = []
+    for kind in shape.layers:
+        name = "MLA" if kind.what.startswith("MLA") else names.get(kind.kind, kind.kind)
+        parts.append(f"{kind.count} {name}" + (f" {kind.span:,}" if kind.span else ""))
+    return ", ".join(parts)
 
 
-def _facts(shape: KvShape) -> dict[str, str | int | float | bool | None]:
-    return {
-        "name": shape.name,
-        "layers": shape.layers,
-        "kv_heads": shape.kv_heads if shape.latent_dim is None else None,
-        "head_dim": shape.head_dim if shape.latent_dim is None else None,
-        "latent_dim": shape.latent_dim,
-        "sliding_window": shape.windowed,
-        "windows_counted": "in full" if shape.windowed else None,
-        "bytes_per_token": shape.bytes_per_token,
-        "gib_per_100k_tokens": _gib_of_100k(shape),
-    }
+def _print_model(shape: KvShape, facts: dict[str, Any], dtype: str) -> None:
+    console = Console(highlight=False)
+    request, capacity = facts["request"], facts["capacity"]
+    groups = facts["groups"]
+    title = f"{shown(shape.name)} in {dtype}: KV-cache groups"
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    table.add_column("group", no_wrap=True)
+    for name in ("layers", "tokens\nper block", "padding", f"blocks of\n{request['tokens']:,} tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group, blocks in zip(groups, request["blocks"], strict=True):
+        span = f" {group['span']:,}" if group["span"] else ""
+        padding = 100 * (1 - group["used_bytes_per_block"] / facts["bytes_per_block"])
+        table.add_row(
+            group["kind"] + span,
+            f"{group['layers']:,}",
+            f"{group['block_tokens']:,}",
+            f"{padding:.1f} %" if padding else "",
+            f"{blocks:,}",
+        )
+    console.print(table)
+    kept = Table(box=box.SIMPLE_HEAD, title="What a layer keeps", title_justify="left", pad_edge=False)
+    for name in ("kind", "layers", "KiB/token", "KiB/state"):
+        kept.add_column(name, justify="left" if name == "kind" else "right", no_wrap=True)
+    for kind in facts["layers"]:
+        kept.add_row(
+            Text(f"{kind['kind']}: {kind['keeps']}"),
+            f"{kind['layers']:,}",
+            f"{kind['bytes_per_token'] / 2**10:,.4g}" if kind["bytes_per_token"] else "",
+            f"{kind['bytes_per_state'] / 2**10:,.5g}" if kind["bytes_per_state"] else "",
+        )
+    console.print(kept)
+    console.print(Text("\n".join(_in_words(facts, request, capacity))))
+
+
+def _in_words(facts: dict[str, Any], request: dict[str, Any], capacity: dict[str, Any] | None) -> list[str]:
+    lines = [
+        f"A block takes {facts['bytes_per_block'] / 2**20:,.4g} MiB, whichever group it is of.",
+        f"A request of {request['tokens']:,} tokens takes {sum(request['blocks']):,} blocks, "
+        f"{request['bytes'] / 2**30:,.3g} GiB.",
+    ]
+    if capacity is not None:
+        longest = capacity["longest_request"]
+        one = "one of any length" if longest is None else f"one of {longest:,} tokens"
+        lines.append(
+            f"{capacity['gib']:g} GiB hold {capacity['blocks']:,} blocks: {capacity['requests']:,} such requests that "
+            f"share nothing, or {one}."
+        )
+    return lines

@@ -17,12 +17,14 @@ __all__ = [
     "BlockSize",
     "CapacityBlocks",
     "CapacityGib",
+    "Config",
     "Dtype",
     "Eviction",
     "Explain",
     "Hash",
     "HeadDim",
     "Journal",
+    "Keep",
     "KvHeads",
     "LatentDim",
     "Layers",
@@ -115,6 +117,10 @@ CapacityBlocks = Annotated[
 ]
 CapacityGib = Annotated[float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")]
 Model = Annotated[str | None, _option(_PANEL, "KV shape by name; kvpool models lists them.", metavar="NAME")]
+Config = Annotated[
+    Path | None,
+    _option(_PANEL, "KV shape of any model, from its config.json or the folder that has one.", metavar="FILE"),
+]
 Dtype = Annotated[
     str | None,
     _option(_PANEL, "KV shape: element type, bf16 or fp8 for instance.", default="bf16", metavar="TYPE"),
@@ -125,6 +131,16 @@ HeadDim = Annotated[int | None, _option(_PANEL, "KV shape: elements per head.", 
 LatentDim = Annotated[
     int | None,
     _option(_PANEL, "KV shape of MLA: latent elements per layer, instead of heads.", metavar="N"),
+]
+Keep = Annotated[
+    str,
+    _option(
+        _PANEL,
+        "Of hybrid models: what windows and states keep for later requests: all, every so many tokens, or junctions: "
+        "where prompts end, and where one turned off from another.",
+        default=True,
+        metavar="N",
+    ),
 ]
 Eviction = Annotated[str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME")]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SHAPE_HINT", "UsageError", "bad_trace", "bad_usage", "next_step", "os_error_line"]
 
 #: What gives a KV shape.
-SHAPE_HINT: Final = "--model NAME (kvpool models lists them), or --layers, --kv-heads and --head-dim"
+SHAPE_HINT: Final = "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
 
 #: Arguments of the library that have another name on the command line.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
@@ -69,7 +69,10 @@ def next_step(error: Exception) -> str | None:
         ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
         ("must verify hits", "add --verify fingerprint, or --verify tokens"),
         ("needs a seed", "add --seed with the engine's PYTHONHASHSEED"),
-        ("unknown model", "kvpool models lists the catalogue; or give --layers, --kv-heads and --head-dim"),
+        (
+            "unknown model",
+            "kvpool models lists the catalogue; or give --config FILE, or --layers, --kv-heads and --head-dim",
+        ),
     ):
         if words in message:
             return hint

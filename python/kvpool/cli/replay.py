@@ -22,6 +22,7 @@ from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.report import Outcome, print_report
 from kvpool.cli.running import advance, load
 from kvpool.errors import HashingError, InvalidArgumentError
+from kvpool.sizing.grouped import DEFAULT_KEEP, group_arguments, parse_keep
 
 if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy, HashAlgorithm, VerifyMode
@@ -31,6 +32,8 @@ __all__ = ["REPLAY_EXAMPLES", "replay_command"]
 REPLAY_EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
+
+  kvpool replay trace.jsonl --capacity-gib 300 --model qwen3-next-80b-a3b --keep 2048
 
   kvpool replay trace.jsonl --mode lookup --hash xxh3 --verify tokens
 
@@ -54,11 +57,13 @@ def replay_command(
     capacity_blocks: options.CapacityBlocks = None,
     capacity_gib: options.CapacityGib = None,
     model: options.Model = None,
+    config: options.Config = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
     head_dim: options.HeadDim = None,
     latent_dim: options.LatentDim = None,
+    keep: options.Keep = DEFAULT_KEEP,
     eviction: options.Eviction = "lru",
     explain: options.Explain = False,
     algorithm: options.Hash = "sha256",
@@ -93,8 +98,14 @@ def replay_command(
     if mode == "lookup" and given:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"lookup mode has no time in it and takes no {refused}", "--mode engine has")
-    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim)
+    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config)
     capacity = sizes.capacity(block_size)
+    try:
+        kept = parse_keep(keep)
+    except InvalidArgumentError as error:
+        raise bad_usage(error) from None
+    groups = capacity.groups
+    blocks = {"block_size": block_size} if groups is None else group_arguments(groups, kept)
     if png is not None:
         check_output(png, ".png", trace)
         need_matplotlib()
@@ -116,7 +127,6 @@ def replay_command(
         replay = kvpool.traces.Replay(
             loaded,
             mode=mode,
-            block_size=block_size,
             capacity_blocks=capacity.blocks,
             algorithm=cast("HashAlgorithm", algorithm),
             verify=cast("VerifyMode", verify),
@@ -124,6 +134,7 @@ def replay_command(
             eviction=cast("EvictionPolicy", eviction),
             threads=threads,
             journal=None if journal is None else kvpool.journal.Journal(journal),
+            **blocks,
             **given,
         )
     except (InvalidArgumentError, HashingError) as error:
@@ -141,7 +152,7 @@ def replay_command(
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
     if plot:
-        plot.draw(f"{source}: {mode} mode, {capacity.blocks:,} blocks of {block_size} tokens, {eviction}")
+        plot.draw(f"{source}: {mode} mode, {capacity.blocks:,} blocks of {blocks['block_size']} tokens, {eviction}")
     if as_json:
         typer.echo(json.dumps(outcome.as_json(), indent=2))
     else:

@@ -64,12 +64,16 @@ class Outcome:
         extra: dict[str, Any] = {}
         if shape is not None:
             extra["capacity_gib"] = self.capacity.gib
-            extra["kv_shape"] = {"name": shape.name, "bytes_per_token": shape.bytes_per_token}
+            extra["kv_shape"] = {
+                "name": shape.name,
+                "bytes_per_token": shape.bytes_per_token,
+                "bytes_per_state": shape.bytes_per_state,
+            }
             extra["saved_kv_gib"] = self.capacity.gib_of(self.report["hits"]["token_hits"])
         return {
             **self.report,
             "trace": {"source": self.source, **self.trace},
-            "capacity_tokens": self.capacity.blocks * self.capacity.block_size,
+            "capacity_tokens": self.capacity.tokens,
             **extra,
             "saved_prefill_tokens": self.report["hits"]["token_hits"],
             "read_seconds": self.read_seconds,
@@ -189,13 +193,16 @@ def _trace_rows(outcome: Outcome) -> Iterator[Row]:
 
 
 def _pool_rows(outcome: Outcome) -> Iterator[Row]:
-    capacity = outcome.capacity
-    tokens = capacity.blocks * capacity.block_size
-    yield "pool", _count(capacity.blocks), f"blocks, {_count(tokens)} tokens"
+    capacity, groups = outcome.capacity, outcome.capacity.groups
+    if groups is None:
+        yield "pool", _count(capacity.blocks), f"blocks, {_count(capacity.tokens or 0)} tokens"
+    else:
+        longest = "any length" if capacity.tokens is None else f"{_count(capacity.tokens)} tokens"
+        yield "pool", _count(capacity.blocks), f"blocks of {len(groups.groups)} groups: one request of {longest}"
     if capacity.shape is not None and capacity.gib is not None:
-        kib = capacity.shape.bytes_per_token / 2**10
-        windows = ", windows in full" if capacity.shape.windowed else ""
-        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{windows}"
+        kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
+        state = f", {mib:,.4g} MiB per state" if mib else ""
+        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{state}"
 
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:
@@ -204,6 +211,7 @@ def _hit_rows(outcome: Outcome) -> Iterator[Row]:
     full = _of(hits["full_block_hits"], hits["full_blocks"])
     yield "full-block hits", _percent(report["full_block_hit_rate"]), full
     yield "token hits", _percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
+    yield from _group_rows(outcome)
     last = report["last_half"]
     share = _of(last["token_hits"], last["tokens"])
     yield "last half", _percent(report["last_half_token_hit_rate"]), share
@@ -213,6 +221,19 @@ def _hit_rows(outcome: Outcome) -> Iterator[Row]:
     yield "evictions", _count(report["evicted"]), f"blocks, of {_count(report['allocated'])} allocated"
     if report["collisions"]:
         yield "collisions", _count(report["collisions"]), "hits refused by --verify"
+
+
+def _group_rows(outcome: Outcome) -> Iterator[Row]:
+    """What each kind of groups alone would have served; of one kind the group that a hit waits for."""
+    least: dict[str, tuple[float, int]] = {}
+    for group in outcome.report.get("groups", []):
+        name = group["kind"] if group["span"] is None else f"{group['kind']} {group['span']:,}"
+        found = (group["reach_rate"], group["reach_tokens"])
+        least[name] = min(least.get(name, found), found)
+    for name, (rate, tokens) in least.items():
+        yield f"  {name} alone", _percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
+    if outcome.report.get("checkpoints"):
+        yield "states kept", _count(outcome.report["checkpoints"]), "copies for later requests"
 
 
 def _engine_rows(outcome: Outcome) -> Iterator[Row]:

@@ -22,7 +22,16 @@ from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.cli.running import load
 from kvpool.cli.size_table import print_sizing
 from kvpool.errors import InvalidArgumentError
-from kvpool.sizing import DEFAULT_CAPACITIES, DEFAULT_HINTS, DEFAULT_POLICIES, POLICIES, check_sizing, size
+from kvpool.sizing import (
+    DEFAULT_CAPACITIES,
+    DEFAULT_HINTS,
+    DEFAULT_KEEP,
+    DEFAULT_POLICIES,
+    POLICIES,
+    check_sizing,
+    parse_keep,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +50,8 @@ SIZE_EXAMPLES: Final = """Examples:
   kvpool size trace.jsonl --model llama-3.1-8b --prefill-tokens-per-s 10000
 
   kvpool size trace.jsonl --policies lru,arc,adaptive --capacities 1%,5%,60GiB --model llama-3.1-8b
+
+  kvpool size trace.jsonl --model gemma-3-27b --capacities 500GiB,2000GiB --keep 2048
 
   kvpool size trace.jsonl --form stream     the figures of papers
 
@@ -146,11 +157,13 @@ def size_command(
     full_blocks: FullBlocks = False,
     hints: Hints = _HINTS,
     model: options.Model = None,
+    config: options.Config = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
     head_dim: options.HeadDim = None,
     latent_dim: options.LatentDim = None,
+    keep: options.Keep = DEFAULT_KEEP,
     prefill_tokens_per_s: PrefillSpeed = None,
     sample_blocks: SampleBlocks = None,
     jobs: Jobs = 0,
@@ -165,7 +178,7 @@ def size_command(
     LRU at every capacity, each policy at chosen ones, the best that any
     policy could do, and what it would be worth to know which blocks are dead.
     """
-    shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim).shape()
+    shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim, config).shape()
     if prefill_tokens_per_s is not None and shape is None:
         raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
@@ -178,6 +191,7 @@ def size_command(
     given = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
     names = cast("list[EvictionPolicy]", given)
     try:
+        kept = parse_keep(keep)
         # Before a trace is read, which may take long.
         asked = check_sizing(
             policies=names,
@@ -200,7 +214,8 @@ def size_command(
         sessions_at_once=sessions_at_once,
         progress=shown,
     )
-    with _bar(shown=shown and sample_blocks is None) as progress:
+    bars = shown and sample_blocks is None
+    with _bar("size", "simulations", shown=bars) as progress, _bar("groups", "requests", shown=bars) as group_progress:
         try:
             report = size(
                 loaded,
@@ -213,8 +228,10 @@ def size_command(
                 prefill_tokens_per_s=prefill_tokens_per_s,
                 jobs=jobs,
                 sample_blocks=sample_blocks,
+                keep=kept,
                 source=source,
                 progress=progress,
+                group_progress=group_progress,
             )
         except InvalidArgumentError as error:
             raise bad_usage(error) from error
@@ -251,23 +268,32 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _bar(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show a bar over the cells of the grid, once there is progress: what is refused before leaves none behind."""
+def _bar(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
+    """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all is done."""
     columns = (
-        TextColumn("size"),
+        TextColumn(name),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("simulations"),
+        TextColumn(of),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     bar = Progress(*columns, console=Console(stderr=True), disable=not shown)
-    task = bar.add_task("size", total=None)
-    with contextlib.ExitStack() as stack:
+    task = bar.add_task(name, total=None)
 
-        def show(done: int, total: int) -> None:
-            if not bar.live.is_started and shown:
-                stack.enter_context(bar)
-            bar.update(task, completed=done, total=total)
+    def show(done: int, total: int) -> None:
+        if shown and not bar.live.is_started:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            stop()
 
+    def stop() -> None:
+        # One that never began would leave an empty line.
+        if bar.live.is_started:
+            bar.stop()
+
+    try:
         yield show
+    finally:
+        stop()

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.size_groups import print_groups
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def print_sizing(report: SizingReport, console: Console) -> None:
     _print_trace(report, console)
     _print_grid(report, console)
     _print_memory(report, console)
+    print_groups(report, console)
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
@@ -141,7 +143,9 @@ def _print_memory(report: SizingReport, console: Console) -> None:
     if model is None:
         console.print("What a GiB buys: name a model, --model llama-3.1-8b for instance.\n", style="dim")
         return
-    table = Table(box=box.SIMPLE, title=f"What memory buys, LRU, {model['name']}", title_justify="left")
+    in_full = ", all layers in full" if report["groups"] else ""
+    title = Text(f"What memory buys, LRU, {model['name']}{in_full}")
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
     timed = model["prefill_tokens_per_s"] is not None
     for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", *["seconds"] * timed):
         table.add_column(head, justify="right")

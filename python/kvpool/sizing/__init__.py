@@ -21,6 +21,7 @@ True
 """
 
 from kvpool._core.sizing import HitCurve, PolicyRun, References, sampled_lru
+from kvpool.sizing.grouped import DEFAULT_KEEP, group_runs, parse_keep
 from kvpool.sizing.measure import (
     DEFAULT_CAPACITIES,
     DEFAULT_HINTS,
@@ -35,6 +36,7 @@ from kvpool.sizing.report import SizingReport
 __all__ = [
     "DEFAULT_CAPACITIES",
     "DEFAULT_HINTS",
+    "DEFAULT_KEEP",
     "DEFAULT_POLICIES",
     "POLICIES",
     "HitCurve",
@@ -43,6 +45,8 @@ __all__ = [
     "Size",
     "SizingReport",
     "check_sizing",
+    "group_runs",
+    "parse_keep",
     "sampled_lru",
     "size",
 ]

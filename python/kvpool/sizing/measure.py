@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import kvpool
 from kvpool._core.sizing import References, sampled_lru
 from kvpool.errors import InvalidArgumentError
+from kvpool.sizing.grouped import DEFAULT_KEEP, group_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,8 +162,10 @@ def size(
     prefill_tokens_per_s: float | None = None,
     jobs: int = 0,
     sample_blocks: int | None = None,
+    keep: int | str = DEFAULT_KEEP,
     source: str = "",
     progress: Callable[[int, int], None] | None = None,
+    group_progress: Callable[[int, int], None] | None = None,
 ) -> schema.SizingReport:
     """Size a cache for a trace: policies, capacities, the optimum, hints, the LRU curve, its knee and worth.
 
@@ -184,10 +187,13 @@ def size(
         jobs: threads, 0: one per core.
         sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what memory buys and
             reuse distances, estimated; no policies, optimum, hints, or hit rate over time.
+        keep: of a hybrid model, what its windows and states keep for later requests: ``"all"``, ``"junctions"``, or
+            every so many tokens. It is run at each size: :mod:`kvpool.sizing.grouped`.
         source: what the report calls the trace.
         progress: called with cells done and cells in all, from this thread, the first time when one is done. Cells are
             run in an order in which every policy has its share at all times, so the share of the cells is that of the
             work, too.
+        group_progress: called with requests done and requests in all while a hybrid model is run, after the cells.
 
     Raises:
         InvalidArgumentError: an unknown policy, an impossible capacity, a number out of range.
@@ -198,6 +204,8 @@ def size(
     asked = check_sizing(
         policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks
     )
+    if shape is not None and shape.bytes_per_token == 0:
+        raise InvalidArgumentError(f"shape is {shape.name}: must keep tokens, and it keeps states alone")
     bytes_per_block = None if shape is None else shape.bytes_per_token * trace.block_tokens
     model: schema.Model | None = None
     if shape is not None:
@@ -207,6 +215,7 @@ def size(
             "prefill_tokens_per_s": prefill_tokens_per_s,
         }
     summary = trace.summary()
+    groups: schema.Groups | None = None
     if sample_blocks is None:
         references = References(trace, blocks=blocks)
         curve, unique_blocks = references.lru(), references.unique_blocks
@@ -216,6 +225,10 @@ def size(
         parts = _simulated(references, sizes, policies, hints, form, jobs, progress, window_s)
         stats = json.loads(trace.stats_json())
         ideal, reuse_times = _ideal(stats), _reuse_times(stats)
+        if shape is not None:
+            groups = group_runs(
+                trace, shape, sizes, unique_blocks=unique_blocks, keep=keep, jobs=jobs, progress=group_progress
+            )
     else:
         # No statistics: their table of all blocks is larger than all else.
         every, full = (sampled_lru(trace, max_blocks=sample_blocks, blocks=which) for which in ("all", "full"))
@@ -262,6 +275,7 @@ def size(
         "reuse_times_s": reuse_times,
         "over_time": parts.over_time,
         "model": model,
+        "groups": groups,
         "elapsed_s": time.perf_counter() - began,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -16,6 +16,9 @@ __all__ = [
     "Capacity",
     "CurvePoint",
     "DistanceRange",
+    "Group",
+    "GroupRun",
+    "Groups",
     "HintResult",
     "Hits",
     "Ideal",
@@ -187,9 +190,61 @@ class Model(TypedDict):
     """The model whose KV cache it is."""
 
     name: str
-    #: KV bytes of a token over all layers.
+    #: KV bytes of a token over all layers, windows and chunks included.
     bytes_per_token: int
     prefill_tokens_per_s: float | None
+
+
+class Group(TypedDict):
+    """KV-cache groups of one kind."""
+
+    kind: Literal["full", "sliding", "chunked", "state"]
+    #: Tokens of the window or chunk.
+    span: int | None
+    #: How many there are, and the layers in all of them.
+    groups: int
+    layers: int
+    block_tokens: int
+    #: Share of their blocks that holds nothing, 0 to 1.
+    padding: float
+
+
+class GroupRun(TypedDict):
+    """The trace through a manager with the model's groups, with LRU: see :mod:`kvpool.sizing.grouped`."""
+
+    gib: float
+    #: Blocks of the pool that all groups share.
+    blocks: int
+    #: What windows and states keep for later requests: all of it, every so many tokens, or at junctions alone.
+    keep: int | str
+    #: Prompt tokens that every group could serve, of all.
+    token_hit_rate: float
+    #: What each kind of groups alone would have served, in the order of ``Groups.groups``.
+    alone: list[float]
+    #: The token hit rate with the same memory if every layer kept every token; ``None`` with states, and for spacing.
+    in_full_rate: float | None
+    #: States that were copied to be kept.
+    checkpoints: int
+    evictions: int
+    #: Prompts that the pool could not hold to the end.
+    cut_short: int
+
+
+class Groups(TypedDict):
+    """A hybrid model, size by size."""
+
+    #: Bytes of a block, of whichever group.
+    block_bytes: int
+    groups: list[Group]
+    #: What ``sizes`` keep.
+    keep: int | str
+    #: One per capacity, in that order.
+    sizes: list[GroupRun]
+    #: At one of them, each way to keep: what checkpoint spacing buys.
+    spacing: list[GroupRun]
+    #: Requests that each run had: all of the trace.
+    requests: int
+    seconds: float
 
 
 class Sample(TypedDict):
@@ -235,3 +290,5 @@ class SizingReport(TypedDict):
     reuse_times_s: list[ReuseTime]
     over_time: OverTime | None
     model: Model | None
+    #: ``None`` without a model, for one whose layers are all alike, and from a sample.
+    groups: Groups | None

@@ -1,5 +1,6 @@
 //! `Replay`.
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
@@ -14,6 +15,43 @@ pub(crate) use crate::trace::PyTrace;
 /// Requests from one look at signals to the next.
 const AT_ONCE: usize = 64;
 
+/// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
+type GroupTuple = (String, usize, usize, Option<KeepWord>);
+
+/// Every so many tokens, or a word.
+#[derive(FromPyObject)]
+enum KeepWord {
+    Every(usize),
+    Named(String),
+}
+
+fn groups_of(py: Python<'_>, specs: Vec<GroupTuple>) -> PyResult<Groups> {
+    let wrong = |field: &str, value: &str, allowed: &str| {
+        raise(py, "InvalidArgumentError", format!("{field} is {value:?}: must be {allowed}"))
+    };
+    let spec = |(kind, block_tokens, span, keep): GroupTuple| {
+        let kind = match kind.as_str() {
+            "full" => GroupKind::Full,
+            "sliding" => GroupKind::Sliding { window: span },
+            "chunked" => GroupKind::Chunked { chunk: span },
+            "state" => GroupKind::State,
+            _ => return Err(wrong("kind", &kind, "full, sliding, chunked or state")),
+        };
+        let keep = match keep {
+            None => Keep::All,
+            Some(KeepWord::Every(tokens)) => Keep::Every(tokens),
+            Some(KeepWord::Named(word)) => match word.as_str() {
+                "all" => Keep::All,
+                "junctions" => Keep::Junctions,
+                _ => return Err(wrong("keep", &word, "all, junctions, or a number of tokens")),
+            },
+        };
+        Ok(GroupSpec { keep, ..GroupSpec::new(kind, block_tokens) })
+    };
+    let specs = specs.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
+    Groups::new(specs, None).or_raise(py)
+}
+
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
 pub(crate) struct PyReplay(Locked<Replay>);
@@ -22,7 +60,7 @@ pub(crate) struct PyReplay(Locked<Replay>);
 impl PyReplay {
     #[new]
     #[pyo3(signature = (
-        trace, *, mode="lookup", block_size=16, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
+        trace, *, mode="lookup", block_size=16, groups=None, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
         eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
         prefill_tokens_per_s=50_000.0, threads=0, journal=None
     ))]
@@ -32,6 +70,7 @@ impl PyReplay {
         trace: &Bound<'_, PyTrace>,
         mode: &str,
         #[pyo3(from_py_with = int)] block_size: i128,
+        groups: Option<Vec<GroupTuple>>,
         #[pyo3(from_py_with = int)] capacity_blocks: i128,
         algorithm: &str,
         verify: &str,
@@ -49,6 +88,7 @@ impl PyReplay {
         let config = ReplayConfig {
             mode: named(py, mode)?,
             block_size: count(py, "block_size", block_size)?,
+            groups: groups.map(|specs| groups_of(py, specs)).transpose()?,
             capacity_blocks: count(py, "capacity_blocks", capacity_blocks)?,
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,

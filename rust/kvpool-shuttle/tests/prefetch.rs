@@ -12,10 +12,10 @@ mod replay {
     use std::sync::Arc;
 
     use kvpool::{BlockHasher, HasherConfig};
-    use kvpool_replay::replay::{Mode, ReplayError};
+    use kvpool_replay::replay::ReplayError;
     use kvpool_replay::trace::{Trace, TraceRequest};
 
-    use self::prefetch::Prefetch;
+    use self::prefetch::{Form, Prefetch};
     use crate::common::check;
 
     mod lookup {
@@ -40,7 +40,7 @@ mod replay {
         let config = HasherConfig { block_size: 4, ..HasherConfig::default() };
         let hasher = Arc::new(BlockHasher::new(config).expect("a configuration"));
         assert!(threads <= prefetch::MAX_THREADS);
-        Prefetch::start(&Arc::new(trace), &hasher, Mode::Engine, threads).expect("threads")
+        Prefetch::start(&Arc::new(trace), &hasher, Form::Whole, threads).expect("threads")
     }
 
     #[test]

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.sizing_html.figures import Axis, Figure, Rule, Series, Table, linear_axis, log_axis
+from kvpool.cli.sizing_html.hybrid import by_memory, by_spacing
 from kvpool.cli.sizing_html.words import (
     capacity_label,
     count,
@@ -53,10 +54,10 @@ def figures_of(report: SizingReport) -> tuple[list[Figure], list[str]]:
     figures, missing = [], []
     for build, absent in _PLOTS:
         figure = build(report)
-        if figure is None:
-            missing.append(absent)
-        else:
+        if figure is not None:
             figures.append(figure)
+        elif absent:
+            missing.append(absent)
     return figures, missing
 
 
@@ -338,6 +339,7 @@ def _worth(report: SizingReport) -> Figure | None:
         definition="Prompt tokens, over the whole trace, that each GiB more of LRU cache spares from prefill, between "
         "one size and the next"
         + (f"; seconds at {speed:,.0f} tokens of prefill a second." if speed is not None else ".")
+        + (" All layers are counted in full here." if report["groups"] else "")
         + beginning,
         x=log_axis(f"GiB of {model['name']} (log scale)", left[0], steps[-1]["to_gib"])
         if wide
@@ -368,6 +370,9 @@ def _seconds_per_gib(prefill: float | None, size: float) -> str:
 
 _PLOTS: Final = (
     (_by_capacity, "No hit rate by capacity: no capacity and no LRU curve was computed."),
+    # Of hybrid models alone.
+    (by_memory, ""),
+    (by_spacing, ""),
     (_hints, "No value of hints: it was not computed."),
     (_reuse, "No reuse distances: no block of this trace is used twice."),
     (_over_time, "No hit rate over time: it was not computed."),

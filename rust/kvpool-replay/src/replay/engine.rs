@@ -5,6 +5,9 @@
 //! oldest first, in chunks. When an append does not fit, the request admitted last is preempted by recompute and waits at
 //! the head of the queue. A step takes `step_ms`, plus its prefill tokens at `prefill_tokens_per_s`.
 //!
+//! Of a hybrid model a prompt gets its blocks chunk by chunk, for a window gives up what lies left of it from chunk to chunk; a chunk ends
+//! where a state is to be kept, too.
+//!
 //! **Overload.** While somebody waits, the server does all that it can: what it finishes in those steps, by their time, is
 //! the rate at which it serves. Where requests arrive faster than that and the last one still finds a queue, the queue
 //! grew with the trace, and the times to the first token say how long the trace is, and not how fast the server is. A rush
@@ -13,13 +16,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kvpool::{
-    CacheManager, Computed, HashCursor, InvariantViolation, ManagerError, Part, PoolStats, RequestRef, Rows,
-    Until,
+    AdmitOptions, CacheManager, Computed, Fit, HashCursor, InvariantViolation, ManagerError, Part, PoolStats,
+    RequestRef, Rows, Until,
 };
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 use kvpool_observe::ManagerWatch;
 
+use super::grouped::Reach;
 use super::prefetch::Prefetch;
 use super::report::{EngineReport, HitCounts};
 use super::{ReplayConfig, ReplayError};
@@ -52,6 +56,8 @@ pub(super) struct Engine {
     pub(super) manager: Journaled<CacheManager>,
     max_running: usize,
     step_tokens: usize,
+    /// How much of a prompt there must be blocks for when it is admitted.
+    part: Part,
     step_ms: f64,
     prefill_ms_per_token: f64,
     now_ms: f64,
@@ -72,6 +78,7 @@ pub(super) struct Engine {
     waiting_at_last_arrival: Option<usize>,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
+    pub(super) reach: Reach,
     report: EngineReport,
 }
 
@@ -81,6 +88,10 @@ impl Engine {
             manager,
             max_running: config.max_running,
             step_tokens: config.step_tokens,
+            part: Part {
+                allocate_tokens: config.groups.is_some().then_some(config.step_tokens),
+                ..Part::WHOLE
+            },
             step_ms: config.step_ms,
             prefill_ms_per_token: 1000.0 / config.prefill_tokens_per_s,
             now_ms: 0.0,
@@ -96,6 +107,7 @@ impl Engine {
             waiting_at_last_arrival: None,
             hits: HitCounts::default(),
             last_half: HitCounts::default(),
+            reach: Reach::default(),
             report: EngineReport::default(),
         }
     }
@@ -155,13 +167,27 @@ impl Engine {
 
     fn admit_new(&mut self, trace: &Trace, index: usize, cursor: HashCursor) -> Result<(), ReplayError> {
         let tokens = cursor.num_tokens();
-        match self.manager.apply(op::Admit::new(index as i64, cursor)) {
+        let found = Reach::of(&self.manager, &cursor)?;
+        let mut options = AdmitOptions::default();
+        if self.manager.groups().is_some() {
+            match self.manager.fit(&cursor, self.part)?.fit {
+                // Blocks come chunk by chunk: a state can be kept only where no table reaches further.
+                Fit::Ok => options.part.allocate_tokens = Some(0),
+                // Refused below.
+                Fit::Later | Fit::Never => options.part = self.part,
+            }
+        }
+        let admit = op::Admit { request: (index as i64).into(), cursor, options: &options };
+        match self.manager.apply(admit) {
             Ok(admission) => {
+                self.reach.add(&found);
                 let block_size = self.manager.pool().block_size() as u64;
-                let hit = admission.cached_blocks as u64;
-                self.hits.add(tokens as u64, tokens as u64, hit, block_size);
+                let hit = admission.cached_tokens as u64 / block_size;
+                // Of a hybrid model the prompt is shorter here than in the trace: see `Form::Named`.
+                let all = u64::from(trace.requests()[index].input_length);
+                self.hits.add(all, all, hit, block_size);
                 if index >= trace.requests().len() / 2 {
-                    self.last_half.add(tokens as u64, tokens as u64, hit, block_size);
+                    self.last_half.add(all, all, hit, block_size);
                 }
                 self.running.push(Running { index, tokens, computed: admission.cached_tokens, output: 0 });
                 self.report.peak_running = self.report.peak_running.max(self.running.len());
@@ -184,13 +210,15 @@ impl Engine {
     fn resume(&mut self, request: Running) -> Result<(), ReplayError> {
         match self
             .manager
-            .apply(op::Resume { request: RequestRef::Int(request.index as i64), part: Part::WHOLE })
+            .apply(op::Resume { request: RequestRef::Int(request.index as i64), part: self.part })
         {
             Ok(admission) => self.running.push(Running { computed: admission.cached_tokens, ..request }),
             Err(ManagerError::OutOfBlocks(refusal)) if refusal.can_ever_fit => {
                 self.blocked = true;
                 self.waiting.push_front(Waiting::Preempted(request));
             }
+            // Of a hybrid model: what it has grown to, in one chunk.
+            Err(ManagerError::OutOfBlocks(_)) => self.reject(request.index)?,
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -203,22 +231,23 @@ impl Engine {
         let mut prefilled = 0;
         // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
-        for (place, request) in self.running.iter_mut().enumerate() {
-            let left = request.tokens - request.computed;
+        let mut place = 0;
+        while let Some(&Running { index, tokens, computed, .. }) = self.running.get(place) {
+            let left = tokens - computed;
             if left > 1 {
-                let chunk = left.min(budget);
+                let Some(chunk) = self.cover(place, left.min(budget))? else { continue };
                 budget -= chunk;
                 prefilled += chunk;
-                request.computed += chunk;
+                self.running[place].computed += chunk;
                 if chunk < left {
-                    self.manager.apply(op::Commit {
-                        request: RequestRef::Int(request.index as i64),
-                        computed_tokens: request.computed,
-                    })?;
+                    let request = RequestRef::Int(index as i64);
+                    self.manager.apply(op::Commit { request, computed_tokens: computed + chunk })?;
+                    place += 1;
                     continue;
                 }
             }
             sampling.push(place);
+            place += 1;
         }
         let (took_ms, queued) =
             (self.step_ms + prefilled as f64 * self.prefill_ms_per_token, self.waiting.len());
@@ -226,6 +255,10 @@ impl Engine {
         self.report.steps += 1;
         self.report.peak_waiting = self.report.peak_waiting.max(queued);
         self.sample(trace, &mut sampling)?;
+        if self.manager.groups().is_some() {
+            // Copies of states: an engine executes them, a replay has no bytes.
+            self.manager.apply(op::TakePlan {})?;
+        }
         let before = self.finished;
         self.finish(trace)?;
         if queued > 0 {
@@ -233,6 +266,31 @@ impl Engine {
             self.finished_in_queue += (self.finished - before) as u64;
         }
         Ok(())
+    }
+
+    /// Makes room for the next chunk of a prompt: of one group nothing is to be done. Returns how many tokens it has, for a state may have
+    /// to be kept before; `None` if the request had to go.
+    fn cover(&mut self, place: usize, chunk: usize) -> Result<Option<usize>, ReplayError> {
+        let Running { index, computed, .. } = self.running[place];
+        if self.manager.groups().is_none() || chunk == 0 {
+            return Ok(Some(chunk));
+        }
+        let request = RequestRef::Int(index as i64);
+        let checkpoint = self.manager.next_checkpoint(request)?.unwrap_or(usize::MAX);
+        let mut end = (computed + chunk).min(checkpoint);
+        while place < self.running.len() {
+            match self.manager.apply(op::Extend { request, num_tokens: end }) {
+                Ok(_) => return Ok(Some(end - computed)),
+                // Alone: in smaller chunks, if there are any.
+                Err(ManagerError::OutOfBlocks(_)) if self.running.len() == 1 => match (end - computed) / 2 {
+                    0 => self.reject_last(&mut Vec::new())?,
+                    half => end = computed + half,
+                },
+                Err(ManagerError::OutOfBlocks(_)) => self.preempt_last(&mut Vec::new())?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
     }
 
     /// Commits what the sampling requests have, and appends a sampled token to each: one call.
@@ -290,8 +348,12 @@ impl Engine {
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
-        self.manager
-            .apply(op::Release { request: RequestRef::Int(victim.index as i64), until: Until::Now })?;
+        self.reject(victim.index)
+    }
+
+    /// Gives up on a request that the manager knows.
+    fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
+        self.manager.apply(op::Release { request: RequestRef::Int(index as i64), until: Until::Now })?;
         self.report.rejected += 1;
         self.finished += 1;
         self.blocked = false;

@@ -14,6 +14,7 @@
 //! expand and hash prompts ahead of it, in trace order. The result does not depend on the number of threads.
 
 mod engine;
+mod grouped;
 mod lookup;
 mod prefetch;
 mod report;
@@ -22,6 +23,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kvpool::groups::Groups;
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, EvictionPolicy, HashAlgorithm, HasherConfig, ManagerConfig,
     ManagerError, PoolConfig, Verify,
@@ -32,9 +34,10 @@ use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};
 use engine::Engine;
+use grouped::Grouped;
 use lookup::Lookup;
-use prefetch::{MAX_THREADS, Prefetch};
-pub use report::{EngineReport, HitCounts, Report};
+use prefetch::{Form, MAX_THREADS, Prefetch};
+pub use report::{EngineReport, GroupReport, HitCounts, Report};
 
 /// How requests are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +85,9 @@ pub struct ReplayConfig {
     pub mode: Mode,
     /// Tokens per block of the pool.
     pub block_size: usize,
+    /// KV-cache groups of a hybrid model, whose hash unit is `block_size`; `None` is one group of full attention. Lookup mode goes through
+    /// the manager then: full blocks alone can hit, and the last token of a prompt is always computed.
+    pub groups: Option<Groups>,
     /// Usable blocks of the pool, the null block not counted. At least 1.
     pub capacity_blocks: usize,
     /// How blocks are hashed.
@@ -98,7 +104,8 @@ pub struct ReplayConfig {
     pub watermark: f64,
     /// Engine mode: requests that run at once, at most. At least 1.
     pub max_running: usize,
-    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill. At least 1.
+    /// Engine mode: tokens that one step computes, at most: one per decoding request, the rest prefill. At least 1. Of a hybrid model in
+    /// lookup mode, tokens of a prompt that are computed at a time.
     pub step_tokens: usize,
     /// Engine mode: milliseconds of virtual time that a step takes, before its prefill tokens.
     pub step_ms: f64,
@@ -113,6 +120,7 @@ impl Default for ReplayConfig {
         Self {
             mode: Mode::Lookup,
             block_size: 16,
+            groups: None,
             capacity_blocks: 100_000,
             algorithm: HashAlgorithm::Sha256,
             verify: Verify::None,
@@ -200,6 +208,7 @@ fn check(
 #[derive(Debug)]
 enum Runner {
     Lookup(Box<Lookup>),
+    Grouped(Box<Grouped>),
     Engine(Box<Engine>),
 }
 
@@ -281,7 +290,14 @@ impl Replay {
             "false in lookup mode: the manager explains, not the pool",
         )?;
         let trace_block = trace.block_tokens();
-        if config.mode == Mode::Lookup && config.block_size > 0 {
+        check(
+            journal.is_none() || config.groups.is_none(),
+            "journal",
+            "given",
+            "none with groups: they have no record yet",
+        )?;
+        check(!config.explain || config.groups.is_none(), "explain", config.explain, "false with groups")?;
+        if config.mode == Mode::Lookup && config.groups.is_none() && config.block_size > 0 {
             // A partial block is filled up from its trace block: a block must not reach into the next.
             let divides = trace_block.is_multiple_of(config.block_size);
             let expected =
@@ -290,10 +306,16 @@ impl Replay {
         }
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
+            Mode::Lookup if config.groups.is_some() => Self::grouped(&config, num_blocks)?,
             Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
             Mode::Engine => Self::engine(&config, num_blocks, &trace, journal)?,
         };
-        let prompts = Prefetch::start(&trace, &hasher, config.mode, config.threads)?;
+        let form = match config.mode {
+            _ if config.groups.is_some() => Form::Named,
+            Mode::Lookup => Form::Filled,
+            Mode::Engine => Form::Whole,
+        };
+        let prompts = Prefetch::start(&trace, &hasher, form, config.threads)?;
         Ok(Self { config, trace, prompts, runner })
     }
 
@@ -324,6 +346,26 @@ impl Replay {
         Ok((Arc::new(hasher), Runner::Lookup(Box::new(Lookup::new(pool)))))
     }
 
+    fn manager_config(config: &ReplayConfig, num_blocks: usize) -> ManagerConfig {
+        ManagerConfig {
+            num_blocks,
+            block_size: config.block_size,
+            groups: config.groups.clone(),
+            algorithm: config.algorithm,
+            verify: config.verify,
+            seed: config.seed.clone(),
+            eviction: config.eviction,
+            watermark: config.watermark,
+            ..ManagerConfig::default()
+        }
+    }
+
+    fn grouped(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let manager = CacheManager::new(Self::manager_config(config, num_blocks))?;
+        let hasher = manager.hasher().clone();
+        Ok((hasher, Runner::Grouped(Box::new(Grouped::new(manager.into(), config.step_tokens)))))
+    }
+
     fn engine(
         config: &ReplayConfig,
         num_blocks: usize,
@@ -338,16 +380,7 @@ impl Replay {
         let records = trace.requests().iter().map(blocks).fold(0, usize::saturating_add);
         let records = Some(records.clamp(1 << 10, 1 << 22));
         let explain = config.explain.then_some(ExplainConfig { records, requests: 0 });
-        let settings = ManagerConfig {
-            num_blocks,
-            block_size: config.block_size,
-            algorithm: config.algorithm,
-            verify: config.verify,
-            seed: config.seed.clone(),
-            eviction: config.eviction,
-            watermark: config.watermark,
-            ..ManagerConfig::default()
-        };
+        let settings = Self::manager_config(config, num_blocks);
         let watch = ManagerWatchConfig { explain, ..ManagerWatchConfig::default() };
         let manager = match journal {
             None => CacheManager::new(settings)?.watched(&watch)?.into(),
@@ -369,6 +402,7 @@ impl Replay {
     pub fn advance(&mut self, requests: usize) -> Result<usize, ReplayError> {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.advance(&self.trace, &mut self.prompts, requests),
+            Runner::Grouped(grouped) => grouped.advance(&self.trace, &mut self.prompts, requests),
             Runner::Engine(engine) => engine.advance(&self.trace, &mut self.prompts, requests),
         }
     }
@@ -378,13 +412,30 @@ impl Replay {
     pub fn report(&self) -> Report {
         let (hits, last_half, pool, engine, misses) = match &self.runner {
             Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None, None),
+            Runner::Grouped(grouped) => (grouped.hits, grouped.last_half, grouped.pool_stats(), None, None),
             Runner::Engine(engine) => {
                 let report = Some(engine.report(&self.trace));
                 (engine.hits, engine.last_half, engine.pool_stats(), report, engine.misses())
             }
         };
+        let (reach, checkpoints, cut_short) = match &self.runner {
+            Runner::Lookup(_) => (None, 0, None),
+            Runner::Grouped(grouped) => {
+                (Some(&grouped.reach), grouped.manager.stats().checkpoints, Some(grouped.cut_short))
+            }
+            Runner::Engine(engine) => (Some(&engine.reach), engine.manager.stats().checkpoints, None),
+        };
         let report = Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine);
-        Report { misses, ..report }
+        match (&self.config.groups, reach) {
+            (Some(groups), Some(reach)) => Report {
+                misses,
+                groups: reach.report(groups, hits.tokens),
+                checkpoints: Some(checkpoints),
+                cut_short,
+                ..report
+            },
+            _ => Report { misses, ..report },
+        }
     }
 
     /// The journal that records, if there is one: how long it is, and whether it stopped.
@@ -392,6 +443,7 @@ impl Replay {
     pub fn journal(&self) -> Option<&Journal> {
         match &self.runner {
             Runner::Lookup(lookup) => lookup.pool.journal(),
+            Runner::Grouped(grouped) => grouped.manager.journal(),
             Runner::Engine(engine) => engine.manager.journal(),
         }
     }
@@ -400,6 +452,7 @@ impl Replay {
     pub fn flush_journal(&mut self) {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.pool.flush_journal(),
+            Runner::Grouped(grouped) => grouped.manager.flush_journal(),
             Runner::Engine(engine) => engine.manager.flush_journal(),
         }
     }
@@ -408,6 +461,7 @@ impl Replay {
     pub fn take_journal(&mut self) -> Option<Journal> {
         match &mut self.runner {
             Runner::Lookup(lookup) => lookup.pool.take_journal(),
+            Runner::Grouped(grouped) => grouped.manager.take_journal(),
             Runner::Engine(engine) => engine.manager.take_journal(),
         }
     }
@@ -419,6 +473,7 @@ impl Replay {
     pub fn check_invariants(&self) -> Result<(), kvpool::InvariantViolation> {
         match &self.runner {
             Runner::Lookup(lookup) => lookup.check_invariants(),
+            Runner::Grouped(grouped) => grouped.check_invariants(),
             Runner::Engine(engine) => engine.check_invariants(),
         }
     }

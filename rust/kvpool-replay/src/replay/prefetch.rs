@@ -9,8 +9,8 @@ use std::thread::available_parallelism;
 
 use kvpool::{BlockHasher, ExtraKeys, HashCursor};
 
-use super::{Mode, ReplayError};
-use crate::expand::TokenExpander;
+use super::ReplayError;
+use crate::expand::{TokenExpander, output_token};
 use crate::sync::mpsc::{Receiver, sync_channel};
 use crate::sync::thread;
 use crate::trace::Trace;
@@ -20,6 +20,18 @@ pub(super) const MAX_THREADS: usize = 1024;
 
 /// Prompts that a worker may be ahead.
 const AHEAD: usize = 16;
+
+/// Which tokens of a request are its prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Every block that the trace names as a whole block: the partial last one is filled up from its id.
+    Filled,
+    /// All tokens.
+    Whole,
+    /// Those of the whole blocks that the trace names, and, if there are more, one that no other request has. A trace does not say what
+    /// the rest of a partial block has in common with the request that goes on from there; without it, prompts end where others hit.
+    Named,
+}
 
 type Prompt = Result<HashCursor, ReplayError>;
 
@@ -44,7 +56,7 @@ impl Prefetch {
     pub(super) fn start(
         trace: &Arc<Trace>,
         hasher: &Arc<BlockHasher>,
-        mode: Mode,
+        form: Form,
         threads: usize,
     ) -> Result<Self, ReplayError> {
         let cores = || available_parallelism().map_or(1, Into::into);
@@ -56,7 +68,7 @@ impl Prefetch {
             let (trace, hasher) = (trace.clone(), hasher.clone());
             let work = move || {
                 for request in (first..trace.requests().len()).step_by(threads) {
-                    if sender.send(prompt(&trace, &hasher, mode, request)).is_err() {
+                    if sender.send(prompt(&trace, &hasher, form, request)).is_err() {
                         return; // the replay is gone
                     }
                 }
@@ -91,19 +103,27 @@ impl Drop for Prefetch {
     }
 }
 
-fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, mode: Mode, index: usize) -> Prompt {
+fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, form: Form, index: usize) -> Prompt {
     let expand_error = |error| ReplayError::Expand { request: index + 1, error };
     let expander = TokenExpander::new(trace.block_tokens()).map_err(expand_error)?;
     let request = &trace.requests()[index];
     let mut tokens = Vec::new();
-    match mode {
-        Mode::Engine => expander.expand_request(request, index as u32, &mut tokens).map_err(expand_error)?,
-        Mode::Lookup => {
-            // Every block of the prompt is a whole block: the partial last one is filled up from its id.
-            let indexed = super::lookup::indexed_tokens(request, trace.block_tokens());
+    let block_tokens = trace.block_tokens();
+    match form {
+        Form::Whole => expander.expand_request(request, index as u32, &mut tokens).map_err(expand_error)?,
+        Form::Filled => {
+            let indexed = super::lookup::indexed_tokens(request, block_tokens);
             let whole = indexed.next_multiple_of(hasher.block_size() as u64);
             let whole = u32::try_from(whole).unwrap_or(u32::MAX);
             expander.expand(&request.hash_ids, whole, &mut tokens).map_err(expand_error)?;
+        }
+        Form::Named => {
+            let named = request.hash_ids.len().min(request.input_length as usize / block_tokens);
+            let whole = (named * block_tokens) as u32; // at most the request's
+            expander.expand(&request.hash_ids[..named], whole, &mut tokens).map_err(expand_error)?;
+            if whole < request.input_length {
+                tokens.push(output_token(index as u32, 0));
+            }
         }
     }
     let mut cursor =

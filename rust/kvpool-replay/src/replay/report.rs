@@ -39,7 +39,7 @@ impl HitCounts {
     }
 }
 
-fn percent(part: u64, whole: u64) -> f64 {
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
@@ -77,6 +77,21 @@ pub struct EngineReport {
     pub overloaded: bool,
     /// Mean time from arrival to the end of prefill, in virtual milliseconds.
     pub mean_time_to_first_token_ms: f64,
+}
+
+/// What one KV-cache group of a hybrid model would have served.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupReport {
+    /// `full`, `sliding`, `chunked`, `state` or `cross`.
+    pub kind: &'static str,
+    /// Tokens of the window or chunk.
+    pub span: Option<usize>,
+    /// Tokens per block.
+    pub block_tokens: usize,
+    /// Prompt tokens that the group alone would have served, of requests at their first admission. A hit needs all groups.
+    pub reach_tokens: u64,
+    /// Share of the tokens.
+    pub reach_rate: f64,
 }
 
 /// The result of a replay. Rates are in percent.
@@ -117,6 +132,15 @@ pub struct Report {
     /// Tokens that were computed at first admissions, by reason; only if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses: Option<BTreeMap<&'static str, u64>>,
+    /// Of a hybrid model: what each group alone would have served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupReport>,
+    /// Of a hybrid model: states that were copied to be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<u64>,
+    /// Of a hybrid model in lookup mode: prompts that the pool could not hold to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_short: Option<u64>,
     /// Engine mode only.
     pub engine: Option<EngineReport>,
 }
@@ -151,6 +175,9 @@ impl Report {
             evicted: pool.evicted,
             collisions: pool.collisions,
             misses: None,
+            groups: Vec::new(),
+            checkpoints: None,
+            cut_short: None,
             engine,
         }
     }

@@ -6,6 +6,7 @@ mod formats;
 mod formats_properties;
 mod formats_traces;
 mod generate;
+mod groups;
 mod limits;
 mod policy_traces;
 mod reader;

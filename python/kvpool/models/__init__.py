@@ -1,0 +1,47 @@
+"""KV-cache shapes of models: what a token, a state, a block and a request take.
+
+For sizing: "how many requests of 32,000 tokens of Gemma-3-27B fit into 60 GiB?". A model is a list of :class:`Layers`
+by what they keep: full attention (MLA, too), a sliding window, a chunk, or a recurrent state. :meth:`KvShape.groups`
+makes of them the groups that share one pool of equal blocks, as vLLM does. The catalogue (:func:`kv_shape`) needs no
+files and no network; :func:`read_config` reads the ``config.json`` of any model.
+
+All sizes are bytes of the whole model, over all layers: with tensor parallelism, divide by the number of ranks (MLA
+latents are not split, so every rank holds all of them).
+
+>>> llama = kv_shape("llama-3.1-8b")
+>>> llama.bytes_per_token
+131072
+>>> llama.blocks_in(gib=60, block_size=16)
+30720
+>>> kv_shape("Llama-3.1-8B", dtype="fp8").bytes_per_token
+65536
+
+Gemma 3 keeps 5 of 6 layers in a window. In full, 32,000 tokens would take 15.1 GiB:
+
+>>> gemma = kv_shape("Gemma-3-27B")
+>>> groups = gemma.groups()
+>>> [group.in_words() for group in groups.groups][:2], len(groups.groups)
+(['full', 'sliding 1,024'], 7)
+>>> round(groups.request_bytes(32_000) / 2**30, 2), round(gemma.bytes_per_token * 32_000 / 2**30, 2)
+(2.92, 15.14)
+"""
+
+from kvpool.models.catalogue import kv_shape, model_names, with_dtype
+from kvpool.models.config import parse_config, read_config
+from kvpool.models.groups import KvGroup, KvGroups
+from kvpool.models.layers import Kind, Layers
+from kvpool.models.shape import DTYPE_BYTES, KvShape
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Kind",
+    "KvGroup",
+    "KvGroups",
+    "KvShape",
+    "Layers",
+    "kv_shape",
+    "model_names",
+    "parse_config",
+    "read_config",
+    "with_dtype",
+]

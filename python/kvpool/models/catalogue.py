@@ -1,0 +1,213 @@
+"""The catalogue of well-known models, and finding one by its name.
+
+**Where the figures come from**: the published ``config.json`` of each model. ``num_hidden_layers``,
+``num_key_value_heads`` and ``head_dim`` (or ``hidden_size / num_attention_heads``) of all; and of
+
+- windows: ``sliding_window``, and which layers have one: ``layer_types``; of Gemma 2 every other layer, of Gemma 3 five
+  of six;
+- chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three of four;
+- MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``; with sparse attention (DeepSeek-V3.2, GLM-5) ``index_head_dim``, too, in
+  fp8 with 4 bytes of scale for 128 elements;
+- Qwen3-Next and Qwen3.5: ``full_attention_interval`` and the five fields ``linear_*``, the state in
+  ``mamba_ssm_dtype``, in bf16 where that is missing;
+- Kimi Linear: ``linear_attn_config``, its recurrent state in fp32;
+- Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups, state and kernel of
+  Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is missing, Granite's in bf16: what vLLM
+  0.33 does by default.
+
+Layers of draft heads (MTP, EAGLE) are not counted. :func:`kvpool.models.read_config` reads these fields from a file of
+yours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Final
+
+from kvpool.models.layers import attention, gated_delta_net, kimi_delta_attention, latent, mamba2
+from kvpool.models.shape import DTYPE_BYTES, KvShape
+
+__all__ = ["kv_shape", "model_names", "with_dtype"]
+
+
+def kv_shape(name: str, dtype: str | None = None) -> KvShape:
+    """The shape of a model in the catalogue, with ``dtype`` elements (default: 2 bytes, bf16 or fp16).
+
+    Case does not matter, nor do an organisation in front (``meta-llama/``), ``_`` for ``-``, and
+    endings that leave the shape as it is (``-Instruct``, ``-Chat``, ``-it``, ``-hf``, ``-Base``).
+
+    >>> kv_shape("meta-llama/Llama-3.1-8B-Instruct").name
+    'Llama-3.1-8B'
+    >>> kv_shape("Llama-3.1-8")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown model 'Llama-3.1-8'; did you mean Llama-3.1-8B, Llama-3-8B or Llama-3.1-70B?
+
+    Raises:
+        ValueError: the model or the dtype is unknown; the message names those that come close.
+    """
+    shape = _BY_KEY.get(_key(name)) if isinstance(name, str) else None
+    if shape is None:
+        raise ValueError(f"unknown model {name!r}; {_suggestion(_key(str(name)))}")
+    return with_dtype(shape, dtype)
+
+
+def with_dtype(shape: KvShape, dtype: str | None) -> KvShape:
+    """The same shape with keys, values and latents of another dtype; ``None`` leaves it as it is.
+
+    Raises:
+        ValueError: the dtype is unknown.
+    """
+    if dtype is None:
+        return shape
+    dtype_bytes = DTYPE_BYTES.get(dtype.lower()) if isinstance(dtype, str) else None
+    if dtype_bytes is None:
+        raise ValueError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
+    return dataclasses.replace(shape, dtype_bytes=dtype_bytes)
+
+
+def model_names() -> list[str]:
+    """The names of all models in the catalogue, in its order: by family, then by size.
+
+    >>> model_names()[:2]
+    ['Llama-3.1-8B', 'Llama-3.1-70B']
+    """
+    return [shape.name for shape in _CATALOGUE]
+
+
+_full = KvShape.of_heads
+
+
+def _windowed(name: str, full: int, sliding: int, kv_heads: int, head_dim: int, window: int) -> KvShape:
+    """Some layers of full attention, the others with a window."""
+    layers = attention(full, kv_heads, head_dim), attention(sliding, kv_heads, head_dim, window=window)
+    return KvShape(name, layers)
+
+
+def _chunked(name: str, full: int, chunked: int, kv_heads: int, head_dim: int, chunk: int) -> KvShape:
+    return KvShape(name, (attention(full, kv_heads, head_dim), attention(chunked, kv_heads, head_dim, chunk=chunk)))
+
+
+def _mla(name: str, layers: int, *, index_dim: int = 0) -> KvShape:
+    """A DeepSeek-style MLA model: 512 latent elements and 64 with the position."""
+    return KvShape(name, (latent(layers, 512, 64, index_dim=index_dim),))
+
+
+def _qwen(name: str, full: int, kv_heads: int, value_heads: int, state_bytes: int) -> KvShape:
+    """Three layers of four are a gated delta net with 16 key heads; heads of 128, of full attention 256."""
+    net = gated_delta_net(
+        3 * full, key_heads=16, value_heads=value_heads, key_dim=128, value_dim=128, state_bytes=state_bytes
+    )
+    return KvShape(name, (attention(full, kv_heads, 256), net))
+
+
+def _nemotron(name: str, full: int, mamba: int, kv_heads: int, heads: int, head_dim: int) -> KvShape:
+    """Mamba-2 with 8 groups and 128 elements of state in fp32; all other layers keep nothing."""
+    state = mamba2(mamba, heads=heads, head_dim=head_dim, groups=8, state=128, state_bytes=4)
+    return KvShape(name, (attention(full, kv_heads, 128), state))
+
+
+_CATALOGUE: Final[tuple[KvShape, ...]] = (
+    _full("Llama-3.1-8B", 32, 8, 128),
+    _full("Llama-3.1-70B", 80, 8, 128),
+    _full("Llama-3.1-405B", 126, 8, 128),
+    _full("Llama-3.2-1B", 16, 8, 64),
+    _full("Llama-3.2-3B", 28, 8, 128),
+    _full("Llama-3.3-70B", 80, 8, 128),
+    _chunked("Llama-4-Scout", 12, 36, 8, 128, 8192),
+    _chunked("Llama-4-Maverick", 12, 36, 8, 128, 8192),
+    _full("Llama-3-8B", 32, 8, 128),
+    _full("Llama-3-70B", 80, 8, 128),
+    _full("Llama-2-7B", 32, 32, 128),
+    _full("Llama-2-13B", 40, 40, 128),
+    _full("Llama-2-70B", 80, 8, 128),
+    _full("Mistral-7B", 32, 8, 128),
+    # Its first version alone has a window.
+    KvShape("Mistral-7B-v0.1", (attention(32, 8, 128, window=4096),)),
+    _full("Mixtral-8x7B", 32, 8, 128),
+    _full("Mixtral-8x22B", 56, 8, 128),
+    _full("Qwen2.5-0.5B", 24, 2, 64),
+    _full("Qwen2.5-1.5B", 28, 2, 128),
+    _full("Qwen2.5-7B", 28, 4, 128),
+    _full("Qwen2.5-14B", 48, 8, 128),
+    _full("Qwen2.5-32B", 64, 8, 128),
+    _full("Qwen2.5-72B", 80, 8, 128),
+    _full("Qwen3-0.6B", 28, 8, 128),
+    _full("Qwen3-1.7B", 28, 8, 128),
+    _full("Qwen3-4B", 36, 8, 128),
+    _full("Qwen3-8B", 36, 8, 128),
+    _full("Qwen3-14B", 40, 8, 128),
+    _full("Qwen3-32B", 64, 8, 128),
+    _full("Qwen3-30B-A3B", 48, 4, 128),
+    _full("Qwen3-235B-A22B", 94, 4, 128),
+    _qwen("Qwen3-Next-80B-A3B", 12, 2, 32, state_bytes=2),
+    _qwen("Qwen3.5-27B", 16, 4, 48, state_bytes=4),
+    _qwen("Qwen3.5-35B-A3B", 10, 2, 32, state_bytes=4),
+    _mla("DeepSeek-V2-Lite", 27),
+    _mla("DeepSeek-V2", 60),
+    _mla("DeepSeek-V3", 61),
+    _mla("DeepSeek-V3.1", 61),
+    _mla("DeepSeek-V3.2", 61, index_dim=128),
+    _mla("DeepSeek-R1", 61),
+    _mla("Kimi-K2", 61),
+    KvShape("Kimi-Linear-48B-A3B", (latent(7, 512, 64), kimi_delta_attention(20, heads=32, head_dim=128))),
+    _full("GLM-4.5", 92, 8, 128),
+    _full("GLM-4.5-Air", 46, 8, 128),
+    _full("GLM-4.6", 92, 8, 128),
+    _mla("GLM-5", 78, index_dim=128),
+    _windowed("gpt-oss-20b", 12, 12, 8, 64, 128),
+    _windowed("gpt-oss-120b", 18, 18, 8, 64, 128),
+    _windowed("Gemma-2-2B", 13, 13, 4, 256, 4096),
+    _windowed("Gemma-2-9B", 21, 21, 8, 256, 4096),
+    _windowed("Gemma-2-27B", 23, 23, 16, 128, 4096),
+    _windowed("Gemma-3-1B", 4, 22, 1, 256, 512),
+    _windowed("Gemma-3-4B", 5, 29, 4, 256, 1024),
+    _windowed("Gemma-3-12B", 8, 40, 8, 256, 1024),
+    _windowed("Gemma-3-27B", 10, 52, 16, 128, 1024),
+    # Their full attention has fewer and larger heads than their windows.
+    KvShape("Gemma-4-26B-A4B", (attention(5, 2, 512), attention(25, 8, 256, window=1024))),
+    KvShape("Gemma-4-31B", (attention(10, 4, 512), attention(50, 16, 256, window=1024))),
+    _nemotron("Nemotron-H-8B", 4, 24, 8, 128, 64),
+    _nemotron("Nemotron-Nano-9B-v2", 4, 27, 8, 128, 80),
+    _nemotron("Nemotron-3-Nano-30B-A3B", 6, 23, 2, 64, 64),
+    KvShape(
+        "Granite-4.0-H-Small",
+        (attention(4, 8, 128), mamba2(36, heads=128, head_dim=64, groups=1, state=128)),
+    ),
+    _full("Phi-3-mini", 32, 32, 96),
+    _full("GPT-2", 12, 12, 64),
+    _full("OPT-125m", 12, 12, 64),
+)
+
+#: Endings of names that say how a model was trained or packed, not what shape it has.
+_ENDINGS: Final = ("-instruct", "-chat", "-base", "-it", "-hf", "-bf16", "-fp8")
+
+
+def _key(name: str) -> str:
+    """The name that look-up goes by."""
+    key = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-")
+    key = key.removeprefix("meta-").removeprefix("nvidia-")
+    # "-chat-hf" has two of them.
+    while (ending := next((end for end in _ENDINGS if key.endswith(end)), None)) is not None:
+        key = key.removesuffix(ending)
+    return key
+
+
+_BY_KEY: Final[dict[str, KvShape]] = {_key(shape.name): shape for shape in _CATALOGUE}
+# The same model under the other name that is in use.
+_BY_KEY["gpt2"] = _BY_KEY["gpt-2"]
+_BY_KEY["llama-4-scout-17b-16e"] = _BY_KEY["llama-4-scout"]
+_BY_KEY["llama-4-maverick-17b-128e"] = _BY_KEY["llama-4-maverick"]
+
+
+def _suggestion(key: str) -> str:
+    """The end of a message about an unknown name: up to three that begin with it or look like it."""
+    begin = [other for other in _BY_KEY if key and other.startswith(key)]
+    alike = difflib.get_close_matches(key, _BY_KEY, n=3, cutoff=0.5)
+    # In this order, and each model once, whatever names it has.
+    names = list(dict.fromkeys(_BY_KEY[other].name for other in [*begin, *alike]))[:3]
+    if not names:
+        return "see kvpool.models.model_names()"
+    *front, last = names
+    return f"did you mean {', '.join(front)} or {last}?" if front else f"did you mean {last}?"

@@ -1,0 +1,174 @@
+"""KV-cache groups: how a model's layers share one pool of equal blocks.
+
+Layers that keep the same make groups of equally many layers, so that a block id is a page of equal bytes in each layer
+of any group. Then a request of n tokens takes
+
+- ceil(n / b) blocks of each group of full attention,
+- as many of a window's, but at most ceil((window - 1) / b) + 1: what lies left of the window is given up,
+- as many of a chunk's, but at most ceil(chunk / b), and one more if chunks do not begin with blocks,
+- 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
+
+**How groups are made**, as vLLM does it (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of it):
+
+1. One kind of layers, or full attention alone, is one group of all of them.
+2. Else a group has as many layers as the rarest kind has; as many as the most frequent, if that has less than one and a
+   half times as many. The last groups of a kind are filled up with layers that do not exist: padding.
+3. A page has the bytes of a block of the layers that keep most per token. Layers that keep half of that per token have
+   blocks of twice the tokens, and so on. Where that does not come out even, the rest of a page is padding.
+4. A state takes a page, too: blocks get longer until a page holds one, in steps of the block size that was asked for.
+   The rest is padding. So the block of Qwen3-Next is 544 tokens, not 16.
+
+Owns this arithmetic. Costs: O(groups) a question.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Final
+
+from kvpool.models.layers import Kind, require_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvpool.models.layers import Layers
+
+__all__ = ["KvGroup", "KvGroups", "group_layers"]
+
+_GIB: Final = 1 << 30
+
+#: Up to this ratio of the most frequent kind to the rarest, groups are as large as the former.
+_CLOSE: Final = 1.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KvGroup:
+    """One group: layers that keep the same, with one block table per request."""
+
+    kind: Kind
+    #: Layers that there are, padding not counted.
+    layers: int
+    #: Tokens per block; of a state, tokens from one possible checkpoint to the next.
+    block_tokens: int
+    #: Bytes of a block that hold something.
+    used_bytes: int
+    #: Tokens of the window or chunk; 0 for the other kinds.
+    span: int = 0
+    #: What a layer keeps, for people.
+    what: str = ""
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that a running request of so many tokens holds, at most."""
+        filled = -(-tokens // self.block_tokens)
+        if self.kind == "sliding":
+            return min(filled, -(-(self.span - 1) // self.block_tokens) + 1)
+        if self.kind == "chunked":
+            return min(filled, -(-self.span // self.block_tokens) + int(self.span % self.block_tokens > 0))
+        return min(filled, 1) if self.kind == "state" else filled
+
+    def in_words(self) -> str:
+        """Kind and span.
+
+        >>> KvGroup("sliding", 10, 16, 1310720, span=1024).in_words()
+        'sliding 1,024'
+        """
+        return f"{self.kind} {self.span:,}" if self.span else self.kind
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KvGroups:
+    """All groups of a model, and the bytes of the blocks that they share."""
+
+    groups: tuple[KvGroup, ...]
+    #: Bytes of one block, of whichever group.
+    block_bytes: int
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the shortest block."""
+        return min(group.block_tokens for group in self.groups)
+
+    @property
+    def lengthened(self) -> bool:
+        """Whether blocks differ in length, or hold states."""
+        return len({group.block_tokens for group in self.groups}) > 1 or any(g.kind == "state" for g in self.groups)
+
+    def blocks_in(self, gib: float) -> int:
+        """How many blocks fit into ``gib`` GiB (2**30 bytes each)."""
+        if not isinstance(gib, (int, float)) or isinstance(gib, bool) or not math.isfinite(gib) or gib < 0:
+            raise ValueError(f"gib is {gib!r}; allowed: a number, 0 or more")
+        return int(gib * _GIB) // self.block_bytes
+
+    def request_blocks(self, tokens: int) -> list[int]:
+        """Blocks by group that a running request of so many tokens holds, at most."""
+        require_count("tokens", tokens, least=0)
+        return [group.blocks(tokens) for group in self.groups]
+
+    def request_bytes(self, tokens: int) -> int:
+        """Bytes of them, padding included."""
+        return sum(self.request_blocks(tokens)) * self.block_bytes
+
+    def requests_in(self, blocks: int, tokens: int) -> int:
+        """How many running requests of so many tokens fit into so many blocks, if they share nothing."""
+        require_count("tokens", tokens)
+        return blocks // sum(self.request_blocks(tokens))
+
+    def longest_in(self, blocks: int) -> int | None:
+        """The longest request that fits into so many blocks; ``None`` if there is no longest, ``0`` if none fits.
+
+        >>> from kvpool.models import kv_shape
+        >>> groups = kv_shape("Gemma-3-27B").groups()
+        >>> groups.longest_in(100)   # 7 groups, and no window is full
+        224
+        """
+        require_count("blocks", blocks, least=0)
+        bounded = not any(group.kind == "full" for group in self.groups)
+        if bounded and sum(self.request_blocks(1 << 62)) <= blocks:
+            return None
+        fits, fails = 0, (blocks + 1) * max(group.block_tokens for group in self.groups)
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            if sum(self.request_blocks(middle)) <= blocks:
+                fits = middle
+            else:
+                fails = middle
+        return fits
+
+    def padding(self, group: KvGroup) -> float:
+        """The share of a group's blocks that holds nothing, 0 to 1."""
+        return 1 - group.used_bytes / self.block_bytes
+
+
+def group_layers(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> KvGroups:
+    """Make groups of layers; ``block_size`` is the least that a block has in tokens, and what it grows by."""
+    require_count("block_size", block_size)
+    if len(kinds) == 1 or all(kind.kind == "full" for kind in kinds):
+        return _one_group(kinds, dtype_bytes, block_size)
+    most = max(kind.token_bytes(dtype_bytes) for kind in kinds)
+    state = max(kind.state_bytes for kind in kinds)
+    steps = max(1, -(-state // (block_size * most))) if most else 1
+    tokens = steps * block_size
+    page = tokens * most if most else state
+    rarest, commonest = min(kind.count for kind in kinds), max(kind.count for kind in kinds)
+    size = commonest if commonest < rarest * _CLOSE else rarest
+    groups: list[KvGroup] = []
+    for kind in kinds:
+        per_token = kind.token_bytes(dtype_bytes)
+        longer = most // per_token if per_token and most % per_token == 0 else 1
+        layer = kind.state_bytes if kind.kind == "state" else per_token * tokens * longer
+        number = -(-kind.count // size)
+        for at in range(number):
+            layers = len(range(at, kind.count, number))
+            groups.append(KvGroup(kind.kind, layers, tokens * longer, layers * layer, kind.span, kind.what))
+    return KvGroups(tuple(groups), size * page)
+
+
+def _one_group(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> KvGroups:
+    first = kinds[0]
+    if first.kind == "state":
+        used = sum(kind.count * kind.state_bytes for kind in kinds)
+    else:
+        used = sum(kind.count * kind.token_bytes(dtype_bytes) for kind in kinds) * block_size
+    layers, what = sum(kind.count for kind in kinds), ", ".join(kind.what for kind in kinds)
+    return KvGroups((KvGroup(first.kind, layers, block_size, used, first.span, what),), used)

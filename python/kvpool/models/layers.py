@@ -1,0 +1,180 @@
+"""What layers of one kind keep of a request, in elements and bytes.
+
+Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and the states
+of four recurrent layers. All figures are of one layer, over all ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, Literal
+
+__all__ = [
+    "Kind",
+    "Layers",
+    "attention",
+    "gated_delta_net",
+    "kimi_delta_attention",
+    "latent",
+    "mamba1",
+    "mamba2",
+    "require_count",
+    "short_convolution",
+]
+
+Kind = Literal["full", "sliding", "chunked", "state"]
+
+#: Elements that share a scale in the cache of a sparse attention's index, and the bytes of that scale.
+_INDEX_GROUP: Final = 128
+_INDEX_SCALE_BYTES: Final = 4
+
+
+def require_count(field: str, value: object, *, least: int = 1) -> None:
+    """Refuse what is no whole number of ``least`` or more; ``True`` is no number here."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{field} is {value!r}; allowed: a whole number, {least} or more")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layers:
+    """Layers of a model that keep the same.
+
+    >>> attention(52, kv_heads=16, head_dim=128, window=1024).token_bytes(dtype_bytes=2)
+    8192
+    >>> Layers("state", 3, what="nothing")
+    Traceback (most recent call last):
+    ...
+    ValueError: state_bytes is 0; allowed: a whole number, 1 or more
+    """
+
+    #: What a token in them reads: all tokens before it, those in a window or in a chunk, or a state.
+    kind: Kind
+    #: How many there are.
+    count: int
+    #: Elements that a token leaves in one of them, in the cache's dtype.
+    elements: int = 0
+    #: Bytes that a token leaves beside them, whatever that dtype is: the index of a sparse attention.
+    index_bytes: int = 0
+    #: Bytes of the state of one of them. Its dtype is the model's, not the cache's.
+    state_bytes: int = 0
+    #: Tokens of the window, itself included, or of the chunk; 0 for the other kinds.
+    span: int = 0
+    #: What is kept, for people.
+    what: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in {"full", "sliding", "chunked", "state"}:
+            raise ValueError(f"kind is {self.kind!r}; allowed: full, sliding, chunked, state")
+        require_count("count", self.count)
+        require_count("state_bytes" if self.kind == "state" else "elements", self._kept())
+        require_count("index_bytes", self.index_bytes, least=0)
+        require_count("span", self.span, least=int(self.kind in {"sliding", "chunked"}))
+
+    def _kept(self) -> int:
+        return self.state_bytes if self.kind == "state" else self.elements
+
+    def token_bytes(self, dtype_bytes: int) -> int:
+        """Bytes that a token leaves in one layer; 0 for states."""
+        return self.elements * dtype_bytes + self.index_bytes
+
+
+def attention(
+    count: int, kv_heads: int, head_dim: int, *, value_dim: int | None = None, window: int = 0, chunk: int = 0
+) -> Layers:
+    """Layers that keep a key and a value vector per KV head and token.
+
+    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what a token
+    reads.
+    """
+    require_count("kv_heads", kv_heads)
+    require_count("head_dim", head_dim)
+    values = head_dim if value_dim is None else value_dim
+    require_count("value_dim", values)
+    kind: Kind = "sliding" if window else "chunked" if chunk else "full"
+    what = f"{kv_heads} x {head_dim}" if values == head_dim else f"{kv_heads} x {head_dim}/{values}"
+    return Layers(kind, count, elements=kv_heads * (head_dim + values), span=window or chunk, what=what)
+
+
+def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
+    """Layers of multi-head latent attention: one latent vector and one position part per token, whatever the heads.
+
+    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128 of them.
+    """
+    require_count("latent_dim", rank)
+    require_count("rope", rope, least=0)
+    scales = -(-index_dim // _INDEX_GROUP)
+    index = index_dim + scales * _INDEX_SCALE_BYTES
+    what = f"MLA {rank}" + (f" + {rope}" if rope else "") + (f", index {index_dim}" if index_dim else "")
+    return Layers("full", count, elements=rank + rope, index_bytes=index, what=what)
+
+
+def _require_counts(**numbers: int) -> None:
+    for field, value in numbers.items():
+        require_count(field, value)
+
+
+def _state(count: int, conv: int, recurrent: int, conv_bytes: int, recurrent_bytes: int, what: str) -> Layers:
+    return Layers("state", count, state_bytes=conv * conv_bytes + recurrent * recurrent_bytes, what=what)
+
+
+def gated_delta_net(
+    count: int,
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    kernel: int = 4,
+    conv_bytes: int = 2,
+    state_bytes: int = 2,
+) -> Layers:
+    """Linear attention of Qwen3-Next and Qwen3.5.
+
+    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of the
+    ``kernel - 1`` tokens before.
+    """
+    _require_counts(key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel)
+    conv = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim)
+    recurrent = value_heads * key_dim * value_dim
+    what = f"delta net {value_heads} x {key_dim} x {value_dim}"
+    return _state(count, conv, recurrent, conv_bytes, state_bytes, what)
+
+
+def kimi_delta_attention(
+    count: int, *, heads: int, head_dim: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 4
+) -> Layers:
+    """Linear attention of Kimi Linear: a square matrix per head in fp32, and convolutions of keys, queries, values."""
+    _require_counts(heads=heads, head_dim=head_dim, kernel=kernel)
+    conv = (kernel - 1) * 3 * heads * head_dim
+    what = f"KDA {heads} x {head_dim} x {head_dim}"
+    return _state(count, conv, heads * head_dim * head_dim, conv_bytes, state_bytes, what)
+
+
+def mamba2(
+    count: int,
+    *,
+    heads: int,
+    head_dim: int,
+    groups: int,
+    state: int,
+    kernel: int = 4,
+    conv_bytes: int = 2,
+    state_bytes: int = 2,
+) -> Layers:
+    """Mamba-2: ``head_dim`` by ``state`` elements a head, and a convolution over inputs and two vectors per group."""
+    _require_counts(heads=heads, head_dim=head_dim, groups=groups, state=state, kernel=kernel)
+    conv = (kernel - 1) * (heads * head_dim + 2 * groups * state)
+    what = f"Mamba-2 {heads} x {head_dim} x {state}"
+    return _state(count, conv, heads * head_dim * state, conv_bytes, state_bytes, what)
+
+
+def mamba1(count: int, *, inner: int, state: int, kernel: int = 4, conv_bytes: int = 2, state_bytes: int = 2) -> Layers:
+    """Mamba: ``state`` elements per inner channel, and a convolution over the channels."""
+    _require_counts(inner=inner, state=state, kernel=kernel)
+    return _state(count, (kernel - 1) * inner, inner * state, conv_bytes, state_bytes, f"Mamba {inner} x {state}")
+
+
+def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int = 2) -> Layers:
+    """A convolution alone, as in LFM2: its state is what it reads of the tokens before."""
+    _require_counts(channels=channels, kernel=kernel)
+    return _state(count, (kernel - 1) * channels, 0, conv_bytes, 0, f"convolution {kernel} x {channels}")

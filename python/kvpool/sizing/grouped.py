@@ -1,0 +1,237 @@
+"""Hybrid models: a trace through the manager with the model's KV-cache groups, at each size.
+
+The curve of stack distances is of one group. With several, which block goes next depends on all of them, so each size
+is a run: :class:`kvpool.traces.Replay` in lookup mode, LRU. Owns which runs there are, their threads, and what of them
+is told.
+
+What a window or a state keeps for later requests is a choice, ``keep``: everything, every so many tokens, or at
+junctions alone: where a prompt ends, and where an earlier one turned off (:mod:`kvpool.models.groups`). Costs: 2 to 20
+s for a run of 144 million prompt tokens, by groups and ``keep``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import math
+import os
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool._core.traces import Replay
+from kvpool.errors import InvalidArgumentError
+from kvpool.models import KvShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvpool._core.traces import Trace
+    from kvpool.models import KvGroups
+    from kvpool.sizing import report as schema
+
+__all__ = ["DEFAULT_KEEP", "SPACINGS", "group_arguments", "group_runs", "parse_keep"]
+
+#: What stays cached of windows and states where nothing else is asked.
+DEFAULT_KEEP: Final = "junctions"
+#: Tokens between checkpoints in the table of what spacing buys.
+SPACINGS: Final = (512, 1024, 2048, 4096)
+#: Tokens of a block in these runs. Blocks of 16 hit the same, to a block at the end, and take four times as long.
+_BLOCK_TOKENS: Final = 64
+#: The same with states, whose blocks are longer by far: what they grow by.
+_BLOCK_TOKENS_OF_STATES: Final = 16
+
+#: Requests between two looks at the progress.
+_SLICE: Final = 128
+#: Spacing is told of the size nearest to this share of the different blocks.
+_SPACING_PERCENT: Final = 10.0
+
+Keep = int | str
+
+
+def parse_keep(text: str) -> Keep:
+    """Read ``all``, ``junctions`` or a number of tokens.
+
+    >>> parse_keep("2,048"), parse_keep("Junctions")
+    (2048, 'junctions')
+
+    Raises:
+        InvalidArgumentError: it is none of these.
+
+    """
+    word = text.strip().lower().replace(",", "")
+    if word in {"all", "junctions"}:
+        return word
+    if re.fullmatch(r"[0-9]{1,12}", word) and int(word) >= 1:
+        return int(word)
+    raise InvalidArgumentError(f"keep is {text!r}: must be all, junctions, or a number of tokens, 1 or more")
+
+
+def group_arguments(groups: KvGroups, keep: Keep) -> dict[str, Any]:
+    """What :class:`kvpool.traces.Replay` takes for these groups."""
+    each = [
+        (group.kind, group.block_tokens, group.span, None if group.kind == "full" else keep) for group in groups.groups
+    ]
+    return {"groups": each, "block_size": math.gcd(*(group.block_tokens for group in groups.groups))}
+
+
+def group_runs(
+    trace: Trace,
+    shape: KvShape,
+    sizes: Sequence[schema.Capacity],
+    *,
+    unique_blocks: int,
+    keep: Keep = DEFAULT_KEEP,
+    jobs: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> schema.Groups | None:
+    """Run the trace with the model's groups at each size, and with each spacing at one; ``None`` for a single group.
+
+    A size in GiB is what ``sizes`` says; one in blocks or per cent is the memory that so many blocks of the trace take
+    with all layers in full. ``progress`` is called with requests done and requests in all, from this thread.
+
+    Raises:
+        InvalidArgumentError: a size that holds no block of the pool, or has more blocks than a pool can.
+
+    """
+    groups = shape.groups(_BLOCK_TOKENS_OF_STATES if shape.bytes_per_state else _BLOCK_TOKENS)
+    if len(groups.groups) < 2:
+        return None
+    began = time.perf_counter()
+    gibs = [capacity["gib"] or 0.0 for capacity in sizes]
+    states = any(group.kind == "state" for group in groups.groups)
+    share = unique_blocks * _SPACING_PERCENT / 100
+    spaced = min(range(len(sizes)), key=lambda at: abs(math.log((sizes[at]["blocks"] + 1) / (share + 1))))
+    spacings = _spacings(groups, keep, states=states)
+    jobs_of = [_Job(groups, gib, keep) for gib in gibs]
+    jobs_of += [_Job(groups, gibs[spaced], each) for each in spacings]
+    # The same memory for a model whose layers all keep all tokens.
+    whole = None if states else KvShape.of_heads("in full", 1, 1, 1).groups(_BLOCK_TOKENS)
+    if whole is not None:
+        block_bytes = shape.bytes_per_token * _BLOCK_TOKENS
+        jobs_of += [_Job(whole, gib, "all", block_bytes) for gib in gibs]
+    done = _run_all(trace, jobs_of, jobs, progress)
+    runs, more = done[: len(gibs)], done[len(gibs) : len(gibs) + len(spacings)]
+    in_full = done[len(gibs) + len(spacings) :]
+    for run, full in zip(runs, in_full, strict=False):
+        run["in_full_rate"] = full["token_hit_rate"]
+    return {
+        "block_bytes": groups.block_bytes,
+        "groups": _merged(groups),
+        "keep": keep,
+        "sizes": runs,
+        "spacing": sorted([runs[spaced], *more], key=lambda run: _order(run["keep"])),
+        "requests": trace.summary()["requests"],
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _spacings(groups: KvGroups, keep: Keep, *, states: bool) -> list[Keep]:
+    """What the table of spacing has beside ``keep``; of a state, all is every block."""
+    unit = math.lcm(*(group.block_tokens for group in groups.groups))
+    rounded = dict.fromkeys(-(-tokens // unit) * unit for tokens in SPACINGS)
+    words: list[Keep] = ["junctions"] if states else ["all", "junctions"]
+    return [each for each in [*rounded, *words] if each != keep]
+
+
+def _order(keep: Keep) -> float:
+    return {"all": 0.0, "junctions": math.inf}[keep] if isinstance(keep, str) else keep
+
+
+def _merged(groups: KvGroups) -> list[schema.Group]:
+    """The groups, those of one kind once."""
+    merged: dict[tuple[str, int], schema.Group] = {}
+    for group in groups.groups:
+        known = merged.setdefault(
+            (group.kind, group.span),
+            {
+                "kind": group.kind,
+                "span": group.span or None,
+                "groups": 0,
+                "layers": 0,
+                "block_tokens": group.block_tokens,
+                "padding": 0.0,
+            },
+        )
+        known["groups"] += 1
+        known["layers"] += group.layers
+        known["padding"] += groups.padding(group)
+    for known in merged.values():
+        known["padding"] /= known["groups"]
+    return list(merged.values())
+
+
+class _Job:
+    """A run to be."""
+
+    def __init__(self, groups: KvGroups, gib: float, keep: Keep, block_bytes: int | None = None) -> None:
+        self.groups, self.gib, self.keep = groups, gib, keep
+        self.blocks = int(gib * 2**30) // (block_bytes or groups.block_bytes)
+        if self.blocks < 1:
+            size = (block_bytes or groups.block_bytes) / 2**20
+            raise InvalidArgumentError(f"capacities is {gib:.3g} GiB: must hold a block of {size:,.3g} MiB")
+        if self.blocks > 2**32 - 8:
+            raise InvalidArgumentError(f"capacities is {self.blocks:,} blocks: must be at most {2**32 - 8:,}")
+
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> schema.GroupRun:
+        # Never more than the trace can fill: memory is not for what stays empty.
+        facts = trace.summary()
+        tokens = facts["unique_blocks"] * trace.block_tokens + facts["longest_input"]
+        most = sum(-(-tokens // group.block_tokens) for group in self.groups.groups)
+        replay = Replay(
+            trace,
+            mode="lookup",
+            capacity_blocks=min(self.blocks, most + len(self.groups.groups)),
+            algorithm="blake3",
+            threads=1,
+            **group_arguments(self.groups, self.keep),
+        )
+        done, total = 0, replay.total
+        while done < total:
+            before, done = done, replay.advance(_SLICE)
+            tell(done - before)
+        report = json.loads(replay.report_json())
+        rates: dict[tuple[str, int | None], float] = {}
+        for group in report["groups"]:
+            # Of groups of one kind the one that a hit waits for.
+            key = (group["kind"], group["span"])
+            rates[key] = min(rates.get(key, 1.0), group["reach_rate"] / 100)
+        return {
+            "gib": self.gib,
+            "blocks": self.blocks,
+            "keep": self.keep,
+            "token_hit_rate": report["token_hit_rate"] / 100,
+            "alone": list(rates.values()),
+            "in_full_rate": None,
+            "checkpoints": report["checkpoints"],
+            "evictions": report["evicted"],
+            "cut_short": report["cut_short"],
+        }
+
+
+def _run_all(
+    trace: Trace, jobs_of: Sequence[_Job], workers: int, progress: Callable[[int, int], None] | None
+) -> list[schema.GroupRun]:
+    """Run all of them on threads, in order; Ctrl-C drops those that have not begun, and stops those that have."""
+    total, done, lock, stopped = len(jobs_of) * trace.summary()["requests"], 0, threading.Lock(), threading.Event()
+
+    def tell(requests: int) -> None:
+        nonlocal done
+        with lock:
+            done += requests
+        if stopped.is_set():
+            raise InvalidArgumentError("stopped")
+
+    with concurrent.futures.ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        waiting = [pool.submit(job.run, trace, tell) for job in jobs_of]
+        try:
+            while concurrent.futures.wait(waiting, timeout=0.2).not_done:
+                if progress is not None and done:
+                    progress(done, total)
+            if progress is not None:
+                progress(total, total)
+            return [job.result() for job in waiting]
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,169 @@
+//! Hybrid models: what a replay does with several KV-cache groups.
+//!
+//! Owns [`Grouped`], lookup mode of such a model, and [`Reach`], how far each group alone would have served the prompts. In lookup mode
+//! requests come one after the other, without time, as in the one of a single group; but through the manager, for groups are its: full
+//! blocks alone can hit, and the last token of a prompt is always computed. A prompt is computed in chunks, as a server does it: what
+//! lies left of a window is given up from chunk to chunk, and a chunk ends where a state is to be kept.
+//!
+//! **Where prompts end.** A window and a state are kept at the end of a prompt above all, for the next turn goes on from there. A trace
+//! says so of whole blocks only: the partial last block of a prompt has an id of its own, and the next turn, which continues it, names
+//! another. So prompts end with their last whole block here ([`Form::Named`](super::prefetch::Form)); what is behind it is computed and
+//! not stored. Outputs are left out: no prompt of a trace repeats them.
+
+use kvpool::groups::{GroupKind, Groups, Tokens};
+use kvpool::{
+    AdmitOptions, CacheManager, HashCursor, InvariantViolation, ManagerError, Part, PoolStats, RequestRef,
+    Until,
+};
+use kvpool_journal::Journaled;
+use kvpool_journal::ops::manager as op;
+
+use super::ReplayError;
+use super::lookup::indexed_tokens;
+use super::prefetch::Prefetch;
+use super::report::{GroupReport, HitCounts, percent};
+use crate::trace::Trace;
+
+/// How far groups alone would have served prompts, in tokens.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach {
+    by_group: Vec<u64>,
+}
+
+impl Reach {
+    /// What the next admission of a prompt will find, by group. Changes nothing.
+    pub(super) fn of(manager: &CacheManager, prompt: &HashCursor) -> Result<Vec<Tokens>, ManagerError> {
+        let Some(groups) = manager.groups() else { return Ok(Vec::new()) };
+        let limit = Tokens(prompt.num_tokens().saturating_sub(1));
+        Ok(manager.pool().reach_of_groups(groups, prompt.chain(), limit)?)
+    }
+
+    /// Counts what was found, once the request is admitted.
+    pub(super) fn add(&mut self, found: &[Tokens]) {
+        self.by_group.resize(found.len(), 0);
+        self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
+    }
+
+    pub(super) fn report(&self, groups: &Groups, tokens: u64) -> Vec<GroupReport> {
+        let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
+        let report = |(spec, reach_tokens): (&kvpool::groups::GroupSpec, u64)| {
+            let (kind, span) = match spec.kind {
+                GroupKind::Full => ("full", None),
+                GroupKind::Sliding { window } => ("sliding", Some(window)),
+                GroupKind::Chunked { chunk } => ("chunked", Some(chunk)),
+                GroupKind::State => ("state", None),
+                _ => ("cross", None),
+            };
+            let block_tokens = spec.block_tokens;
+            GroupReport { kind, span, block_tokens, reach_tokens, reach_rate: percent(reach_tokens, tokens) }
+        };
+        groups.specs().iter().zip(reach).map(report).collect()
+    }
+}
+
+/// The manager and what was counted.
+#[derive(Debug)]
+pub(super) struct Grouped {
+    pub(super) manager: Journaled<CacheManager>,
+    /// Tokens of a prompt that are computed at a time, at most.
+    chunk: usize,
+    done: usize,
+    pub(super) hits: HitCounts,
+    pub(super) last_half: HitCounts,
+    pub(super) reach: Reach,
+    /// Prompts that the pool could not hold to the end.
+    pub(super) cut_short: u64,
+}
+
+impl Grouped {
+    pub(super) fn new(manager: Journaled<CacheManager>, chunk: usize) -> Self {
+        Self {
+            manager,
+            chunk,
+            done: 0,
+            hits: HitCounts::default(),
+            last_half: HitCounts::default(),
+            reach: Reach::default(),
+            cut_short: 0,
+        }
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        trace: &Trace,
+        prompts: &mut Prefetch,
+        requests: usize,
+    ) -> Result<usize, ReplayError> {
+        let all = trace.requests().len();
+        for index in self.done..all.min(self.done.saturating_add(requests)) {
+            let prompt = prompts.next()?;
+            let found = Reach::of(&self.manager, &prompt)?;
+            let cached = self.run(index as i64, prompt)?;
+            self.reach.add(&found);
+            let request = &trace.requests()[index];
+            let (tokens, unit) = (u64::from(request.input_length), self.manager.pool().block_size());
+            let indexed = indexed_tokens(request, trace.block_tokens());
+            self.hits.add(tokens, indexed, (cached / unit) as u64, unit as u64);
+            if index >= all / 2 {
+                self.last_half.add(tokens, indexed, (cached / unit) as u64, unit as u64);
+            }
+            self.done = index + 1;
+        }
+        Ok(self.done)
+    }
+
+    /// One request, from its admission to its release. Returns how many of its tokens were cached.
+    fn run(&mut self, id: i64, prompt: HashCursor) -> Result<usize, ReplayError> {
+        let tokens = prompt.num_tokens();
+        let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
+        let options = AdmitOptions { part, ..AdmitOptions::default() };
+        let admission =
+            match self.manager.apply(op::Admit { request: id.into(), cursor: prompt, options: &options }) {
+                Ok(admission) => admission,
+                Err(refused) => match refused.error {
+                    // It names no whole block.
+                    ManagerError::EmptyPrompt { .. } => return Ok(0),
+                    // The pool does not hold a state of each group.
+                    ManagerError::OutOfBlocks(_) => {
+                        self.cut_short += 1;
+                        return Ok(0);
+                    }
+                    error => return Err(error.into()),
+                },
+            };
+        let request = RequestRef::Int(id);
+        let mut computed = admission.cached_tokens;
+        let mut chunk = self.chunk;
+        while computed < tokens {
+            let end = tokens.min(computed.saturating_add(chunk));
+            let end = self.manager.next_checkpoint(request)?.map_or(end, |checkpoint| end.min(checkpoint));
+            match self.manager.apply(op::Extend { request, num_tokens: end }) {
+                Ok(_) => {}
+                // As far as it goes: in ever smaller chunks, down to a block.
+                Err(ManagerError::OutOfBlocks(_)) if chunk > self.manager.pool().block_size() => {
+                    chunk /= 2;
+                    continue;
+                }
+                Err(ManagerError::OutOfBlocks(_)) => {
+                    self.cut_short += 1;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.manager.apply(op::Commit { request, computed_tokens: end })?;
+            // Copies of states: an engine executes them, a replay has no bytes.
+            self.manager.apply(op::TakePlan {})?;
+            computed = end;
+        }
+        self.manager.apply(op::Release { request, until: Until::Now })?;
+        Ok(admission.cached_tokens)
+    }
+
+    pub(super) fn pool_stats(&self) -> PoolStats {
+        self.manager.stats().pool
+    }
+
+    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.manager.check_invariants()
+    }
+}
