@@ -233,8 +233,7 @@ class CacheManager:
 
         A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of the
         state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the next step:
-        the copy is one of it. None without groups of kind ``"state"``, or if no place is known. O(groups). Raises
-        UnknownRequestError if no request has this id.
+        the copy is one of it. None if no place is known. O(groups). Raises UnknownRequestError.
         """
     def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
