@@ -169,7 +169,11 @@ impl Filled {
 
     /// Notes the blocks that the last `tokens` tokens filled.
     pub(super) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
-        self.add(cursor, cursor.num_tokens().saturating_sub(tokens) / cursor.hasher().block_size());
+        let (before, size) = (cursor.num_tokens().saturating_sub(tokens), cursor.chain().block_size());
+        // Most tokens fill none: not worth a division.
+        if before < cursor.chain().len() * size {
+            self.add(cursor, before / size);
+        }
     }
 }
 
