@@ -48,7 +48,7 @@ fn admitted(admission: &Admission) -> Vec<BlockId> {
 }
 
 /// The blocks that came into tables.
-fn changed(changes: &Vec<TableChange>) -> Vec<BlockId> {
+fn changed(changes: &[TableChange]) -> Vec<BlockId> {
     changes.iter().map(|change| change.block).collect()
 }
 
@@ -313,12 +313,12 @@ impl Subject for ManagerSubject {
             O::Extend { request, tokens } => {
                 let id = self.id(request)?;
                 let extend = op::Extend { request: id.as_ref(), num_tokens: *tokens };
-                answered(&self.manager.apply(extend), changed)
+                answered(&self.manager.apply(extend), |changes| changed(changes))
             }
             O::ExtendEncoder { request, tokens } => {
                 let id = self.id(request)?;
                 let extend = op::ExtendEncoder { request: id.as_ref(), num_tokens: *tokens };
-                answered(&self.manager.apply(extend), changed)
+                answered(&self.manager.apply(extend), |changes| changed(changes))
             }
             O::ExternalDone { request, loaded } => {
                 let id = self.id(request)?;
@@ -347,7 +347,7 @@ impl Subject for ManagerSubject {
                     multimodal: &[],
                     lookahead,
                 });
-                answered(&result, changed)
+                answered(&result, |changes| changed(changes))
             }
             O::Commit { request, computed_tokens } => {
                 let id = self.id(request)?;
